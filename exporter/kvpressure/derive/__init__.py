@@ -1,0 +1,1 @@
+"""PURE: windows to derived values, one file per family."""

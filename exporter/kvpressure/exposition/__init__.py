@@ -1,0 +1,1 @@
+"""PURE: derived values to pages. `families` has one row per metric family."""

@@ -1,0 +1,43 @@
+"""The signals a runtime table maps its metrics to: the vocabulary between pages and windows.
+
+Adding a signal is one line here and one row in each runtime's table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GAUGES: Final = {
+    "running": "requests in the running batch",
+    "waiting": "requests waiting for admission, for any reason",
+    "waiting_capacity": "requests waiting because they were not admitted (KV space or the sequence cap)",
+    "waiting_deferred": "requests waiting for something outside the scheduler (grammar, KV transfer)",
+    "kv_usage": "share of KV blocks referenced by a request, 0..1",
+    "awake": "1 while the engine serves, 0 while it sleeps with its weights or cache released",
+}
+
+COUNTERS: Final = {
+    "preemptions": "requests put back to waiting and recomputed",
+    "prompt_tokens": "prompt tokens processed",
+    "generation_tokens": "tokens generated",
+    "accepted_draft_tokens": "speculative tokens accepted, part of generation_tokens",
+    "steps": "engine steps that produced output",
+    "finished": "requests that ended, for any reason",
+    "rejected": "requests refused before admission",
+    "prefix_queries": "prefix cache lookups, in the runtime's own unit",
+    "prefix_hits": "prefix cache hits, in the same unit",
+    "started": "requests that produced their first token",
+    "finished_prompts": "requests that ended and reported their prompt length",
+    "finished_prompt_tokens": "sum of their prompt lengths in tokens",
+}
+
+HISTOGRAMS: Final = {
+    "e2e": "seconds from arrival to the last token, observed at the end",
+    "ttft": "seconds from arrival to the first token",
+    "inter_token": "seconds between two tokens of a request",
+    "queue": "seconds from arrival to first admission, observed at the end",
+    "prefill": "seconds from admission to the first token, observed at the end",
+    "request_prompt_tokens": "prompt length of requests that ended",
+    "request_max_tokens": "max_tokens that requests asked for, observed at the end",
+    "request_output_tokens": "output length of requests that ended",
+}
