@@ -1,0 +1,48 @@
+"""The flags that `run`, `demo` and `check-config` share, and how wrong settings are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from kvpressure.settings import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FLAGS = {
+    "--config.file": "Settings file; without it kvpressure.yaml in the working directory, if there is one.",
+    "--web.listen-address": "Address to listen on, such as :10405 or 127.0.0.1:10405.",
+    "--web.telemetry-path": "Path of the metrics page.",
+    "--web.config.file": "TLS and basic auth of the server, in the exporter-toolkit's format.",
+    "--log.level": "debug, info, warning or error.",
+    "--log.format": "logfmt or json.",
+}
+
+
+def settings_flags(function: F) -> F:
+    """Add the flags; the command gets those that were given as keyword arguments, which `given` turns back."""
+    for flag, text in reversed(_FLAGS.items()):
+        function = click.option(flag, _parameter(flag), default=None, metavar="TEXT", help=text)(function)
+    return function
+
+
+def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
+    """The flags that were given, by their names on the command line."""
+    found = ((flag, parameters.get(_parameter(flag))) for flag in _FLAGS)
+    return {flag: value for flag, value in found if value is not None}
+
+
+def refuse(error: ConfigError) -> NoReturn:
+    """Show every problem and end with exit code 2."""
+    for problem in error.problems:
+        click.echo(problem, err=True)
+    count = len(error.problems)
+    click.echo(f"{count} problem{'s' if count > 1 else ''} found; see docs/configuration.md for every key", err=True)
+    sys.exit(2)
+
+
+def _parameter(flag: str) -> str:
+    return flag.strip("-").replace(".", "_").replace("-", "_")

@@ -1,0 +1,135 @@
+"""`kvpressure replay`: recorded pages through the same windows and formulas, on the recording's own clock."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from kvpressure.derive.values import at, plain
+from kvpressure.exposition.snapshot import EngineView
+from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
+from kvpressure.runtimes.lines import PageError
+from kvpressure.runtimes.reader import PageReader
+from kvpressure.sources.traces import TraceError, TraceLine, read_trace, stem
+from kvpressure.thresholds import Thresholds, load_thresholds
+
+MIN_SPACING_SECONDS = 0.5
+"""A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTarget:
+    """A recording as a target: every GPU on its lines serves it."""
+
+    name: str
+    namespace: str = ""
+    pod: str = ""
+    gpus: tuple[str, ...] = (ALL_GPUS,)
+    kv_bytes_per_token: float | None = None
+
+
+@dataclass(slots=True)
+class Replay:
+    """One recording on its way through the pipeline."""
+
+    target: ReplayTarget
+    thresholds: Thresholds
+    settings: PipelineSettings = field(default_factory=PipelineSettings)
+
+    def views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
+        """Each line with the views it leads to; lines that cannot be used come as errors."""
+        reader, pipeline = PageReader(), Pipeline(self.settings, self.thresholds)
+        shown = float("-inf")
+        for line in read_trace(path):
+            if isinstance(line, TraceError):
+                yield line
+                continue
+            if line.gpus is not None:
+                pipeline.on_gpus("trace", line.gpus)
+            try:
+                views = pipeline.on_page(self.target, reader.read(line.page, line.t))
+            except PageError as error:
+                yield TraceError(f"{path}:{line.number}: {error}")
+                continue
+            pipeline.expire(line.t)
+            if line.t - shown >= MIN_SPACING_SECONDS:
+                shown = line.t
+                yield line, views
+
+
+@click.command()
+@click.argument("traces", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per engine and second.")
+@click.option("--window", default=60.0, show_default=True, type=click.FloatRange(20, 600), help="Window in seconds.")
+def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
+    """Run recorded pages (.jsonl, .jsonl.gz, .jsonl.xz) through the pipeline and print what it derives.
+
+    Lines that cannot be used are named on standard error and left out. The exit code is 2 when a file cannot be
+    read at all.
+    """
+    settings = PipelineSettings(window_seconds=window)
+    thresholds = load_thresholds()
+    show = _print_json if as_json else _Table().show
+    for path in traces:
+        try:
+            for item in Replay(ReplayTarget(stem(path)), thresholds, settings).views(path):
+                if isinstance(item, TraceError):
+                    click.echo(item, err=True)
+                else:
+                    show(*item)
+        except TraceError as error:
+            click.echo(error, err=True)
+            sys.exit(2)
+
+
+def _print_json(line: TraceLine, views: list[EngineView]) -> None:
+    for view in views:
+        record: dict[str, object] = {
+            "t": line.t,
+            "target": view.target,
+            "model_name": view.model_name,
+            "engine": view.engine,
+        }
+        if line.label is not None:
+            record["label"] = line.label
+        record.update((name, plain(value)) for name, value in view.derived.items())
+        click.echo(json.dumps(record, separators=(",", ":")))
+
+
+class _Table:
+    """Rows for people, with a heading whenever another recording begins."""
+
+    HEAD = " second  engine  running  waiting  batch p95  KV used  blocked  preempt/s  tokens/s  label"
+
+    def __init__(self) -> None:
+        self._target = ""
+        self._start = 0.0
+
+    def show(self, line: TraceLine, views: list[EngineView]) -> None:
+        """Print one row per engine."""
+        for view in views:
+            if view.target != self._target:
+                self._target, self._start = view.target, line.t
+                click.echo(f"\n{view.target} ({view.model_name})\n{self.HEAD}")
+            cells = (
+                f"{line.t - self._start:7.0f}",
+                f"{view.engine:>6}",
+                _cell(at(view.derived, "requests_running"), 7, ".1f"),
+                _cell(at(view.derived, "requests_waiting"), 7, ".1f"),
+                _cell(at(view.derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
+                _cell(at(view.derived, "kv_cache_usage_ratio"), 7, ".0%"),
+                _cell(at(view.derived, "admission_blocked_ratio"), 7, ".0%"),
+                _cell(at(view.derived, "preemptions_per_second"), 9, ".2f"),
+                _cell(at(view.derived, "tokens_per_second", "generation"), 8, ".0f"),
+                line.label or "",
+            )
+            click.echo("  ".join(cells).rstrip())
+
+
+def _cell(value: float | None, width: int, form: str) -> str:
+    return "-".rjust(width) if value is None else f"{value:{form}}".rjust(width)

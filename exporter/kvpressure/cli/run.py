@@ -1,0 +1,40 @@
+"""`kvpressure run`: the exporter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import click
+import structlog
+
+from kvpressure import logs
+from kvpressure.cli.options import given, refuse, settings_flags
+from kvpressure.cli.serve import serve
+from kvpressure.daemon import Daemon, load
+from kvpressure.settings import ConfigError, Settings, load_settings
+
+log = structlog.get_logger("kvpressure")
+
+
+@click.command()
+@settings_flags
+def command(**flags: str | None) -> None:
+    """Run the exporter.
+
+    Without any settings it serves this machine: the GPUs it finds and a vLLM on localhost:8000. SIGHUP reloads the
+    settings, SIGUSR1 lets go of the GPU drivers for a while, SIGTERM ends it.
+    """
+    wanted = given(flags)
+
+    def read() -> Settings:
+        return load_settings(wanted, os.environ)
+
+    try:
+        loaded = load(read)
+    except ConfigError as error:
+        refuse(error)
+    logs.configure(loaded.settings.log.level, loaded.settings.log.format)
+    if loaded.settings.single_machine:
+        log.info("no engines configured: serving this machine", vllm="http://localhost:8000/metrics", gpus="all found")
+    asyncio.run(serve(lambda: Daemon(loaded, read)))

@@ -1,0 +1,62 @@
+"""What derive functions take and give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvpressure.samples import HistogramSample
+from kvpressure.thresholds import Thresholds
+from kvpressure.windows import GpuWindow
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+Value: TypeAlias = float | HistogramSample | Mapping[str, "Value"]
+"""One family's value: a number, a histogram, or one of these per label value, nested in the order of its labels."""
+
+Derived: TypeAlias = dict[str, Value]
+"""Family name without the `kvpressure_` prefix to value; a family whose input is unknown has no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What beside the engine's own window a derived value depends on.
+
+    `gpus` are the GPUs known to serve this engine and no other, `bytes_per_token` overrides what the page says,
+    `baseline` maps a latency kind to the engine's own healthy p95 in seconds.
+    """
+
+    thresholds: Thresholds
+    gpus: Sequence[GpuWindow] = ()
+    bytes_per_token: float | None = None
+    baseline: Mapping[str, float] | None = None
+
+
+def known(values: Mapping[str, Value | None]) -> Derived:
+    """`values` without the unknown ones."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
+    """A family labelled with `quantile`; None when there is nothing to say."""
+    return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
+
+
+def at(derived: Mapping[str, Value], *path: str) -> float | None:
+    """The number at `path` (family, then its label values); None where it is not known."""
+    value: object = derived
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
+def plain(value: Value) -> object:
+    """A value as JSON has it: numbers, and objects keyed by label value or bucket bound."""
+    if isinstance(value, HistogramSample):
+        buckets = {"+Inf" if math.isinf(b) else str(b): n for b, n in zip(value.bounds, value.counts, strict=True)}
+        return {"buckets": buckets, "sum": value.sum, "count": value.count}
+    if isinstance(value, Mapping):
+        return {name: plain(below) for name, below in value.items()}
+    return value

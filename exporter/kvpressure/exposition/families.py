@@ -1,0 +1,168 @@
+"""One row per metric family: the only place where a series' name, type, help and labels are written down.
+
+`docs/metrics.md` is generated from this table, and rules and dashboards are tested against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+PREFIX = "kvpressure_"
+
+
+class Scope(Enum):
+    """What a family describes; its value is the labels that every series of it carries first."""
+
+    ENGINE = ("target", "namespace", "pod", "model_name", "engine")
+    GPU = ("gpu_uuid", "gpu_index", "vendor")
+    SOURCE = ("source", "target")
+    EXPORTER = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric family. `labels` come after the scope's own; `prefix` is "" only for the standard process_ series."""
+
+    key: str
+    type: str
+    scope: Scope
+    help: str
+    labels: tuple[str, ...] = ()
+    prefix: str = PREFIX
+
+    @property
+    def name(self) -> str:
+        """The full metric name."""
+        return self.prefix + self.key
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The scope's labels, then the family's own."""
+        return self.scope.value + self.labels
+
+
+def _engine(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
+    # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0002).
+    return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
+
+
+def _gpu(key: str, text: str, *labels: str) -> Family:
+    return Family(key, "gauge", Scope.GPU, text, labels)
+
+
+def _exporter(key: str, kind: str, text: str, *labels: str, prefix: str = PREFIX) -> Family:
+    return Family(key, kind, Scope.EXPORTER, text, labels, prefix)
+
+
+FAMILIES: tuple[Family, ...] = (
+    _engine(
+        "effective_batch_size",
+        "Decode batch per engine step, one observation per step of the mean between two polls.",
+        kind="histogram",
+    ),
+    _engine(
+        "effective_batch_size_quantile", "Quantile over the window of the decode batch per engine step.", "quantile"
+    ),
+    _engine("requests_running", "Requests in the running batch, mean over the window."),
+    _engine("requests_running_max", "Requests in the running batch, highest reading in the window."),
+    _engine("requests_waiting", "Requests waiting for admission, mean over the window."),
+    _engine("requests_waiting_max", "Requests waiting for admission, highest reading in the window."),
+    _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the window."),
+    _engine("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
+    _engine("kv_capacity_tokens", "Tokens that the KV cache can hold."),
+    _engine("kv_free_tokens", "Tokens of the KV cache that no request holds, at the newest poll."),
+    _engine("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
+    _engine("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
+    _engine("kv_growth_tokens_per_second", "Trend of the KV cache tokens held by requests, over the window."),
+    _engine(
+        "kv_exhaustion_seconds",
+        "Predicted time until a typical prompt no longer fits; absent while use does not grow steadily.",
+    ),
+    _engine(
+        "admission_blocked_ratio",
+        "Share of the window's polls in which requests waited and a typical prompt did not fit the free KV cache.",
+    ),
+    _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
+    _engine("preempted_request_ratio", "Preemptions per request served in the window, at most 1."),
+    _engine(
+        "latency_seconds",
+        "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
+        "kind",
+        "quantile",
+    ),
+    _engine("latency_inflation_ratio", "p95 latency over the window divided by the engine's own healthy p95.", "kind"),
+    _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
+    _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
+    _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
+    _engine(
+        "max_tokens", "Quantile of the max_tokens that requests asked for, over the traffic shape window.", "quantile"
+    ),
+    _engine("output_tokens", "Quantile of output length over the traffic shape window.", "quantile"),
+    _engine(
+        "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
+    ),
+    _engine(
+        "request_max_tokens",
+        "max_tokens that finished requests had asked for, interpolated to powers of two.",
+        kind="histogram",
+    ),
+    _engine(
+        "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
+    ),
+    _engine("arrival_burstiness_ratio", "Highest over mean arrivals in five-second bins of the window."),
+    _engine("engine_gpu_info", "1 for each GPU that serves this engine and no other.", "gpu_uuid"),
+    _engine("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
+    _engine("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
+    _engine("memory_high_compute_low_score", "0 to 1: device memory high and compute low while there is demand."),
+    _gpu(
+        "gpu_info",
+        "1; what the device is.",
+        "name",
+        "driver_version",
+        "memory_total_bytes",
+        "profile",
+        "parent_uuid",
+        "memory_kind",
+    ),
+    _gpu("gpu_memory_used_bytes", "Device memory in use."),
+    _gpu("gpu_memory_total_bytes", "Device memory."),
+    _gpu("gpu_utilization_ratio", "Share of time with a kernel running: mean of the driver's samples over the window."),
+    _gpu("gpu_utilization_valid", "1 where the driver gives a utilization, 0 where it does not (MIG)."),
+    _gpu("gpu_sm_active_ratio", "Share of time the streaming multiprocessors were active, mean over the window."),
+    _gpu("gpu_tensor_active_ratio", "Share of time the tensor pipes were active, mean over the window."),
+    _gpu("gpu_dram_active_ratio", "Share of the memory bandwidth in use, mean over the window."),
+    Family("source_up", "gauge", Scope.SOURCE, "1 when the source's last read succeeded."),
+    Family("source_duration_seconds", "gauge", Scope.SOURCE, "How long the source's last read took."),
+    Family(
+        "source_last_success_timestamp_seconds",
+        "gauge",
+        Scope.SOURCE,
+        "When the source was last read successfully, in unix time.",
+    ),
+    Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
+    _exporter("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
+    _exporter(
+        "caps_reached_total", "counter", "Times something was left out because a configured cap was reached.", "cap"
+    ),
+    _exporter(
+        "polls_skipped_total", "counter", "Polls of an engine that were not made because the one before had not ended."
+    ),
+    _exporter("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
+    _exporter(
+        "config_last_reload_successful", "gauge", "1 when the newest settings are in force, 0 when they were refused."
+    ),
+    _exporter(
+        "config_last_reload_success_timestamp_seconds", "gauge", "When settings were last put in force, in unix time."
+    ),
+    _exporter("thresholds_info", "gauge", "1; the hash of the thresholds in force.", "hash"),
+    _exporter("build_info", "gauge", "1; what is running.", "version", "python_version"),
+    _exporter("process_cpu_seconds_total", "counter", "CPU time of the exporter.", prefix=""),
+    _exporter("process_resident_memory_bytes", "gauge", "Resident memory of the exporter.", prefix=""),
+    _exporter("process_virtual_memory_bytes", "gauge", "Virtual memory of the exporter.", prefix=""),
+    _exporter("process_start_time_seconds", "gauge", "When the exporter started, in unix time.", prefix=""),
+    _exporter("process_open_fds", "gauge", "Open file descriptors of the exporter.", prefix=""),
+    _exporter("process_max_fds", "gauge", "Most file descriptors the exporter may open.", prefix=""),
+)
+
+BY_KEY = {family.key: family for family in FAMILIES}

@@ -1,0 +1,51 @@
+"""What the exporter knows at one moment, immutable, ready to be written as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvpressure.derive import Derived
+from kvpressure.samples import GpuSample, SourceHealth
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """One engine: its identity, the time of its newest page, and everything derived from it."""
+
+    target: str
+    namespace: str
+    pod: str
+    model_name: str
+    engine: str
+    t: float
+    derived: Derived
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Values of `families.ENGINE_LABELS`."""
+        return (self.target, self.namespace, self.pod, self.model_name, self.engine)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU: its newest sample and what is derived from its window."""
+
+    sample: GpuSample
+    derived: Derived
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Values of `families.GPU_LABELS`."""
+        return (self.sample.uuid, self.sample.index, self.sample.vendor)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values."""
+
+    t: float
+    engines: tuple[EngineView, ...] = ()
+    gpus: tuple[GpuView, ...] = ()
+    sources: tuple[SourceHealth, ...] = ()
+    exporter: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,38 @@
+"""Log lines on standard error, as logfmt or JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(level: str, form: str) -> None:
+    """Set what is logged from now on. `level` is debug, info, warning or error; `form` is logfmt or json."""
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.processors.LogfmtRenderer(key_order=["ts", "level", "event"], drop_missing=True)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.format_exc_info,
+            _without_empty,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    # Libraries warn through logging; their lines are rare and go to the same place.
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="level=%(levelname)s logger=%(name)s event=%(message)r"
+    )
+    logging.getLogger("aiohttp.access").setLevel(logging.ERROR)
+
+
+def _without_empty(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {key: value for key, value in event.items() if value not in ("", None)}

@@ -1,0 +1,173 @@
+"""Pages and GPU reports in, views out: windows, derived values and baselines of everything alive.
+
+Reads no clock and does no I/O, so that `run`, `replay` and the tests put their samples through the same code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvpressure.derive import Context, derive_engine, derive_gpu
+from kvpressure.derive.baseline import Baseline, calm
+from kvpressure.derive.batch import BATCH_BOUNDS, interval_batch
+from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.samples import EnginePage, EngineSample, GpuReport
+from kvpressure.thresholds import Thresholds
+from kvpressure.windows import EngineWindow, GpuWindow, Tally
+
+ALL_GPUS = "all"
+
+
+class TargetIdentity(Protocol):
+    """What the pipeline needs to know of a target."""
+
+    @property
+    def name(self) -> str:
+        """Configured name, or `namespace/pod:port`."""
+
+    @property
+    def namespace(self) -> str:
+        """Kubernetes namespace, "" without one."""
+
+    @property
+    def pod(self) -> str:
+        """Pod name, "" without one."""
+
+    @property
+    def gpus(self) -> Sequence[str] | None:
+        """GPUs held, by uuid or index, or `all`; None when not known."""
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """KV cache bytes per token where an operator says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """Lengths of the windows and the caps. A reading older than `staleness_seconds` is not shown."""
+
+    window_seconds: float = 60.0
+    shape_window_seconds: float = 600.0
+    staleness_seconds: float = 10.0
+    max_engines: int = 512
+
+
+@dataclass(slots=True)
+class _Engine:
+    window: EngineWindow
+    baseline: Baseline
+    batches: Tally = field(default_factory=lambda: Tally(BATCH_BOUNDS))
+    view: EngineView | None = None
+
+
+class Pipeline:
+    """State of every engine and GPU seen lately."""
+
+    def __init__(self, settings: PipelineSettings, thresholds: Thresholds) -> None:
+        self.settings = settings
+        self.thresholds = thresholds
+        self.caps_reached: Counter[str] = Counter()
+        self.rejected: dict[str, Counter[str]] = {}
+        self._engines: dict[tuple[str, str, str], _Engine] = {}
+        self._started: dict[str, float] = {}
+        self._gpus: dict[str, GpuWindow] = {}
+
+    def on_page(self, target: TargetIdentity, page: EnginePage) -> list[EngineView]:
+        """Take one page in; gives the new view of every engine on it."""
+        restarted = self._restarted(target.name, page.started)
+        views = []
+        for sample in page.engines:
+            engine = self._engine(target.name, sample)
+            if engine is None:
+                continue
+            engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess)
+            engine.view = self._view(target, sample, engine)
+            views.append(engine.view)
+        return views
+
+    def on_gpus(self, source: str, report: GpuReport) -> None:
+        """Take one vendor's report in."""
+        if report.rejected:
+            self.rejected.setdefault(source, Counter()).update(report.rejected)
+        for sample in report.gpus:
+            self._gpus.setdefault(sample.uuid, GpuWindow(self.settings.window_seconds)).add(sample)
+
+    def expire(self, now: float) -> None:
+        """Forget what has not been read for a whole window; what is only stale is merely not shown."""
+        oldest = now - max(self.settings.window_seconds, self.settings.staleness_seconds)
+        self._engines = {key: engine for key, engine in self._engines.items() if engine.window.t >= oldest}
+        self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= oldest}
+        alive = {target for target, _, _ in self._engines}
+        self._started = {target: t for target, t in self._started.items() if target in alive}
+
+    def forget(self, targets: Iterable[str]) -> None:
+        """Drop everything of targets that are gone."""
+        gone = set(targets)
+        self._engines = {key: engine for key, engine in self._engines.items() if key[0] not in gone}
+
+    def engine_views(self, now: float) -> tuple[EngineView, ...]:
+        """Views of the engines whose newest page is not stale."""
+        views = (engine.view for engine in self._engines.values() if engine.view is not None)
+        return tuple(view for view in views if now - view.t <= self.settings.staleness_seconds)
+
+    def gpu_views(self, now: float) -> tuple[GpuView, ...]:
+        """Views of the GPUs whose newest reading is not stale."""
+        return tuple(GpuView(gpu.last, derive_gpu(gpu)) for gpu in self._fresh_gpus(now))
+
+    def _fresh_gpus(self, now: float) -> list[GpuWindow]:
+        bound = self.settings.staleness_seconds
+        return [gpu for gpu in self._gpus.values() if now - gpu.last.t <= bound]
+
+    def _restarted(self, target: str, started: float | None) -> bool:
+        if started is None:
+            return False
+        before = self._started.get(target)
+        self._started[target] = started
+        return before is not None and abs(started - before) > 0.5
+
+    def _engine(self, target: str, sample: EngineSample) -> _Engine | None:
+        key = (target, sample.model_name, sample.engine)
+        engine = self._engines.get(key)
+        if engine is None:
+            if len(self._engines) >= self.settings.max_engines:
+                self.caps_reached["engines"] += 1
+                return None
+            window = EngineWindow(self.settings.window_seconds, self.settings.shape_window_seconds)
+            engine = self._engines[key] = _Engine(window, Baseline(self.thresholds))
+        return engine
+
+    def _view(self, target: TargetIdentity, sample: EngineSample, engine: _Engine) -> EngineView:
+        window = engine.window
+        context = Context(
+            self.thresholds,
+            tuple(gpus_of(target.gpus or (), self._fresh_gpus(window.t))),
+            target.kv_bytes_per_token,
+            engine.baseline.values(),
+        )
+        derived = derive_engine(window, context)
+        blocked = derived.get("admission_blocked_ratio")
+        engine.baseline.update(window, calm=calm(window, blocked if isinstance(blocked, float | int) else None))
+        if len(window.points) >= 2:
+            pair = interval_batch(window.points[-2], window.points[-1], multiprocess=window.multiprocess)
+            if pair is not None:
+                engine.batches.observe(*pair)
+        derived["effective_batch_size"] = engine.batches.histogram()
+        identity = (target.name, target.namespace, target.pod, sample.model_name, sample.engine)
+        return EngineView(*identity, t=window.t, derived=derived)
+
+
+def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
+    """The GPUs that a target's `gpus` names by uuid or index; none unless every one named is there.
+
+    `all` means every whole device or, where a device is split, its instances.
+    """
+    if not wanted:
+        return []
+    if ALL_GPUS in wanted:
+        parents = {gpu.last.parent_uuid for gpu in gpus}
+        return [gpu for gpu in gpus if gpu.last.uuid not in parents]
+    names: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
+    return [names[name] for name in wanted] if all(name in names for name in wanted) else []

@@ -1,0 +1,145 @@
+"""HTTP: /metrics, /targets, /, /-/healthy and /-/ready, all from the newest snapshot; no handler does I/O."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+
+from kvpressure.exposition import status, text
+from kvpressure.exposition.snapshot import Snapshot
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class Exporter(Protocol):
+    """What the server asks of the daemon."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; the same object until the next one is made."""
+
+    def not_ready(self) -> list[str]:
+        """Why the exporter is not ready, in sentences; empty when it is."""
+
+
+@dataclass(slots=True)
+class Pages:
+    """Metrics pages of one snapshot, each rendered and compressed at most once, and only when asked for."""
+
+    snapshot: Snapshot
+    _rendered: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
+
+    def get(self, *, openmetrics: bool, compressed: bool) -> bytes:
+        """The page in the wanted format and encoding."""
+        key = (openmetrics, compressed)
+        if key not in self._rendered:
+            if compressed:
+                plain = self.get(openmetrics=openmetrics, compressed=False)
+                self._rendered[key] = gzip.compress(plain, compresslevel=1, mtime=0)
+            else:
+                self._rendered[key] = text.render(self.snapshot, openmetrics=openmetrics)
+        return self._rendered[key]
+
+
+class Site:
+    """The handlers. `authorize` judges the Authorization header of every request but the probes'."""
+
+    def __init__(
+        self, exporter: Exporter, telemetry_path: str, authorize: Callable[[str | None], Awaitable[bool]]
+    ) -> None:
+        self._exporter = exporter
+        self._telemetry_path = telemetry_path
+        self._authorize = authorize
+        self._pages = Pages(exporter.snapshot())
+
+    def app(self) -> web.Application:
+        """The application with all routes."""
+        app = web.Application(middlewares=[web.middleware(self._guard)], client_max_size=4096)
+        app.on_response_prepare.append(_add_headers)
+        app.add_routes(
+            [
+                web.get(self._telemetry_path, self._metrics),
+                web.get("/targets", self._targets),
+                web.get("/-/healthy", self._healthy),
+                web.get("/-/ready", self._ready),
+            ]
+        )
+        if self._telemetry_path != "/":
+            app.add_routes([web.get("/", self._root)])
+        return app
+
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        # Probes carry no credentials: a kubelet has none, and they tell nothing about the workload.
+        if not request.path.startswith("/-/") and not await self._authorize(request.headers.get("Authorization")):
+            return web.Response(status=401, text="credentials needed\n", headers={"WWW-Authenticate": "Basic"})
+        return await handler(request)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        snapshot = self._exporter.snapshot()
+        if snapshot is not self._pages.snapshot:
+            self._pages = Pages(snapshot)
+        openmetrics = wants_openmetrics(request.headers.get("Accept", ""))
+        compressed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        headers = {"Content-Type": text.OPENMETRICS if openmetrics else text.TEXT, "Vary": "Accept, Accept-Encoding"}
+        if compressed:
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=self._pages.get(openmetrics=openmetrics, compressed=compressed), headers=headers)
+
+    async def _targets(self, _: web.Request) -> web.Response:
+        return web.json_response(status.targets_json(self._exporter.snapshot()))
+
+    async def _root(self, _: web.Request) -> web.Response:
+        page = status.status_html(self._exporter.snapshot(), self._telemetry_path)
+        return web.Response(text=page, content_type="text/html")
+
+    async def _healthy(self, _: web.Request) -> web.Response:
+        return web.Response(text="kvpressure is healthy\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        reasons = self._exporter.not_ready()
+        body = "".join(f"{reason}\n" for reason in reasons) or "kvpressure is ready\n"
+        return web.Response(text=body, status=503 if reasons else 200)
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """True when the Accept header prefers OpenMetrics 1.0 (or any version of it) to plain text."""
+    weights = {"openmetrics": 0.0, "text": 0.0}
+    for part in accept.split(","):
+        media, *parameters = (piece.strip() for piece in part.split(";"))
+        weight = _quality(parameters)
+        if media == "application/openmetrics-text" and "version=0.0.1" not in parameters:
+            weights["openmetrics"] = max(weights["openmetrics"], weight)
+        elif media == "text/plain":
+            weights["text"] = max(weights["text"], weight)
+    return weights["openmetrics"] > 0 and weights["openmetrics"] >= weights["text"]
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """True when the Accept-Encoding header allows gzip."""
+    for part in accept_encoding.split(","):
+        coding, *parameters = (piece.strip() for piece in part.split(";"))
+        if coding.lower() == "gzip":
+            return _quality(parameters) > 0
+    return False
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return float(parameter[2:])
+            except ValueError:
+                return 0.0
+    return 1.0

@@ -1,0 +1,151 @@
+"""Recorded pages: one JSON object a line with `t`, `page` and maybe `label` and `gpus`; plain, gzip or xz."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from kvpressure.samples import GpuReport, GpuSample
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+
+
+class TraceError(Exception):
+    """A trace or one of its lines cannot be read; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLine:
+    """One poll of a recording. `number` is the line's number in its file, counted from 1."""
+
+    number: int
+    t: float
+    page: bytes
+    label: str | None
+    gpus: GpuReport | None
+
+
+def stem(path: Path) -> str:
+    """The file's name without folder and format: what a replayed target is called."""
+    name = path.name
+    return next((name.removesuffix(suffix) for suffix in reversed(SUFFIXES) if name.endswith(suffix)), name)
+
+
+def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
+    """The lines of a recording; a bad line comes as the error that says why, and reading goes on.
+
+    Raises TraceError when the file itself cannot be read. A recording that was cut off ends with an error.
+    """
+    try:
+        with open_trace(path, "rt") as file:
+            yield from _lines(path, file)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise TraceError(f"{path}: cannot be read: {error or 'it ends too early'}") from error
+
+
+def _lines(path: Path, file: Iterable[str]) -> Iterator[TraceLine | TraceError]:
+    number = 0
+    lines = iter(file)
+    while True:
+        number += 1
+        try:
+            line = next(lines)
+        except StopIteration:
+            return
+        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+            if number == 1:
+                raise TraceError(f"{path}: cannot be read: {error or 'it ends too early'}") from error
+            yield TraceError(f"{path}:{number}: the recording is cut off here: {error}")
+            return
+        if line.strip():
+            yield _parse(path, number, line)
+
+
+def _parse(path: Path, number: int, line: str) -> TraceLine | TraceError:
+    try:
+        record = json.loads(line)
+        t, page, label = float(record["t"]), record["page"], record.get("label")
+        if not math.isfinite(t) or not isinstance(page, str):
+            raise ValueError("`t` must be a number and `page` a string")
+        gpus = _gpus(t, record["gpus"]) if record.get("gpus") is not None else None
+        return TraceLine(number, t, page.encode(), None if label is None else str(label), gpus)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error)
+        return TraceError(f"{path}:{number}: not a line of a recording: {what}")
+
+
+def _gpus(t: float, items: list[Mapping[str, Any]]) -> GpuReport:
+    samples = []
+    for position, item in enumerate(items):
+        utilization = item.get("utilization_ratio")
+        samples.append(
+            GpuSample(
+                t=t,
+                uuid=str(item["uuid"]),
+                index=str(item.get("index", position)),
+                vendor=str(item.get("vendor", "")),
+                name=str(item.get("name", "")),
+                memory_used_bytes=_number(item.get("memory_used_bytes")),
+                memory_total_bytes=_number(item.get("memory_total_bytes")),
+                utilization=() if utilization is None else (float(utilization),),
+            )
+        )
+    return GpuReport(t, tuple(samples))
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def open_trace(path: Path, mode: str) -> IO[str]:
+    """Open by suffix: gzip, xz or plain text. Raises OSError."""
+    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    return cast("IO[str]", opener(path, mode, encoding="utf-8", newline="\n"))  # type: ignore[operator]
+
+
+class TraceWriter:
+    """Writes a recording line by line. Every line reaches the file at once, so an interrupted recording is usable."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open_trace(path, "wt")
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, t: float, page: bytes, label: str | None, gpus: Iterable[GpuSample] | None) -> None:
+        """Append one poll."""
+        record: dict[str, object] = {"t": round(t, 3)}
+        if label is not None:
+            record["label"] = label
+        record["page"] = page.decode("utf-8", "replace")
+        if gpus is not None:
+            record["gpus"] = [_gpu_record(sample) for sample in gpus]
+        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+
+def _gpu_record(sample: GpuSample) -> dict[str, object]:
+    utilization = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
+    values = {
+        "uuid": sample.uuid,
+        "index": sample.index,
+        "vendor": sample.vendor,
+        "name": sample.name,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "utilization_ratio": utilization,
+    }
+    return {key: value for key, value in values.items() if value is not None}

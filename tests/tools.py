@@ -1,0 +1,31 @@
+"""External programs that tests need: skipped with a reason on a developer's machine, a failure under CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def need(program: str, package: str) -> str:
+    """The program's path. Without it the test is skipped, or fails when CI=true."""
+    path = shutil.which(program)
+    if path is None:
+        reason = f"{program} is not installed (Debian package {package}); `make test` as root installs it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare with a golden file; `make golden` rewrites it, and git shows what changed."""
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(text)
+    assert text == path.read_text(), f"tests/golden/{name} differs: if that is wanted, run `make golden` and review it"
