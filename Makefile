@@ -1,22 +1,75 @@
-# Everything a contributor types. Each target makes what it needs; nothing is installed outside .venv except
-# Debian packages for the tests, and those only when you are root.
+# Everything a contributor types. Nothing is installed outside $(VENV), except that `make test` and `make bench` add
+# missing Debian packages when you are root.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
+DEBIAN := prometheus:promtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl
+export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo test lint fmt bench e2e docs golden lock clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint fmt bench docs golden lock tools python clean
+
 help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml
+demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
+	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
+
+test: $(VENV)/.dev tools ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(VENV)/.dev ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/results.json
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.dev ## write the generated pages under docs/ again
+	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
+	$(BIN)/python -c 'from kvpressure.settings import settings_reference; print(settings_reference(), end="")' > docs/configuration.md
+
+golden: $(VENV)/.dev ## write the golden files under tests/golden again
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k golden
+
+lock: ## pin requirements/*.in again, with hashes
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install -q --disable-pip-version-check pip-tools
+	cd requirements && for set in runtime dev; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
+	  --no-emit-index-url --no-emit-options --no-header --strip-extras -o $$set.txt $$set.in; done
+
+clean: ## remove what the targets above made
+	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
+
+# Debian packages that tests use: "package:program it brings". RUNLEVEL=1 keeps a package's service from starting.
+tools:
+	@missing=; for pair in $(DEBIAN); do \
+	  command -v $${pair#*:} >/dev/null 2>&1 || test -e $${pair#*:} || missing="$$missing $${pair%%:*}"; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing$$missing"; apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  else echo "not root or no apt-get: tests that need$$missing are skipped"; fi; fi
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else \
+	  f"kvpressure needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
+
+$(VENV)/.run: requirements/runtime.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(PIP) -r requirements/runtime.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -r requirements/dev.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
-
-$(VENV)/.run: requirements/runtime.txt pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/runtime.txt
-	@echo ../../../../exporter > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kvpressure-run.pth
-	@touch $@
+	@touch $@ $(VENV)/.run

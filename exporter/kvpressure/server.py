@@ -62,7 +62,7 @@ class Site:
 
     def app(self) -> web.Application:
         """The application with all routes."""
-        app = web.Application(middlewares=[web.middleware(self._guard)], client_max_size=4096)
+        app = web.Application(middlewares=[self._guard], client_max_size=4096)
         app.on_response_prepare.append(_add_headers)
         app.add_routes(
             [
@@ -76,6 +76,7 @@ class Site:
             app.add_routes([web.get("/", self._root)])
         return app
 
+    @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         # Probes carry no credentials: a kubelet has none, and they tell nothing about the workload.
         if not request.path.startswith("/-/") and not await self._authorize(request.headers.get("Authorization")):

@@ -102,6 +102,7 @@ class EngineWindow:
         self._monotonic = Monotonic()
         self._recent: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=MAX_HISTOGRAM_POINTS)
         self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
+        self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
 
     @property
     def t(self) -> float:
@@ -119,9 +120,16 @@ class EngineWindow:
             self.cache = sample.cache
         self.points.append(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
         while self.points[0].t < t - self.seconds:
-            self.points.popleft()
+            self._keep_older(self.points.popleft())
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
+
+    def _keep_older(self, point: Point) -> None:
+        """Thin what leaves the window out to a few points of the longer one."""
+        if not self._older or point.t - self._older[-1].t >= self.shape_seconds / SHAPE_POINTS:
+            self._older.append(point)
+        while self._older[0].t < self.t - self.shape_seconds:
+            self._older.popleft()
 
     def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
         _append_spaced(self._recent, t, histograms, self.seconds / (MAX_HISTOGRAM_POINTS - 2))
@@ -164,6 +172,24 @@ class EngineWindow:
         first = next((p for p in self.points if p.t >= since and counter in p.counters), None)
         last = next((p for p in reversed(self.points) if counter in p.counters), None)
         return (first, last) if first and last and last.t > first.t else None
+
+    def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
+        """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
+
+        Looks back at least `seconds` and until `events` grew by `least`, beyond the window if need be; with fewer
+        than `least` in all, over everything known. None when there was none.
+        """
+        newest, found = None, None
+        for point in itertools.chain(reversed(self.points), reversed(self._older)):
+            if total not in point.counters or events not in point.counters:
+                continue
+            newest = newest or point
+            count = newest.counters[events] - point.counters[events]
+            if count > 0:
+                found = (newest.counters[total] - point.counters[total]) / count
+            if count >= least and newest.t - point.t >= seconds:
+                break
+        return found
 
     def intervals(self) -> Iterator[tuple[Point, Point]]:
         """Consecutive polls as (earlier, later)."""

@@ -66,6 +66,21 @@ def test_prompts_that_just_started_show_long_ones_before_any_finishes():
     assert derived["admission_blocked_ratio"] == pytest.approx(19 / 60)
 
 
+def test_the_last_prompts_to_start_are_remembered_while_nothing_can_start_any_more():
+    def counters(t):
+        # Ten short prompts finish early, six long ones start by second 50, and then the pool is full.
+        return {
+            "finished_prompts": 10.0 + min(t, 100),
+            "finished_prompt_tokens": 500.0 + 50.0 * min(t, 100),
+            "started": float(min(t, 106)),
+            "prompt_tokens": 50.0 * min(t, 100) + 3000.0 * max(0, min(t, 106) - 100),
+        }
+
+    for seconds in (110, 160, 400):
+        derived = derive(seconds, lambda t: {"waiting": 5.0, "kv_usage": 0.8}, counters)
+        assert derived["admission_blocked_ratio"] == 1.0
+
+
 def test_when_nothing_started_or_finished_lately_the_servers_whole_life_says_what_prompts_are_like():
     def counters(t):
         return {"finished_prompts": 10.0, "finished_prompt_tokens": 30_000.0}

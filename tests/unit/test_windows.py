@@ -56,6 +56,17 @@ def test_a_signal_absent_from_some_polls_is_measured_between_those_that_have_it(
     assert (window.delta("steps"), window.rate("steps")) == (40, 20)
 
 
+def test_a_mean_per_event_looks_back_just_far_enough():
+    # Two tokens per event for 100 s, then ten per event; one event a second.
+    window = EngineWindow(60, 600)
+    for t in range(121):
+        window.add(float(t), sample(counters={"events": float(t), "total": 2.0 * min(t, 100) + 10.0 * max(0, t - 100)}))
+    assert window.per_event("total", "events", least=4, seconds=10) == 10
+    assert window.per_event("total", "events", least=40, seconds=10) == pytest.approx(6)
+    assert window.per_event("total", "events", least=110, seconds=10) == pytest.approx(3.45, abs=0.2)
+    assert window.per_event("total", "missing", least=1, seconds=10) is None
+
+
 def test_one_reading_gives_no_delta():
     assert window_of({"steps": 10.0}).delta("steps") is None
     assert window_of({"steps": 10.0}).rate("steps") is None

@@ -9,7 +9,7 @@ import click
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.daemon import load
 from kvpressure.settings import ConfigError, load_settings
-from kvpressure.webconfig import load_web_config
+from kvpressure.webauth import WebGuard
 
 
 @click.command()
@@ -21,12 +21,13 @@ def command(**flags: str | None) -> None:
     """
     try:
         loaded = load(lambda: load_settings(given(flags), os.environ))
-        if loaded.settings.web.config_file is not None:
-            load_web_config(loaded.settings.web.config_file)
+        WebGuard(loaded.settings.web.config_file)
     except ConfigError as error:
         refuse(error)
     settings = loaded.settings
     source = settings.config_file or "no file"
-    engines = "vLLM on localhost:8000" if settings.single_machine else f"{len(settings.engines.targets)} fixed targets"
-    discovery = f", {len(settings.engines.file_sd)} file_sd entries" if settings.engines.file_sd else ""
-    click.echo(f"settings are good ({source}): {engines}{discovery}; thresholds {loaded.thresholds.hash}")
+    fixed, listed = len(settings.engines.targets), len(settings.engines.file_sd)
+    engines = (
+        "vLLM on localhost:8000" if settings.single_machine else f"{fixed} fixed targets, {listed} file_sd entries"
+    )
+    click.echo(f"settings are good ({source}): {engines}; thresholds {loaded.thresholds.hash}")

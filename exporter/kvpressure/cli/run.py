@@ -37,4 +37,7 @@ def command(**flags: str | None) -> None:
     logs.configure(loaded.settings.log.level, loaded.settings.log.format)
     if loaded.settings.single_machine:
         log.info("no engines configured: serving this machine", vllm="http://localhost:8000/metrics", gpus="all found")
-    asyncio.run(serve(lambda: Daemon(loaded, read)))
+    try:
+        asyncio.run(serve(lambda: Daemon(loaded, read)))
+    except ConfigError as error:
+        refuse(error)

@@ -4,49 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
-import click
 import structlog
-from aiohttp import web
 
 from kvpressure.daemon import Daemon
 from kvpressure.fleet import cancel
-from kvpressure.server import Site
-from kvpressure.settings import ConfigError, ListenAddress
-from kvpressure.webconfig import WebConfig, load_web_config
+from kvpressure.listener import Listener
 
 log = structlog.get_logger("kvpressure")
 
-KEEPALIVE_SECONDS = 75.0
+Beside = Callable[[Daemon, list[str]], Coroutine[None, None, None]]
+"""Runs beside the daemon once its server listens on the given URLs."""
 
 
-async def serve(
-    make: Callable[[], Daemon], ready: Callable[[Daemon, list[str]], Awaitable[None]] | None = None
-) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` runs beside it once the server listens on the given URLs.
-
-    Ends the process with exit code 2 when an address cannot be bound or the web configuration is wrong.
-    """
+async def serve(make: Callable[[], Daemon], beside: Beside | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError when the server cannot be started."""
     daemon = make()
+    listener = Listener(daemon, daemon.settings.web)
+    urls = await listener.start()
+    log.info("listening", urls=" ".join(urls))
     stop = _handle_signals(daemon)
-    runner, urls = await _listen(daemon)
-    tasks = [asyncio.create_task(daemon.run(), name="daemon")]
-    if ready is not None:
-        tasks.append(asyncio.create_task(_until_done(ready(daemon, urls)), name="ready"))
-    stopping = asyncio.create_task(stop.wait(), name="stop")
+    work = [daemon.run(), listener.follow(), stop.wait()]
+    if beside is not None:
+        work.append(beside(daemon, urls))
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(_nothing(each)) for each in work]
     try:
-        done, _ = await asyncio.wait([tasks[0], stopping], return_when=asyncio.FIRST_COMPLETED)
-        if tasks[0] in done:
-            tasks[0].result()
+        while not stop.is_set():
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+                tasks.remove(task)
     finally:
         log.info("stopping")
-        await cancel([*tasks, stopping])  # type: ignore[list-item]
-        await runner.cleanup()
+        await cancel(tasks)
+        await listener.close()
 
 
-async def _until_done(work: Awaitable[None]) -> None:
+async def _nothing(work: Coroutine[None, None, object]) -> None:
     await work
 
 
@@ -58,35 +53,3 @@ def _handle_signals(daemon: Daemon) -> asyncio.Event:
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
     loop.add_signal_handler(signal.SIGUSR1, daemon.detach_gpus)
     return stop
-
-
-async def _listen(daemon: Daemon) -> tuple[web.AppRunner, list[str]]:
-    settings = daemon.settings.web
-    try:
-        config = load_web_config(settings.config_file) if settings.config_file else WebConfig()
-    except ConfigError as error:
-        for problem in error.problems:
-            click.echo(problem, err=True)
-        sys.exit(2)
-    site = Site(daemon, settings.telemetry_path, config.authorize)
-    runner = web.AppRunner(site.app(), access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=2.0)
-    await runner.setup()
-    urls = [await _bind(runner, address, config) for address in settings.listen_address]
-    log.info("listening", urls=" ".join(urls))
-    return runner, urls
-
-
-async def _bind(runner: web.AppRunner, address: ListenAddress, config: WebConfig) -> str:
-    context = config.ssl_context()
-    try:
-        await web.TCPSite(runner, address.host or None, address.port, ssl_context=context).start()
-    except OSError as error:
-        click.echo(
-            f"cannot listen on {address}: {error.strerror or error}; is it in use? "
-            "Choose another with --web.listen-address",
-            err=True,
-        )
-        sys.exit(2)
-    host = address.host or "localhost"
-    port = next(iter(runner.addresses[-1:]), (host, address.port))[1]
-    return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from kvpressure.derive.values import Context, Derived, known
 from kvpressure.windows import EngineWindow, Line, Point, line
 
-RECENT_STARTS_SECONDS = 15.0
-"""Requests that started this recently say what prompts look like before any of them has finished."""
+RECENT_SECONDS = 10.0
+RECENT_STARTS = 4.0
+"""The newest starts say what prompts look like before any of them has finished; fewer than this many are chance."""
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
@@ -38,13 +39,11 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     """Mean prompt length of the requests that want to get in, in tokens.
 
     The larger of what finished in the window and what started most recently: prompt lengths are reported when
-    requests finish, so at the onset of long prompts the finished ones lag. With neither, the mean since the
-    server started.
+    requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
+    to start may have done so a while ago. With neither, the mean since the server started.
     """
     finished = _ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
-    started = _ratio(
-        window.delta("prompt_tokens", RECENT_STARTS_SECONDS), window.delta("started", RECENT_STARTS_SECONDS)
-    )
+    started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
     means = [mean for mean in (finished, started) if mean is not None]
     if means:
         return max(means)

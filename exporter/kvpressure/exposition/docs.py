@@ -27,8 +27,8 @@ def metrics_markdown() -> str:
     parts = [_INTRO]
     for scope, title in _TITLES.items():
         parts.append(f"\n## {title}\n")
-        if scope.value:
-            parts.append(f"\nEvery series carries {', '.join(f'`{label}`' for label in scope.value)}.\n")
+        if scope.labels:
+            parts.append(f"\nEvery series carries {', '.join(f'`{label}`' for label in scope.labels)}.\n")
         parts.append("\n| series | type | labels of its own | meaning |\n|---|---|---|---|\n")
         for family in FAMILIES:
             if family.scope is scope:

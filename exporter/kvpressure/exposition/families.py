@@ -19,6 +19,12 @@ class Scope(Enum):
     SOURCE = ("source", "target")
     EXPORTER = ()
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label names."""
+        names: tuple[str, ...] = self.value
+        return names
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -39,7 +45,7 @@ class Family:
     @property
     def all_labels(self) -> tuple[str, ...]:
         """The scope's labels, then the family's own."""
-        return self.scope.value + self.labels
+        return self.scope.labels + self.labels
 
 
 def _engine(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:

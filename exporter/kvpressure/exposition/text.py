@@ -41,11 +41,11 @@ def render(snapshot: Snapshot, *, openmetrics: bool) -> bytes:
 
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, object]]]]:
     return {
-        Scope.ENGINE: [(labels(Scope.ENGINE.value, view.labels), view.derived) for view in snapshot.engines],
-        Scope.GPU: [(labels(Scope.GPU.value, view.labels), view.derived) for view in snapshot.gpus],
+        Scope.ENGINE: [(labels(Scope.ENGINE.labels, view.labels), view.derived) for view in snapshot.engines],
+        Scope.GPU: [(labels(Scope.GPU.labels, view.labels), view.derived) for view in snapshot.gpus],
         Scope.SOURCE: [
             (
-                labels(Scope.SOURCE.value, (health.source, health.target)),
+                labels(Scope.SOURCE.labels, (health.source, health.target)),
                 {
                     "source_up": float(health.up),
                     "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,

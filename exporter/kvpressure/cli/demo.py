@@ -1,0 +1,148 @@
+"""`kvpressure demo`: the exporter beside a simulated vLLM that lives through an incident."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import click
+from aiohttp import web
+
+from kvpressure import logs
+from kvpressure.cli.options import refuse
+from kvpressure.cli.serve import serve
+from kvpressure.daemon import Daemon, load
+from kvpressure.derive.values import at
+from kvpressure.exposition.snapshot import EngineView
+from kvpressure.fleet import GpuReader, OnReport
+from kvpressure.samples import GpuReport
+from kvpressure.settings import ConfigError, Settings, load_settings
+from kvpressure.simulator.scenarios import scenario
+from kvpressure.simulator.server import simulator_app
+from kvpressure.simulator.service import SimulatedServer
+from kvpressure.sources.gpu.inprocess import InProcessGpuSource
+
+ROW_SECONDS = 5.0
+HEAD = " time  running  waiting  batch p95  KV used  blocked  preempt/s  tokens/s  GPU memory  GPU busy"
+
+
+class DemoClock:
+    """Wall and monotonic time that both pass `speed` times as fast as real time."""
+
+    def __init__(self, speed: float) -> None:
+        self.speed = speed
+        self._began = time.monotonic()
+        self._start = time.time()
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return self._start + self.monotonic()
+
+    def monotonic(self) -> float:
+        """Seconds since the demo began."""
+        return (time.monotonic() - self._began) * self.speed
+
+    async def sleep_until(self, monotonic_seconds: float) -> None:
+        """Return at that time of `monotonic`."""
+        await asyncio.sleep(max(0.0, (monotonic_seconds - self.monotonic()) / self.speed))
+
+
+class Demo:
+    """The simulated server, the exporter's view of it, and the story told on the terminal."""
+
+    def __init__(self, speed: float, seed: int) -> None:
+        self.clock = DemoClock(speed)
+        self.simulated = SimulatedServer(scenario("demo"), seed, self.clock.wall())
+
+    async def run(self, listen_address: str) -> None:
+        """Serve until interrupted. Raises ConfigError when the address cannot be bound."""
+        runner = web.AppRunner(simulator_app(self.simulated, self.clock.wall), access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+            def read() -> Settings:
+                return _settings(url, listen_address)
+
+            await serve(lambda: Daemon(load(read), read, self._gpus, self.clock), self._tell)
+        finally:
+            await runner.cleanup()
+
+    def _gpus(self, _: Settings, on_report: OnReport) -> Iterable[GpuReader]:
+        def report(t: float) -> GpuReport:
+            return GpuReport(t, tuple(self.simulated.gpus(t)))
+
+        interval = 1.0 / self.clock.speed
+        return [InProcessGpuSource(report, interval, lambda r: on_report("simulated", r), self.clock.wall)]
+
+    async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
+        minutes = self.simulated.scenario.seconds / self.clock.speed / 60
+        click.echo(
+            f"A simulated vLLM on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.\n\n"
+            f"  the page     {urls[0]}/\n"
+            f"  the metrics  {urls[0]}/metrics\n"
+            f"  the sources  {urls[0]}/targets\n\n"
+            "Ctrl-C ends it.\n"
+        )
+        told, next_row = None, 0.0
+        while self.clock.monotonic() < self.simulated.scenario.seconds:
+            phase = self.simulated.phase
+            if phase is not None and phase is not told:
+                told = phase
+                click.echo(f"\n{_clock_text(self.clock.monotonic())}  {phase.note}\n{HEAD}")
+            if self.clock.monotonic() >= next_row:
+                next_row = self.clock.monotonic() + ROW_SECONDS
+                for view in daemon.snapshot().engines:
+                    click.echo(_row(self.clock.monotonic(), view))
+            await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
+        click.echo("\nThe incident is over; the exporter goes on serving until Ctrl-C.")
+
+
+def _settings(url: str, listen_address: str) -> Settings:
+    return load_settings(
+        {"--web.listen-address": listen_address, "--log.level": "warning"},
+        {"KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]'},
+    )
+
+
+def _row(seconds: float, view: EngineView) -> str:
+    derived = view.derived
+    cells = (
+        _clock_text(seconds),
+        _cell(at(derived, "requests_running"), 7, ".0f"),
+        _cell(at(derived, "requests_waiting"), 7, ".0f"),
+        _cell(at(derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
+        _cell(at(derived, "kv_cache_usage_ratio"), 7, ".0%"),
+        _cell(at(derived, "admission_blocked_ratio"), 7, ".0%"),
+        _cell(at(derived, "preemptions_per_second"), 9, ".2f"),
+        _cell(at(derived, "tokens_per_second", "generation"), 8, ".0f"),
+        _cell(at(derived, "engine_gpu_memory_used_ratio"), 10, ".0%"),
+        _cell(at(derived, "engine_gpu_utilization_ratio"), 8, ".0%"),
+    )
+    return "  ".join(cells)
+
+
+def _cell(value: float | None, width: int, form: str) -> str:
+    return "-".rjust(width) if value is None else f"{value:{form}}".rjust(width)
+
+
+def _clock_text(seconds: float) -> str:
+    return f"{int(seconds) // 60:2}:{int(seconds) % 60:02}"
+
+
+@click.command()
+@click.option("--web.listen-address", "listen_address", default="127.0.0.1:10405", show_default=True, metavar="TEXT")
+@click.option("--speed", default=1.0, show_default=True, type=click.FloatRange(0.1, 20), help="Times real time.")
+@click.option("--seed", default=0, show_default=True, help="Another seed gives other requests.")
+def command(listen_address: str, speed: float, seed: int) -> None:
+    """Watch an incident: idle, healthy, building, collapsed, recovered.
+
+    Needs no GPU, no vLLM, no root and no network: the exporter reads a simulated server over loopback.
+    """
+    logs.configure("warning", "logfmt")
+    try:
+        asyncio.run(Demo(speed, seed).run(listen_address))
+    except ConfigError as error:
+        refuse(error)

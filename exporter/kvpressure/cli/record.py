@@ -1,0 +1,120 @@
+"""`kvpressure record`: pages of a live engine as a trace, or what the GPU libraries answer here as a dump."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from yarl import URL
+
+from kvpressure.fleet import GpuFleet, real_gpus
+from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.settings import Settings
+from kvpressure.sources.base import SourceError
+from kvpressure.sources.credentials import Authorization
+from kvpressure.sources.gpu.record import BINDINGS, record_gpus
+from kvpressure.sources.gpu.settings import GpuSettings
+from kvpressure.sources.http import HttpClient
+from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.sources.traces import SUFFIXES, TraceWriter
+
+
+class _NewestGpus:
+    """The newest sample of every GPU."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, GpuSample] = {}
+
+    def take(self, _: str, report: GpuReport) -> None:
+        self._samples.update((sample.uuid, sample) for sample in report.gpus)
+
+    def samples(self) -> Iterable[GpuSample]:
+        return tuple(self._samples.values())
+
+
+class Recorder:
+    """Polls one full page per interval and writes each that answers."""
+
+    def __init__(self, url: str, interval_seconds: float, clock: Clock) -> None:
+        self._url = URL(url if URL(url).path.strip("/") else f"{url.rstrip('/')}/metrics")
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._client = HttpClient(clock, tls=None, authorization=Authorization(None, None))
+
+    async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _NewestGpus | None) -> int:
+        """Record for `seconds`; gives the number of pages written. Failed polls are named on standard error."""
+        written, due = 0, self._clock.monotonic()
+        end = due + seconds
+        try:
+            while due < end:
+                try:
+                    async with asyncio.timeout(0.9 * self._interval_seconds):
+                        answer = await self._client.get(self._url)
+                    writer.write(answer.t, answer.body, label, None if gpus is None else gpus.samples())
+                    written += 1
+                except (SourceError, TimeoutError) as error:
+                    click.echo(str(error) or f"no answer within {0.9 * self._interval_seconds:g} s", err=True)
+                due += self._interval_seconds
+                await self._clock.sleep_until(due)
+        finally:
+            await self._client.aclose()
+        return written
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--duration", default=60.0, show_default=True, type=click.FloatRange(1, 86400), help="Seconds to record.")
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds per page.")
+@click.option("--label", help="What the engine is going through, written on every line.")
+@click.option(
+    "--gpus", is_flag=True, help="With URL: GPU readings on every line. Alone: what the GPU libraries answer."
+)
+def command(url: str | None, output: Path, duration: float, interval: float, label: str | None, gpus: bool) -> None:
+    """Record the pages of the engine at URL (http://host:port, or the page's full address) for `replay`.
+
+    The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without URL, `--gpus` writes one JSON file of
+    what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
+    """
+    if url is None:
+        if not gpus:
+            raise click.UsageError("give the URL of an engine, or --gpus")
+        _dump_gpus(output, duration, interval)
+    elif not output.name.endswith(SUFFIXES):
+        raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
+    else:
+        try:
+            written = asyncio.run(_record(url, output, duration, interval, label, gpus))
+        except OSError as error:
+            raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
+        click.echo(f"{written} pages written to {output}")
+        sys.exit(0 if written else 1)
+
+
+async def _record(url: str, output: Path, duration: float, interval: float, label: str | None, gpus: bool) -> int:
+    newest = _NewestGpus() if gpus else None
+    fleet = GpuFleet(Settings(), real_gpus, newest.take) if newest is not None else None
+    try:
+        with TraceWriter(output) as writer:
+            return await Recorder(url, interval, SystemClock()).run(writer, duration, label, newest)
+    finally:
+        if fleet is not None:
+            await fleet.stop()
+
+
+def _dump_gpus(output: Path, duration: float, interval: float) -> None:
+    options = replace(GpuSettings(), interval_seconds=interval)
+    dumps = [record_gpus(vendor, options, duration) for vendor in BINDINGS]
+    found = [dump for dump in dumps if not dump["error"]]
+    for dump in dumps:
+        if dump["error"]:
+            click.echo(f"{dump['vendor']}: {dump['error']}", err=True)
+    if not found:
+        sys.exit(1)
+    output.write_text(json.dumps(found, indent=1) + "\n")
+    click.echo(f"readings of {', '.join(dump['vendor'] for dump in found)} written to {output}")

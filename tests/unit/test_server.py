@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from kvpressure.exposition import text
+from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.server import Pages, Site
+from tests.unit.snapshots import collapsed
+
+PROMETHEUS = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"}
+
+
+class FakeExporter:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.current = snapshot
+        self.reasons: list[str] = []
+
+    def snapshot(self) -> Snapshot:
+        return self.current
+
+    def not_ready(self) -> list[str]:
+        return self.reasons
+
+
+async def anyone(header: str | None) -> bool:
+    return True
+
+
+async def nobody(header: str | None) -> bool:
+    return False
+
+
+@pytest.fixture
+def exporter() -> FakeExporter:
+    return FakeExporter(collapsed(seconds=10))
+
+
+@pytest.fixture
+async def client(exporter):
+    async with TestClient(TestServer(Site(exporter, "/metrics", anyone).app()), auto_decompress=False) as made:
+        yield made
+
+
+async def test_metrics_are_plain_text_by_default(client, exporter):
+    response = await client.get("/metrics", headers={"Accept-Encoding": "identity"})
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert await response.read() == text.render(exporter.current, openmetrics=False)
+
+
+async def test_openmetrics_and_gzip_are_given_to_who_asks(client, exporter):
+    response = await client.get("/metrics", headers={**PROMETHEUS, "Accept-Encoding": "gzip"})
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(await response.read()) == text.render(exporter.current, openmetrics=True)
+
+
+async def test_a_snapshot_is_rendered_once_however_often_it_is_scraped(client, monkeypatch):
+    calls = []
+    real = text.render
+    monkeypatch.setattr(text, "render", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs))
+    for _ in range(5):
+        await (await client.get("/metrics")).read()
+    assert len(calls) == 1
+
+
+async def test_the_next_snapshot_is_shown_at_once(client, exporter):
+    await client.get("/metrics")
+    exporter.current = Snapshot(1.0, exporter={"config_last_reload_successful": 0.0})
+    page = gzip.decompress(await (await client.get("/metrics", headers={"Accept-Encoding": "gzip"})).read())
+    assert page.splitlines()[-1] == b"kvpressure_config_last_reload_successful 0.0"
+
+
+def test_pages_of_one_snapshot_are_the_same_object():
+    pages = Pages(Snapshot(0.0))
+    assert pages.get(openmetrics=False, compressed=True) is pages.get(openmetrics=False, compressed=True)
+
+
+async def test_targets_tell_every_source_its_health_error_and_age(client):
+    sources = json.loads(await (await client.get("/targets")).read())["sources"]
+    assert [source["up"] for source in sources] == [True, False, True]
+    assert sources[1]["error"] == "no answer within 0.8 s"
+    assert sources[1]["errors"] == {"timeout": 7}
+    assert (sources[0]["age_seconds"], sources[1]["age_seconds"]) == (0.0, None)
+
+
+async def test_the_probes_answer(client, exporter):
+    assert (await client.get("/-/healthy")).status == 200
+    assert (await client.get("/-/ready")).status == 200
+    exporter.reasons = ["nvml: no reading within 5 s"]
+    response = await client.get("/-/ready")
+    assert (response.status, await response.text()) == (503, "nvml: no reading within 5 s\n")
+
+
+async def test_the_page_shows_engines_gpus_and_what_is_wrong(client):
+    page = await (await client.get("/")).text()
+    assert "chat/vllm-0:8000" in page
+    assert "NVIDIA H200" in page
+    assert "no answer within 0.8 s" in page
+    assert "not known" in page  # the MIG instance's utilization
+
+
+async def test_nothing_that_comes_from_outside_is_markup(client, exporter):
+    evil = "<script>alert(1)</script>"
+    exporter.current = Snapshot(0.0, (EngineView(evil, "", "", f'"><img src=x onerror={evil}>', evil, 0.0, {}),))
+    response = await client.get("/")
+    page = await response.text()
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+
+async def test_an_empty_exporter_says_so(client, exporter):
+    exporter.current = Snapshot(0.0)
+    assert "No engine has been read yet." in await (await client.get("/")).text()
+
+
+async def test_without_credentials_only_the_probes_answer(exporter):
+    async with TestClient(TestServer(Site(exporter, "/metrics", nobody).app())) as client:
+        statuses = [(await client.get(path)).status for path in ("/metrics", "/", "/targets", "/-/healthy", "/-/ready")]
+        assert statuses == [401, 401, 401, 200, 200]
+        assert (await client.get("/metrics")).headers["WWW-Authenticate"].startswith("Basic")
+
+
+async def test_another_telemetry_path_moves_the_metrics(exporter):
+    async with TestClient(TestServer(Site(exporter, "/m", anyone).app())) as client:
+        assert (await client.get("/m")).status == 200
+        assert (await client.get("/metrics")).status == 404
+        assert 'href="/m"' in await (await client.get("/")).text()
+
+
+async def test_posting_is_refused(client):
+    assert (await client.post("/metrics", data=b"x" * 100)).status == 405
