@@ -1,0 +1,148 @@
+"""Reads target files in Prometheus's file_sd format; `docs/configuration.md` lists the labels that mean something."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvpressure import strict_yaml
+from kvpressure.settings import ConfigError, read_text
+from kvpressure.settings.types import Runtime, default_name, gpu_list, http_path, label, split_url, target_name
+from kvpressure.strict_yaml import Document, Problem
+
+_RUNTIMES: Final = typing.get_args(Runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """One target as a file names it, before authentication is added."""
+
+    url: str
+    path: str
+    name: str
+    namespace: str = ""
+    pod: str = ""
+    runtime: str = "vllm"
+    gpus: tuple[str, ...] | None = None
+    kv_bytes_per_token: float | None = None
+
+
+def read_targets(path: Path) -> tuple[FileTarget, ...]:
+    """Read the file at `path`. Raises ConfigError with all its problems: a file counts as a whole or not at all."""
+    if path.exists() and not path.is_file():  # reading a pipe that a glob happened to match would wait for ever
+        raise ConfigError([Problem(str(path), None, "", "is not a regular file")])
+    return parse_targets(read_text(path), str(path))
+
+
+def parse_targets(text: str, name: str) -> tuple[FileTarget, ...]:
+    """Parse a target file, JSON (which YAML includes) or YAML; `name` is the file's name in messages.
+
+    Raises ConfigError with all problems.
+    """
+    document = strict_yaml.load(text, name)
+    reading = _Reading(document)
+    groups = [] if document.data is None else document.data
+    if not isinstance(groups, list):
+        raise ConfigError([document.problem((), "must be a list of groups with targets and labels")])
+    for position, group in enumerate(groups):
+        reading.group(group, (position,))
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return tuple(reading.targets)
+
+
+class _Reading:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.targets: list[FileTarget] = []
+        self.problems: list[Problem] = []
+
+    def group(self, group: Any, where: strict_yaml.Path) -> None:
+        if not isinstance(group, dict):
+            self._problem(where, "must be a mapping with targets and labels")
+            return
+        for key in group.keys() - {"targets", "labels"}:
+            self._problem((*where, key), "unknown key; known are targets and labels")
+        addresses, labels = group.get("targets"), group.get("labels")
+        if not isinstance(addresses, list):
+            self._problem((*where, "targets"), "must be a list of host:port")
+            return
+        common = self._labels({} if labels is None else labels, (*where, "labels"), len(addresses))
+        if common is None:
+            return
+        for position, address in enumerate(addresses):
+            self._target(address, common, (*where, "targets", position))
+
+    def _target(self, address: Any, common: Mapping[str, Any], where: strict_yaml.Path) -> None:
+        try:
+            if not isinstance(address, str) or "/" in address:
+                raise ValueError(f"must be host:port, got {address!r}")
+            url, _ = split_url(f"{common['scheme']}://{address}")
+        except ValueError as error:
+            self._problem(where, str(error))
+            return
+        fields = {key: value for key, value in common.items() if key not in ("scheme", "name")}
+        name = common["name"] or _name(url, common["namespace"], common["pod"])
+        self.targets.append(FileTarget(url=url, name=name, **fields))
+
+    def _labels(self, labels: Any, where: strict_yaml.Path, targets: int) -> dict[str, Any] | None:
+        """Give what the labels mean by FileTarget field, and `scheme`; None when one of them is wrong."""
+        if not isinstance(labels, dict):
+            self._problem(where, "must be a mapping of label names to values")
+            return None
+        before = len(self.problems)
+        meant: dict[str, Any] = {"scheme": "http", "path": "/metrics", "name": "", "namespace": "", "pod": ""}
+        for key, value in labels.items():
+            if isinstance(value, (dict, list)) or value is None:
+                self._problem((*where, key), "must be a single value")
+            elif key in _MEANING:
+                self._label(meant, key, str(value), (*where, key))
+        if meant["name"] and targets > 1:
+            self._problem((*where, "kvpressure_name"), f"would name {targets} targets the same: give each its group")
+        return meant if len(self.problems) == before else None
+
+    def _label(self, meant: dict[str, Any], key: str, text: str, where: strict_yaml.Path) -> None:
+        field, read = _MEANING[key]
+        try:
+            meant[field] = read(text)
+        except ValueError as error:
+            self._problem(where, str(error))
+
+    def _problem(self, where: strict_yaml.Path, message: str) -> None:
+        self.problems.append(self.document.problem(where, message))
+
+
+def _name(url: str, namespace: str, pod: str) -> str:
+    address = default_name(url)
+    return f"{namespace}/{pod}:{address.rpartition(':')[2]}" if namespace and pod else address
+
+
+def _choice(*known: str) -> typing.Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"must be {' or '.join(known)}, got {text!r}")
+        return text
+
+    return read
+
+
+def _bytes_per_token(text: str) -> float:
+    value = strict_yaml.scalar(text)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+        raise ValueError(f"must be a number of bytes above 0, got {text!r}")
+    return float(value)
+
+
+_MEANING: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
+    "__scheme__": ("scheme", _choice("http", "https")),
+    "__metrics_path__": ("path", http_path),
+    "kvpressure_name": ("name", target_name),
+    "namespace": ("namespace", label),
+    "pod": ("pod", label),
+    "kvpressure_runtime": ("runtime", _choice(*_RUNTIMES)),
+    "kvpressure_gpus": ("gpus", gpu_list),
+    "kvpressure_kv_bytes_per_token": ("kv_bytes_per_token", _bytes_per_token),
+}

@@ -1,0 +1,158 @@
+"""Which engine pages to poll: fixed targets and file_sd, merged, capped and with unique names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvpressure.samples import SourceHealth
+from kvpressure.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
+from kvpressure.sources.file_sd import FileTarget
+from kvpressure.sources.file_sd_watch import FileGroup
+
+_SINGLE_MACHINE: Final = FileTarget(url="http://localhost:8000", path="/metrics", name="localhost:8000", gpus=("all",))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
+
+    `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file.
+    """
+
+    name: str
+    url: str
+    path: str = "/metrics"
+    namespace: str = ""
+    pod: str = ""
+    runtime: str = "vllm"
+    gpus: tuple[str, ...] | None = None
+    kv_bytes_per_token: float | None = None
+    tls: TlsSettings | None = None
+    bearer_token_file: Path | None = None
+    basic_auth: BasicAuthSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a refresh changed; `changed` holds targets whose page or way to reach it differs under the same name."""
+
+    added: tuple[Target, ...] = ()
+    removed: tuple[Target, ...] = ()
+    changed: tuple[Target, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+class TargetSet:
+    """The targets in force. `refresh` looks at the files that are due; everything else is read from it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._poll = settings.poll
+        self._max = settings.limits.max_targets
+        self._fixed = tuple(_fixed_targets(settings))
+        self._groups = [FileGroup(entry) for entry in settings.engines.file_sd]
+        self._targets: dict[str, Target] = {}
+        self._rejected: Counter[str] = Counter()
+        self._started = False
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets in force, fixed ones first."""
+        return tuple(self._targets.values())
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """Entries left out by reason (`duplicate_page`, `duplicate_name`, `too_many_targets`), at each merge."""
+        return dict(self._rejected)
+
+    @property
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record for each file_sd file, `target` being its path."""
+        return tuple(health for group in self._groups for health in group.health)
+
+    def refresh(self, now: float) -> Changes:
+        """Look at the files that are due at `now` (unix seconds) and give what changed. Reads files; never raises."""
+        due = [group for group in self._groups if group.due <= now]
+        touched = [group.look(now) for group in due]
+        if self._started and not any(touched):
+            return Changes()
+        self._started = True
+        return self._swap(self._merge())
+
+    @property
+    def next_refresh(self) -> float:
+        """When `refresh` has something to do next, in unix seconds; infinity without file_sd."""
+        return min((group.due for group in self._groups), default=float("inf"))
+
+    def _merge(self) -> dict[str, Target]:
+        merged: dict[str, Target] = {}
+        pages: set[str] = set()
+        for target in self._candidates():
+            page = target.url + target.path
+            if (reason := self._refusal(target.name, page, merged, pages)) is not None:
+                self._rejected[reason] += 1
+                continue
+            pages.add(page)
+            merged[target.name] = target
+        return merged
+
+    def _refusal(self, name: str, page: str, merged: Mapping[str, Target], pages: set[str]) -> str | None:
+        if page in pages:
+            return "duplicate_page"
+        if name in merged:
+            return "duplicate_name"
+        return "too_many_targets" if len(merged) >= self._max else None
+
+    def _candidates(self) -> Iterable[Target]:
+        yield from self._fixed
+        for group in self._groups:
+            for entry in group.targets:
+                yield _target(entry, group.settings, self._poll)
+
+    def _swap(self, merged: dict[str, Target]) -> Changes:
+        old, self._targets = self._targets, merged
+        return Changes(
+            added=tuple(target for name, target in merged.items() if name not in old),
+            removed=tuple(target for name, target in old.items() if name not in merged),
+            changed=tuple(target for name, target in merged.items() if name in old and old[name] != target),
+        )
+
+
+def _fixed_targets(settings: Settings) -> Iterable[Target]:
+    if settings.single_machine:
+        yield _target(_SINGLE_MACHINE, settings.poll, settings.poll)
+    for given in settings.engines.targets:
+        entry = FileTarget(
+            url=given.url,
+            path=given.path,
+            name=given.name,
+            namespace=given.labels.namespace,
+            pod=given.labels.pod,
+            runtime=given.runtime,
+            gpus=given.gpus,
+            kv_bytes_per_token=given.kv_bytes_per_token,
+        )
+        yield _target(entry, given, settings.poll)
+
+
+def _target(entry: FileTarget, own: ClientSettings, default: ClientSettings) -> Target:
+    # Authentication is taken whole from one place: a target's token never travels beside the general password.
+    auth = own if own.bearer_token_file or own.basic_auth else default
+    return Target(
+        name=entry.name,
+        url=entry.url,
+        path=entry.path,
+        namespace=entry.namespace,
+        pod=entry.pod,
+        runtime=entry.runtime,
+        gpus=entry.gpus,
+        kv_bytes_per_token=entry.kv_bytes_per_token,
+        tls=own.tls or default.tls,
+        bearer_token_file=auth.bearer_token_file,
+        basic_auth=auth.basic_auth,
+    )

@@ -1,0 +1,180 @@
+"""YAML read strictly, with a line for every key: what settings, thresholds, file_sd and the web config are read with.
+
+A document is mappings with string keys, lists and plain scalars. Scalars follow the YAML 1.2 core schema, so `1:30`
+stays a string (PyYAML says 90), `1e-3` is a number and only `true` and `false` are booleans. Duplicate keys, tags,
+merge keys, several documents, deep nesting and alias bombs are problems with a line. Pure: text in, data out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+Path = tuple[str | int, ...]
+"""Where a value lies in a document: keys and list positions from the top."""
+
+MAX_CHARS: Final = 1 << 20
+MAX_VALUES: Final = 100_000
+MAX_DEPTH: Final = 32
+_LOADER: Final[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_CONSTANTS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
+# More than 18 digits is no number that a setting could mean; int() of a million digits would also be slow.
+_INTEGER: Final = re.compile(r"[-+]?[0-9]{1,18}")
+_HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,15}")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,400}|[0-9]{1,400}(\.[0-9]{0,400})?)([eE][-+]?[0-9]{1,4})?")
+_SPECIAL: Final = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration: where (`line` is None outside files), which key, and what to do."""
+
+    file: str
+    line: int | None
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (where, self.path, self.message) if part)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used. `problems` holds everything that is wrong with it, in reading order."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        ordered = sorted(set(problems), key=lambda problem: (problem.file, problem.line or 0, problem.path))
+        self.problems: tuple[Problem, ...] = tuple(ordered)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: `data` is None, a scalar, a list or a dict; `lines` maps paths to lines counted from 1."""
+
+    name: str
+    data: Any
+    lines: Mapping[Path, int] = field(repr=False)
+
+    def line(self, path: Path) -> int | None:
+        """Give the line of `path`, or of the closest thing around it that is written in the file."""
+        return next((self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
+
+    def problem(self, path: Path, message: str) -> Problem:
+        """Make the problem `message` at `path` of this file."""
+        return Problem(self.name, self.line(path), dotted(path), message)
+
+
+def dotted(path: Path) -> str:
+    """Write a path as people do: `engines.targets[0].url`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def load(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Document:
+    """Parse `text`; `name` is the file's name in messages.
+
+    Raises ConfigError with every duplicate key, or with the first error of syntax or size.
+    """
+    if len(text) > max_chars:
+        raise ConfigError([Problem(name, None, "", f"is larger than {max_chars} characters")])
+    try:
+        _check_events(text, name)
+        node = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem(name, None, "", f"is not YAML: {str(error).splitlines()[0]}")]) from None
+    builder = _Builder(name)
+    data = None if node is None else builder.build(node, ())
+    if builder.problems:
+        raise ConfigError(builder.problems)
+    return Document(name, data, builder.lines)
+
+
+def scalar(text: str) -> str | int | float | bool | None:
+    """Read one unquoted scalar by the YAML 1.2 core schema."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _HEX.fullmatch(text):
+        return int(text, 16)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text
+
+
+def shown(value: Any) -> str:
+    """Write a value as messages quote it: short, and in YAML's words."""
+    if isinstance(value, (dict, list, tuple)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, bool) or value is None:
+        return "nothing" if value is None else str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check_events(text: str, name: str) -> None:
+    # Before composing, which recurses: a megabyte of "[" must be a message, not a stack overflow.
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        line = event.start_mark.line + 1 if event.start_mark else None
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise ConfigError([Problem(name, line, "", f"is nested deeper than {MAX_DEPTH} levels")])
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise ConfigError([Problem(name, line, "", f"tag {tag!r} is not supported: write plain values")])
+
+
+class _Builder:
+    """Turns composed nodes into data, counting what it makes so that aliases cannot multiply without bound."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+        self.made = 0
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self.made += 1
+        if self.made > MAX_VALUES:
+            raise ConfigError([Problem(self.name, line, "", f"holds more than {MAX_VALUES} values, aliases expanded")])
+        if len(path) > MAX_DEPTH:
+            raise ConfigError([Problem(self.name, line, "", "an alias contains itself, or nesting is too deep")])
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, position)) for position, item in enumerate(node.value)]
+        plain = not getattr(node, "style", None)
+        return scalar(node.value) if plain else node.value
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or (key.value == "<<" and not key.style):
+                self._problem(line, path, "keys must be plain words; merge keys (<<) are not supported")
+                continue
+            inner = (*path, key.value)
+            if key.value in data:
+                self._problem(line, inner, f"duplicate key, first given in line {self.lines[inner]}")
+                continue
+            self.lines[inner] = line
+            data[key.value] = self.build(value, inner)
+        return data
+
+    def _problem(self, line: int, path: Path, message: str) -> None:
+        self.problems.append(Problem(self.name, line, dotted(path), message))

@@ -1,0 +1,161 @@
+"""Basic auth against bcrypt hashes, and a web configuration that follows its files."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import bcrypt
+
+from kvpressure.sources.files import FileWatch
+from kvpressure.strict_yaml import ConfigError, Problem
+from kvpressure.webconfig import TlsServerConfig, WebConfig, load_pair, read_web_config, tls_context
+
+_MAX_HEADER: Final = 4096
+_REMEMBERED: Final = 128
+# bcrypt reads no more; htpasswd and Go cut silently, bcrypt 5 raises instead.
+_BCRYPT_BYTES: Final = 72
+# The hash of nothing anybody knows: any 53 characters of the right alphabet cost as much to compare as a real one.
+_NOBODY: Final = "." * 53
+
+
+class BasicAuth:
+    """Checks Authorization headers against `users` (name to bcrypt hash); without users everyone may pass.
+
+    Answers are remembered by a keyed hash of user, hash and password, so that a scrape costs a bcrypt once.
+    Safe to call from several threads.
+    """
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = {user.encode(): hashed.encode() for user, hashed in users.items()}
+        cost = max((int(hashed.split("$")[2]) for hashed in users.values()), default=4)
+        self._nobody = f"$2b${cost:02d}${_NOBODY}".encode()
+        self._key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        # Apart, so that a flood of wrong passwords cannot push out the right one.
+        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._wrong: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def required(self) -> bool:
+        """True when requests must carry credentials."""
+        return bool(self._users)
+
+    def known(self, header: str | None) -> bool | None:
+        """Answer when that needs no bcrypt, else None: then call `check` off the event loop."""
+        if not self._users:
+            return True
+        credentials = _credentials(header)
+        if credentials is None:
+            return False
+        digest = self._digest(*credentials)
+        with self._lock:
+            if digest in self._right:
+                self._right.move_to_end(digest)
+                return True
+            return False if digest in self._wrong else None
+
+    def check(self, header: str | None) -> bool:
+        """Answer for an Authorization header; takes a bcrypt, as long for unknown users as for known ones."""
+        if (known := self.known(header)) is not None:
+            return known
+        user, password = _credentials(header) or (b"", b"")
+        hashed = self._users.get(user)
+        matches = bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed or self._nobody)
+        right = matches and hashed is not None
+        with self._lock:
+            memory = self._right if right else self._wrong
+            memory[self._digest(user, password)] = None
+            if len(memory) > _REMEMBERED:
+                memory.popitem(last=False)
+        return right
+
+    def _digest(self, user: bytes, password: bytes) -> bytes:
+        text = b"\0".join((user.hex().encode(), self._users.get(user, b""), password))
+        return hmac.new(self._key, text, hashlib.sha256).digest()
+
+
+class Refresh(Enum):
+    """What a look at the web configuration's files came to."""
+
+    UNCHANGED = "unchanged"
+    RELOADED = "reloaded"
+    LISTENER = "the listener must be made again with the new context"
+
+
+class WebGuard:
+    """A web configuration in force: `context` for the listener, `auth` for requests. `path` None is plain HTTP."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the configuration. Raises ConfigError with all problems."""
+        self._path = path
+        self._watch = FileWatch(() if path is None else (path,))
+        self._pending: frozenset[Path] = frozenset()
+        self.config, self.context, self.auth = self._load()
+
+    def refresh(self) -> Refresh:
+        """Look at the files once and take in changes.
+
+        A renewed certificate goes into the living context, which new connections use at once. Raises ConfigError
+        when the new files are bad; then the old configuration stays in force. Reads files.
+        """
+        changed = self._watch.look()
+        return self._take(changed) if changed else Refresh.UNCHANGED
+
+    def reload(self) -> Refresh:
+        """Read the files whether they changed or not. Raises ConfigError as `refresh` does."""
+        return Refresh.UNCHANGED if self._path is None else self._take(frozenset(self._watch.paths))
+
+    def _take(self, changed: frozenset[Path]) -> Refresh:
+        # What a failed attempt saw change is still to be taken in by the next one.
+        self._pending |= changed
+        config, context, auth = self._load()
+        old, tls = self.config.tls_server_config, config.tls_server_config
+        if old != tls or (tls is not None and tls.client_ca_file in self._pending):
+            self.config, self.context, self.auth = config, context, auth
+            self._pending = frozenset()
+            return Refresh.LISTENER
+        if tls is not None and self.context is not None:
+            _renew(self.context, tls)
+        if self.config.basic_auth_users != config.basic_auth_users:
+            self.auth = auth
+        self.config = config
+        self._pending = frozenset()
+        return Refresh.RELOADED
+
+    def _load(self) -> tuple[WebConfig, ssl.SSLContext | None, BasicAuth]:
+        if self._path is None:
+            return WebConfig(), None, BasicAuth({})
+        config, document = read_web_config(self._path)
+        for path in set(config.files) - set(self._watch.paths):
+            self._watch.add(path)
+        return config, tls_context(config, document), BasicAuth(config.basic_auth_users)
+
+
+def _renew(context: ssl.SSLContext, tls: TlsServerConfig) -> None:
+    try:
+        load_pair(context, tls)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError([Problem(str(tls.cert_file), None, "", f"changed while it was read: {error}")]) from None
+
+
+def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
+    """Read user and password from a Basic header; None when it is absent or something else."""
+    scheme, _, encoded = (header or "")[: _MAX_HEADER + 1].partition(" ")
+    if scheme.lower() != "basic" or len(header or "") > _MAX_HEADER:
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return (user, password) if colon and b"\0" not in password else None
