@@ -1,0 +1,115 @@
+"""Reads every card in its own thread, so that a slow or stuck card delays no other.
+
+Threads, not more processes: vendor calls release the interpreter lock while they block, a thread costs some tens of
+KiB, and a process per card would initialize the driver once per card.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from kvpressure.samples import GpuReport, GpuSample
+
+STACK_BYTES: Final = 512 * 1024
+
+
+class Card(Protocol):
+    """One physical GPU; `read` returns the report of this card alone and turns its failures into `errors`."""
+
+    @property
+    def key(self) -> str:
+        """What names the card in `errors`: its uuid, or its index when the driver does not give one."""
+        ...
+
+    def read(self, t: float) -> GpuReport:
+        """Read the card and its instances; may block."""
+        ...
+
+
+def merge(t: float, reports: Iterable[GpuReport], errors: Mapping[str, str]) -> GpuReport:
+    """One report out of the reports of several cards, ordered by device index."""
+    gpus: list[GpuSample] = []
+    rejected: dict[str, int] = {}
+    merged_errors = dict(errors)
+    for report in reports:
+        gpus.extend(report.gpus)
+        merged_errors.update(report.errors)
+        for reason, count in report.rejected.items():
+            rejected[reason] = rejected.get(reason, 0) + count
+    gpus.sort(key=_index_order)
+    return GpuReport(t, tuple(gpus), rejected, merged_errors)
+
+
+def _index_order(gpu: GpuSample) -> tuple[int, ...]:
+    return tuple(int(part) for part in gpu.index.split(":"))
+
+
+class CardPool:
+    """The threads of one backend's cards."""
+
+    def __init__(self, cards: Sequence[Card], wait_seconds: float, error_seconds: float) -> None:
+        self._wait_seconds = wait_seconds
+        self._error_seconds = error_seconds
+        self._inboxes: dict[str, queue.SimpleQueue[float | None]] = {}
+        self._done: queue.SimpleQueue[tuple[str, GpuReport]] = queue.SimpleQueue()
+        self._busy_since: dict[str, float] = {}
+        previous = threading.stack_size(STACK_BYTES)
+        for card in cards:
+            self._start(card)
+        threading.stack_size(previous)
+
+    def _start(self, card: Card) -> None:
+        inbox: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self._inboxes[card.key] = inbox
+        threading.Thread(target=self._serve, args=(card, inbox), name=card.key, daemon=True).start()
+
+    def _serve(self, card: Card, inbox: queue.SimpleQueue[float | None]) -> None:
+        while (t := inbox.get()) is not None:
+            try:
+                report = card.read(t)
+            except Exception as error:  # noqa: BLE001 a fault of one card must reach the report, not end its thread
+                report = GpuReport(t, (), errors={card.key: f"driver_error: {type(error).__name__}: {error}"})
+            self._done.put((card.key, report))
+
+    def read(self, t: float) -> GpuReport:
+        """The readings that finished since the last call, waiting a bounded time for the slow ones.
+
+        Blocks until the first card answers: when no card answers at all, the silence is what tells the parent.
+        """
+        now = time.monotonic()
+        for key, inbox in self._inboxes.items():
+            if key not in self._busy_since:
+                self._busy_since[key] = now
+                inbox.put(t)
+        return merge(t, self._collect(now + self._wait_seconds), self._stuck())
+
+    def _collect(self, until: float) -> list[GpuReport]:
+        reports: list[GpuReport] = []
+        while self._busy_since:
+            timeout = max(0.0, until - time.monotonic()) if reports else None
+            try:
+                key, report = self._done.get(timeout=timeout)
+            except queue.Empty:
+                break
+            del self._busy_since[key]
+            reports.append(report)
+        return reports
+
+    def _stuck(self) -> dict[str, str]:
+        now = time.monotonic()
+        waited = {key: now - since for key, since in self._busy_since.items()}
+        return {
+            key: f"timeout: no answer from the driver for {seconds:.1f} s"
+            for key, seconds in waited.items()
+            if seconds >= self._error_seconds
+        }
+
+    def close(self) -> bool:
+        """Let the idle threads end. False when a card is still in the driver: shutting down under it is not safe."""
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+        return not self._busy_since

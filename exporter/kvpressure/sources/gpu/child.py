@@ -1,0 +1,107 @@
+"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child --vendor nvidia`.
+
+Writes one line of JSON per reading on what was its standard output. Ends with a code of `backend.EXIT_CODES`, its last
+line on standard error being the sentence, and ends when its standard input does: its parent is gone.
+Imports as little as it can: its memory counts towards the exporter's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from typing import BinaryIO, Final
+
+from kvpressure.sources.gpu.backend import EXIT_CODES, Backend, BackendError, Options, make_backend
+from kvpressure.sources.gpu.wire import encode
+
+PR_SET_PDEATHSIG: Final = 1
+
+
+def take_stdout() -> BinaryIO:
+    """Standard output for our lines alone: what a vendor library prints goes to standard error from here on."""
+    private = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(private, "wb")
+
+
+def die_with_parent() -> None:
+    """A child that is stuck in the driver cannot see its input end: the kernel has to kill it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait_for_parent_to_leave(seconds: float) -> bool:
+    """Sleep; true as soon as standard input ends."""
+    return bool(select.select([0], [], [], max(0.0, seconds))[0])
+
+
+class ReopenRule:
+    """When devices in trouble are worth new handles: at once after a MIG change, else now and then.
+
+    A device that merely does not answer is no reason: initializing the driver could block on it and lose the others.
+    """
+
+    def __init__(self, after_seconds: float) -> None:
+        self._after_seconds = after_seconds
+        self._since: float | None = None
+
+    def due(self, errors: list[str], now: float) -> bool:
+        """Whether to open the library again, given the errors of the report at `now`."""
+        if any(error.startswith("reopen:") for error in errors):
+            return True
+        if all(error.startswith("timeout:") for error in errors):
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return now - self._since >= self._after_seconds
+
+
+def serve(backend: Backend, out: BinaryIO, interval_seconds: float, reopen: ReopenRule) -> None:
+    """Report until the parent leaves; raises BackendError when the library has to be opened again."""
+    while True:
+        started = time.monotonic()
+        report = backend.read(time.time())
+        out.write(encode(report))
+        out.flush()
+        if reopen.due(list(report.errors.values()), started):
+            raise BackendError("reopen", f"devices need new handles: {'; '.join(report.errors.values())}")
+        if wait_for_parent_to_leave(started + interval_seconds - time.monotonic()):
+            return
+
+
+def parse(argv: list[str]) -> dict[str, str]:
+    """`--key value` pairs; argparse would cost a MiB for an audience of one."""
+    return {key.removeprefix("--"): value for key, value in zip(argv[::2], argv[1::2], strict=True)}
+
+
+def main(argv: list[str]) -> int:
+    """Run to the end; the exit code."""
+    die_with_parent()
+    out = take_stdout()
+    args = parse(argv)
+    options = Options(
+        gpm=args.get("gpm", "1") == "1",
+        device_wait_seconds=float(args.get("device-wait", "0.5")),
+        device_error_seconds=float(args.get("device-error", "5")),
+        scenario=args.get("scenario", ""),
+    )
+    backend = make_backend(args["vendor"], options)
+    try:
+        backend.open()
+        serve(backend, out, float(args.get("interval", "1")), ReopenRule(float(args.get("reopen", "30"))))
+    except BackendError as error:
+        print(error.sentence, file=sys.stderr, flush=True)  # noqa: T201 the parent reads it there
+        return EXIT_CODES.get(error.reason, EXIT_CODES["driver_error"])
+    except BrokenPipeError:
+        pass
+    finally:
+        backend.close()
+    return 0
+
+
+if __name__ == "__main__":
+    # Not sys.exit: the library's own goodbye at exit may block behind a sick device, the kernel's does not.
+    os._exit(main(sys.argv[1:]))
