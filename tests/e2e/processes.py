@@ -1,0 +1,100 @@
+"""Real processes for end-to-end tests: started, asked over HTTP, and always ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 60.0
+KVPRESSURE = (sys.executable, "-m", "kvpressure")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Process:
+    """A running program and the file its output goes to."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    async def end(self, ending: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait; gives the exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(ending)
+        return await asyncio.wait_for(self.process.wait(), PATIENCE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def running(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
+    """Start a program; it is killed with its children when the block ends."""
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=out, stderr=out, env={**os.environ, **(env or {})}, start_new_session=True
+        )
+    try:
+        yield Process(process, log)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def get(url: str, headers: Mapping[str, str] | None = None) -> str:
+    """Body of a GET; raises OSError."""
+
+    def fetch() -> str:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return str(response.read().decode())
+
+    return await asyncio.to_thread(fetch)
+
+
+async def eventually(check: Callable[[], Any], process: Process) -> Any:
+    """The first true answer of an async `check`; a failure shows the process's output."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE_SECONDS
+    problem: Any = None
+    while loop.time() < end:
+        assert process.process.returncode is None, process.output()
+        try:
+            problem = await check()
+            if problem:
+                return problem
+        except OSError as error:
+            problem = error
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"still not so after {PATIENCE_SECONDS} s ({problem})\n{process.output()[-4000:]}")
+
+
+async def query(prometheus: str, expression: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """An instant query: labels without the scrape's own, to value."""
+    text = await get(f"{prometheus}/api/v1/query?query={urllib.parse.quote(expression)}")
+    found = json.loads(text)["data"]["result"]
+    return {
+        tuple(sorted((k, v) for k, v in one["metric"].items() if k not in ("instance", "job"))): float(one["value"][1])
+        for one in found
+    }
