@@ -1,0 +1,124 @@
+"""One line of a Prometheus text page: which series it is, where its value starts, and what the value is.
+
+The syntax is that of the text format 0.0.4; an OpenMetrics exemplar after a value is skipped. Lines that a table
+does not ask for are only classified, never parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+MAX_LINE_BYTES: Final = 65_536
+_NAME = re.compile(rb"[ \t\r\f\v]*+([a-zA-Z_:][a-zA-Z0-9_:]*+)([ \t]*+)")
+_LABEL = re.compile(
+    rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+(?:,[ \t]*+|(?=\}))', re.DOTALL
+)
+_SPACES = re.compile(rb"[ \t]*+")
+_ESCAPE = re.compile(rb'\\([\\n"])')
+_UNESCAPED: Final = {b"\\": b"\\", b"n": b"\n", b'"': b'"'}
+
+
+class PageError(ValueError):
+    """A page that must not be read; `reason` is a short stable word for counting.
+
+    "not_metrics": nothing on it is known. "truncated": its last line has no end. "malformed": a line that the table
+    asks for cannot be parsed. "too_large": more lines than any engine's page has.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Series(NamedTuple):
+    """A sample name and its labels, sorted by label name."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+
+
+class Line(NamedTuple):
+    """A classified line.
+
+    Any line that starts with `head` is of the same kind as this one: a comment, a sample of the same name, or, where
+    `series` is set, a sample of the very same series whose value starts right after `head`. A line of which no
+    prefix says that much (blank, garbage) has `head` None.
+    """
+
+    head: bytes | None
+    series: Series | None = None
+    value: float = 0.0
+
+
+_UNKNOWN: Final = Line(None)
+
+
+def parse_line(line: bytes, wanted: frozenset[bytes]) -> Line:
+    """Classify `line`, and parse it where its sample name is in `wanted`.
+
+    Raises PageError("malformed") for a wanted line that is no valid sample.
+    """
+    match = _NAME.match(line)
+    if match is None:
+        return _no_sample(line)
+    end = match.end()
+    braced = line[end : end + 1] == b"{"
+    if match[1] not in wanted:
+        return Line(line[: end + braced]) if braced or match[2] else _UNKNOWN
+    if len(line) > MAX_LINE_BYTES:
+        raise _malformed(line)
+    labels, start = _labels(line, end + 1) if braced else ((), end)
+    if not braced and not match[2]:
+        raise _malformed(line)
+    return Line(line[:start], Series(match[1].decode(), labels), _value(line, start))
+
+
+def _no_sample(line: bytes) -> Line:
+    stripped = line.lstrip()
+    if stripped[:1] in {b"#", b"{"}:
+        return Line(line[: len(line) - len(stripped) + 1])
+    return _UNKNOWN
+
+
+def _labels(line: bytes, start: int) -> tuple[tuple[tuple[str, str], ...], int]:
+    """The labels of `line` from the byte after its brace, and where its value part starts."""
+    labels: dict[str, str] = {}
+    matched = _SPACES.match(line, start)
+    position = matched.end() if matched else start
+    while line[position : position + 1] != b"}":
+        label = _LABEL.match(line, position)
+        if label is None or (name := label[1].decode()) in labels:
+            raise _malformed(line)
+        labels[name] = _unescape(label[2])
+        position = label.end()
+    return tuple(sorted(labels.items())), position + 1
+
+
+def _unescape(value: bytes) -> str:
+    if b"\\" in value:
+        value = _ESCAPE.sub(lambda match: _UNESCAPED[match[1]], value)
+    return value.decode("utf-8", "replace")
+
+
+def _value(line: bytes, start: int) -> float:
+    """The value in `line[start:]`, which may be followed by a timestamp and by an exemplar."""
+    tokens = line[start:].partition(b" # ")[0].split()
+    if not 1 <= len(tokens) <= 2:
+        raise _malformed(line)
+    try:
+        value, *_ = map(_number, tokens)
+    except ValueError:
+        raise _malformed(line) from None
+    return value
+
+
+def _number(token: bytes) -> float:
+    if b"_" in token:  # Python reads 1_0 as 10, Prometheus does not
+        raise ValueError(token)
+    return float(token)
+
+
+def _malformed(line: bytes) -> PageError:
+    shown = line[:120].decode("utf-8", "replace")
+    return PageError("malformed", f"a line that should be a sample is not one: {shown!r}")

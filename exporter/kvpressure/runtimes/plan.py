@@ -1,0 +1,105 @@
+"""From the values of a page to its `EnginePage`: decided once for a set of series, carried out on every poll."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final
+
+from kvpressure.runtimes.table import Row
+from kvpressure.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
+
+_Take = Callable[[list[float]], tuple[float, ...]]
+_MERGES: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
+
+
+def _taker(slots: Sequence[int]) -> _Take:
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return lambda values: tuple(values[slot] for slot in slots)
+
+
+class Scalars:
+    """The gauges, or the counters, of one engine."""
+
+    def __init__(self, chosen: Sequence[tuple[Row, tuple[int, ...]]]) -> None:
+        plain = [(row.signal, slots[0]) for row, slots in chosen if len(slots) == 1]
+        self._names = tuple(signal for signal, _ in plain)
+        self._take = _taker([slot for _, slot in plain])
+        self._merged = [(row.signal, _taker(slots), _MERGES[row.merge]) for row, slots in chosen if len(slots) > 1]
+        self._most = [(row.signal, row.most) for row, _ in chosen if row.most < math.inf]
+
+    def read(self, values: list[float]) -> dict[str, float]:
+        """The signals that have a value: NaN, infinite, negative and too high ones are left out."""
+        found = dict(zip(self._names, self._take(values), strict=True))
+        for signal, take, merge in self._merged:
+            found[signal] = merge(take(values))
+        if not math.isfinite(sum(found.values())) or min(found.values(), default=0.0) < 0:
+            found = {signal: value for signal, value in found.items() if 0 <= value < math.inf}
+        for signal, most in self._most:
+            if found.get(signal, 0.0) > most:
+                del found[signal]
+        return found
+
+
+class Histogram:
+    """One histogram of one engine, summed over the series that differ in other labels than `le`."""
+
+    def __init__(self, signal: str, bounds: tuple[float, ...], parts: Sequence[tuple[Sequence[int], int]]) -> None:
+        self.signal = signal
+        self._bounds = bounds
+        self._counts = [_taker(slots) for slots, _ in parts]
+        self._sums = [slot for _, slot in parts]
+        self._last: HistogramSample | None = None
+
+    def read(self, values: list[float]) -> HistogramSample | None:
+        """The histogram, or None if it is none: counts must be finite and never fall from one bound to the next."""
+        if len(self._counts) == 1:
+            counts, total = self._counts[0](values), values[self._sums[0]]
+        else:
+            counts = tuple(map(sum, zip(*(take(values) for take in self._counts), strict=True)))
+            total = sum(values[slot] for slot in self._sums)
+        if self._last is not None and counts == self._last.counts and total == self._last.sum:
+            return self._last
+        # One NaN or infinity anywhere makes the sum no finite number, and sorting is how C compares neighbours.
+        finite = math.isfinite(sum(counts)) and math.isfinite(total)
+        sound = finite and counts[0] >= 0 and sorted(counts) == list(counts)
+        self._last = HistogramSample(self._bounds, counts, total) if sound else None
+        return self._last
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """How to read one engine of a page."""
+
+    model_name: str
+    engine: str
+    gauges: Scalars
+    counters: Scalars
+    histograms: tuple[Histogram, ...]
+    cache: CacheConfig | None
+
+    def read(self, values: list[float]) -> EngineSample:
+        """The engine's signals; `cache` is the same object on every page of this plan."""
+        read = [(histogram.signal, histogram.read(values)) for histogram in self.histograms]
+        histograms = {signal: sample for signal, sample in read if sample is not None}
+        gauges, counters = self.gauges.read(values), self.counters.read(values)
+        return EngineSample(self.model_name, self.engine, gauges, counters, histograms, self.cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to read the pages that have one certain set of series."""
+
+    engines: tuple[EnginePlan, ...]
+    started: int | None
+    relayed: bool
+
+    def read(self, values: list[float], t: float) -> EnginePage:
+        """The page at time `t` (unix seconds); `values` belong to the series that the plan was made from."""
+        started = None if self.started is None else values[self.started]
+        started = started if started is not None and 0 < started < math.inf else None
+        engines = tuple(engine.read(values) for engine in self.engines)
+        return EnginePage(t, engines, started, multiprocess=self.started is None and not self.relayed)

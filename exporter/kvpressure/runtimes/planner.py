@@ -1,0 +1,146 @@
+"""Decides how to read a page: which of its series make up which signal of which engine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.runtimes.lines import Series
+from kvpressure.runtimes.plan import EnginePlan, Histogram, Plan, Scalars
+from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
+from kvpressure.samples import CacheConfig
+
+_Engine = tuple[str, str]
+_SOLE: Final = "0"
+_SERVER: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One series on the page: the position of its value, and its labels."""
+
+    slot: int
+    labels: Mapping[str, str]
+
+
+class _Index:
+    """The series of one page in one spelling, by name and engine.
+
+    A page on which no series has an `engine` label has one engine, "0". Elsewhere a series without it belongs to the
+    whole server: it is the only engine's if the model has just one, and nobody's otherwise, for half of a server's
+    rejections would be a made-up number.
+    """
+
+    def __init__(self, found: Mapping[str, Sequence[_Found]], info: str) -> None:
+        self.names = frozenset(found)
+        self.labelled = any("engine" in one.labels for series in found.values() for one in series)
+        self.infos = found.get(info, ())
+        self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
+        for name in self.names - {info}:
+            for one in found[name]:
+                self._series[name, (one.labels.get("model_name", ""), self.engine(one))].append(one)
+        self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
+
+    def engine(self, found: _Found) -> str:
+        """The `engine` of a series."""
+        return found.labels.get("engine", _SERVER if self.labelled else _SOLE)
+
+    def series(self, name: str, engine: _Engine) -> list[_Found]:
+        """The series of `name` that are the engine's."""
+        own = self._series.get((name, engine), [])
+        alone = sum(model == engine[0] for model, _ in self.engines) == 1
+        return own or (self._series.get((name, (engine[0], _SERVER)), []) if alone else [])
+
+
+def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
+    """The plan for a page with these series; None if none of them is the table's.
+
+    `series` may hold duplicates: of series with the same name and labels the last one counts.
+    """
+    slots = {one: slot for slot, one in enumerate(series)}
+    spelled = Counter(spelling for one in slots if (spelling := _spelling(table, one.name)) is not None)
+    if not spelled:
+        return None
+    spelling = spelled.most_common(1)[0][0]
+    index = _Index(_named(table, slots, spelling), table.info)
+    facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
+    engines = tuple(_engine_plan(table, index, engine, facts) for engine in index.engines)
+    return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed)
+
+
+def _spelling(table: Table, name: str) -> str | None:
+    return None if name == STARTED else next((s for s in table.spellings if name.startswith(s)), None)
+
+
+def _named(table: Table, slots: Mapping[Series, int], spelling: str) -> dict[str, list[_Found]]:
+    """The series in `spelling` by the table's own name."""
+    found: defaultdict[str, list[_Found]] = defaultdict(list)
+    for (name, labels), slot in slots.items():
+        if _spelling(table, name) == spelling:
+            found[table.prefix + name.removeprefix(spelling)].append(_Found(slot, dict(labels)))
+    return dict(found)
+
+
+def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts) -> EnginePlan:
+    configs = {table.cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
+    histograms = (_histogram(row, index, engine) for row in table.histograms)
+    return EnginePlan(
+        model_name=engine[0],
+        engine=engine[1],
+        gauges=_scalars(table.gauges, index, engine),
+        counters=_scalars(table.counters, index, engine),
+        histograms=tuple(histogram for histogram in histograms if histogram is not None),
+        cache=_only(configs),
+    )
+
+
+def _only(configs: set[CacheConfig]) -> CacheConfig | None:
+    """Several processes may describe one engine; if they contradict each other, none of them is believed."""
+    return configs.pop() if len(configs) == 1 else None
+
+
+def _scalars(rows: Sequence[Row], index: _Index, engine: _Engine) -> Scalars:
+    chosen = [(row, _slots(row, index, engine)) for row in rows]
+    return Scalars([(row, slots) for row, slots in chosen if slots])
+
+
+def _slots(row: Row, index: _Index, engine: _Engine) -> tuple[int, ...]:
+    for name in row.names:
+        found = index.series(name, engine)
+        if slots := tuple(one.slot for one in found if all(one.labels.get(k) == v for k, v in row.where)):
+            return slots
+    return ()
+
+
+def _histogram(row: Row, index: _Index, engine: _Engine) -> Histogram | None:
+    """The histogram of a row, or None unless all its series are complete and have the same bounds."""
+    stem = next((name for name in row.names if index.series(f"{name}_bucket", engine)), None)
+    if stem is None:
+        return None
+    buckets: defaultdict[frozenset[tuple[str, str]], dict[float, int]] = defaultdict(dict)
+    for one in index.series(f"{stem}_bucket", engine):
+        buckets[_rest(one)][_bound(one)] = one.slot
+    sums = {_rest(one): one.slot for one in index.series(f"{stem}_sum", engine)}
+    counts = {_rest(one) for one in index.series(f"{stem}_count", engine)}
+    bounds = {tuple(sorted(slots)) for slots in buckets.values()}
+    if len(bounds) != 1 or not buckets.keys() == sums.keys() == counts:
+        return None
+    (shared,) = bounds
+    if shared[-1] != math.inf or any(math.isnan(bound) for bound in shared):
+        return None
+    parts = [([slots[bound] for bound in shared], sums[rest]) for rest, slots in buckets.items()]
+    return Histogram(row.signal, shared, parts)
+
+
+def _rest(found: _Found) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in found.labels.items() if name != "le")
+
+
+def _bound(found: _Found) -> float:
+    try:
+        return float(found.labels["le"])
+    except (KeyError, ValueError):
+        return math.nan

@@ -1,0 +1,60 @@
+"""Pages of one target to `EnginePage`s: what the engine source uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+from kvpressure.runtimes.lines import PageError, Series
+from kvpressure.runtimes.page import PageScanner
+from kvpressure.runtimes.plan import Plan
+from kvpressure.runtimes.planner import make_plan
+from kvpressure.runtimes.table import Table
+from kvpressure.runtimes.vllm import VLLM
+from kvpressure.samples import EnginePage
+
+__all__ = ["TABLES", "PageError", "PageReader"]
+
+TABLES: Final = (VLLM,)
+# How a page of metrics starts: with a comment, or with a sample. HTML, JSON and plain error texts do not.
+_METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-9]))")
+
+
+@cache
+def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
+    """The names of all `tables`, one set for all readers."""
+    return frozenset[bytes]().union(*(table.wanted() for table in tables))
+
+
+class PageReader:
+    """Reads successive pages of one target, full or filtered by name, and remembers their layout.
+
+    It has no clock and does no I/O. Targets must not share one.
+    """
+
+    def __init__(self, tables: Sequence[Table] = TABLES) -> None:
+        self._tables = tuple(tables)
+        self._scanner: PageScanner[Plan | None] = PageScanner(_wanted(self._tables), self._plan)
+
+    def read(self, page: bytes, t: float) -> EnginePage:
+        """The engines on `page`, which was fetched at `t` (unix seconds).
+
+        Signals whose metrics the page does not carry are absent. A page that knows a runtime's names but says
+        nothing of an engine yet has no engines. Raises PageError with reason "not_metrics" (none of a runtime's
+        names, as multi-process servers answer `name[]`), "truncated" (no newline at the end: a cut number is a
+        smaller number), "malformed" or "too_large".
+        """
+        if not page.endswith(b"\n") and _METRICS.match(page):
+            raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
+        plan, values = self._scanner.scan(page)
+        if plan is None:
+            names = " or ".join(table.runtime for table in self._tables)
+            raise PageError("not_metrics", f"no metric of {names} in {len(page)} bytes")
+        return plan.read(values, t)
+
+    def _plan(self, series: Sequence[Series]) -> Plan | None:
+        """The plan of the first table that knows some of the names."""
+        plans = (make_plan(table, series) for table in self._tables)
+        return next((plan for plan in plans if plan is not None), None)

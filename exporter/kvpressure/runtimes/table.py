@@ -1,0 +1,81 @@
+"""What a runtime's table is made of. A runtime is one file that fills a `Table`, and one entry in `reader.TABLES`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kvpressure.samples import CacheConfig
+
+STARTED: Final = "process_start_time_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One signal and the metrics that carry it.
+
+    `names` are alternatives, best first: the first that an engine has is used alone, they are never added. `where`
+    are labels that must have the given value. Series of one engine that differ in other labels (a finish reason,
+    the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
+    highest counts, because idle and dead processes report 0. A merged value above `most` is garbage and left out.
+    A `slow` signal is asked for with the histograms only, to keep the answers of the other polls small.
+    """
+
+    signal: str
+    names: tuple[str, ...]
+    where: tuple[tuple[str, str], ...] = ()
+    merge: Literal["sum", "max"] = "sum"
+    most: float = math.inf
+    slow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PageFacts:
+    """What a table's `cache` function may need to know of the whole page.
+
+    `ranks` is how many engines describe their cache on it, `labelled` whether engines are told apart by a label,
+    `names` all sample names found, in the table's own spelling.
+    """
+
+    ranks: int
+    labelled: bool
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A runtime: its rows, and how its names are spelled.
+
+    Names in rows start with `prefix`; `spellings` are the prefixes that may stand for it on a page, only one of
+    which is used per page (the one with most series). Under a spelling in `relayed` another process serves the page,
+    so that a missing process start says nothing. `cache` reads the labels of the metric `info`.
+    """
+
+    runtime: str
+    prefix: str
+    spellings: tuple[str, ...]
+    relayed: frozenset[str]
+    gauges: tuple[Row, ...]
+    counters: tuple[Row, ...]
+    histograms: tuple[Row, ...]
+    info: str
+    cache: Callable[[Mapping[str, str], PageFacts], CacheConfig]
+
+    def poll_names(self) -> tuple[str, ...]:
+        """Sample names to ask for on every poll: no buckets, nothing that stays the same or may come late."""
+        scalars = [name for row in (*self.gauges, *self.counters) if not row.slow for name in row.names]
+        return tuple(dict.fromkeys([*scalars, STARTED]))
+
+    def all_names(self) -> tuple[str, ...]:
+        """All sample names that this table reads."""
+        stems = [name for row in self.histograms for name in row.names]
+        parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
+        slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
+        return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, self.info]))
+
+    def wanted(self) -> frozenset[bytes]:
+        """The same names as bytes, in every spelling."""
+        own = [name.removeprefix(self.prefix) for name in self.all_names() if name != STARTED]
+        return frozenset((spelling + name).encode() for spelling in self.spellings for name in own) | {STARTED.encode()}

@@ -1,0 +1,141 @@
+"""vLLM, every version from 0.6 to 0.33, V0 and V1 engine, one or several API processes, and through Ray.
+
+Names and multi-process modes by version: tests/fixtures/data/vllm-metric-inventory.json. prometheus_client drops the
+`pid` label under the modes "sum" and "mostrecent"; only `kv_cache_usage_perc` of 0.10 and 0.11 has none of them and
+comes once per process. V0 pages have no `engine` label. Ray adds its own prefix and labels (WorkerId, ReplicaId) and
+leaves out counters that are still 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from kvpressure.runtimes.table import PageFacts, Row, Table
+from kvpressure.samples import CacheConfig
+
+_ROUNDING: Final = 1e-6
+
+GAUGES: Final = (
+    Row("running", ("vllm:num_requests_running",)),
+    Row("waiting", ("vllm:num_requests_waiting",)),
+    Row("waiting_capacity", ("vllm:num_requests_waiting_by_reason",), where=(("reason", "capacity"),)),
+    Row("waiting_deferred", ("vllm:num_requests_waiting_by_reason",), where=(("reason", "deferred"),)),
+    Row("kv_usage", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), merge="max", most=1 + _ROUNDING),
+    Row("awake", ("vllm:engine_sleep_state",), where=(("sleep_state", "awake"),), merge="max"),
+)
+
+COUNTERS: Final = (
+    Row("preemptions", ("vllm:num_preemptions_total",)),
+    Row("prompt_tokens", ("vllm:prompt_tokens_total",)),
+    Row("generation_tokens", ("vllm:generation_tokens_total",)),
+    Row(
+        "accepted_draft_tokens",
+        ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_per_pos_total"),
+    ),
+    Row("steps", ("vllm:iteration_tokens_total_count",)),
+    Row("finished", ("vllm:request_success_total",)),
+    Row("rejected", ("vllm:admission_rejections_total",)),
+    Row("prefix_queries", ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), slow=True),
+    Row("prefix_hits", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), slow=True),
+    Row("started", ("vllm:time_to_first_token_seconds_count",)),
+    Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
+    Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
+)
+
+HISTOGRAMS: Final = (
+    Row("e2e", ("vllm:e2e_request_latency_seconds",)),
+    Row("ttft", ("vllm:time_to_first_token_seconds",)),
+    Row("inter_token", ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")),
+    Row("queue", ("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests")),
+    Row("prefill", ("vllm:request_prefill_time_seconds",)),
+    Row("request_prompt_tokens", ("vllm:request_prompt_tokens",)),
+    Row("request_max_tokens", ("vllm:request_params_max_tokens",)),
+    Row("request_output_tokens", ("vllm:request_generation_tokens",)),
+)
+
+
+def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
+    """The KV cache of one rank, from the labels of `cache_config_info`. They are strings, "None" is one of them.
+
+    `kv_cache_memory_bytes` is what each GPU of the rank gives to the cache, so under tensor parallelism
+    `bytes_per_token` is one GPU's share. With an override the blocks need not fill those bytes: then it is unknown.
+    """
+    size_tokens = _count(labels, "kv_cache_size_tokens")
+    pool_bytes = _count(labels, "kv_cache_memory_bytes")
+    overridden = _count(labels, "num_gpu_blocks_override") is not None
+    utilization = _number(labels, "gpu_memory_utilization")
+    return CacheConfig(
+        block_size=_count(labels, "block_size"),
+        capacity_tokens=_capacity_tokens(labels, facts),
+        bytes_per_token=pool_bytes / size_tokens if pool_bytes and size_tokens and not overridden else None,
+        max_model_len=_max_model_len(labels),
+        gpu_memory_utilization=utilization if utilization is not None and utilization <= 1 else None,
+        prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
+    )
+
+
+def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
+    """Tokens that the requests of one rank can hold.
+
+    `kv_cache_size_tokens` is per rank and counts the null block, which is never handed out (v1/core/block_pool.py).
+    Before it came, only the number of blocks is known; each API process adds up those of all its ranks
+    (v1/engine/core_client.py), and "None" with an override is all that a multi-process 0.12 says. Hybrid models
+    share blocks between groups of layers, so there blocks alone say nothing about tokens.
+    """
+    block_size = _count(labels, "block_size")
+    size_tokens = _count(labels, "kv_cache_size_tokens")
+    if size_tokens is not None:
+        tokens = size_tokens - (block_size or 0)
+    else:
+        all_blocks = _count(labels, "num_gpu_blocks")
+        blocks = all_blocks // max(facts.ranks, 1) if all_blocks else _count(labels, "num_gpu_blocks_override")
+        if blocks is None or block_size is None or _count(labels, "mamba_block_size") is not None:
+            return None
+        tokens = (blocks - _reserved_blocks(facts)) * block_size
+    return tokens if tokens > 0 else None
+
+
+def _reserved_blocks(facts: PageFacts) -> int:
+    """V1 keeps block 0 as the null block; V0 hands out all of them, and is told by what only V1 exports."""
+    return int(facts.labelled or "vllm:gpu_prefix_cache_queries_total" in facts.names)
+
+
+def _max_model_len(labels: Mapping[str, str]) -> int | None:
+    """Inverts kv_cache_size_tokens = int(kv_cache_max_concurrency * max_model_len) (v1/core/kv_cache_utils.py)."""
+    size_tokens = _count(labels, "kv_cache_size_tokens")
+    concurrency = _number(labels, "kv_cache_max_concurrency")
+    if size_tokens is None or concurrency is None or concurrency < 1:
+        return None
+    return math.ceil(size_tokens / concurrency - _ROUNDING)
+
+
+def _count(labels: Mapping[str, str], name: str) -> int | None:
+    """A label as a positive whole number below 2**53, else None."""
+    number = _number(labels, name)
+    return int(number) if number is not None and number.is_integer() and number < 2**53 else None
+
+
+def _number(labels: Mapping[str, str], name: str) -> float | None:
+    """A label as a positive finite number, else None."""
+    try:
+        number = float(labels.get(name, ""))
+    except ValueError:
+        return None
+    return number if 0 < number < math.inf else None
+
+
+VLLM: Final = Table(
+    runtime="vllm",
+    prefix="vllm:",
+    spellings=("vllm:", "vllm_", "ray_vllm:", "ray_vllm_"),
+    relayed=frozenset({"ray_vllm:", "ray_vllm_"}),
+    gauges=GAUGES,
+    counters=COUNTERS,
+    histograms=HISTOGRAMS,
+    info="vllm:cache_config_info",
+    cache=cache_config,
+)
+POLL_NAMES: Final = VLLM.poll_names()
+ALL_NAMES: Final = VLLM.all_names()

@@ -1,0 +1,74 @@
+"""Pages meant to hurt: bounded work, no crash, nothing remembered that a good page would pay for."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from kvpressure.runtimes.lines import PageError
+from kvpressure.runtimes.page import MAX_LINES, PageScanner, read_samples
+from kvpressure.runtimes.reader import PageReader
+from kvpressure.runtimes.vllm import VLLM
+
+SIZE = 8 << 20
+GOOD = b'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
+NAME = b"vllm:num_requests_running"
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (b"a" * SIZE + b"\n", "not_metrics"),
+        (NAME + b'{a="' + b"\\\\" * (SIZE // 2) + b'"} 1\n', "malformed"),
+        (NAME + b"{" + b" " * SIZE + b"} 1\n", "malformed"),
+        (NAME + b" " * SIZE + b"\n", "malformed"),
+        (NAME + b" " + b"9" * SIZE + b"\n", "malformed"),
+        (b" " * SIZE + b"\n", "not_metrics"),
+        (b"# HELP " * (SIZE // 7) + b"\n", "not_metrics"),
+        (b"\n# HELP " * (SIZE // 8) + b"\n", "too_large"),
+        (b"a 1\n" * 1_000_000, "too_large"),
+        (b"\n" * SIZE, "too_large"),
+        (GOOD * (MAX_LINES + 1), "too_large"),
+        (bytes(range(256)) * 1000 + b"\n", "not_metrics"),
+        (b"a" * (MAX_LINES - 1) + b"\n", "not_metrics"),
+    ],
+)
+def test_a_hostile_page_is_refused_by_name_before_and_after_good_ones(page: bytes, reason: str) -> None:
+    reader = PageReader()
+    for _ in range(2):
+        with pytest.raises(PageError) as caught:
+            reader.read(page, 0.0)
+        assert caught.value.reason == reason
+        assert len(str(caught.value)) < 600
+        assert reader.read(GOOD, 0.0).engines[0].gauges == {"running": 3.0}
+
+
+def test_a_good_page_in_front_of_junk_is_still_read() -> None:
+    page = GOOD + b"junk{" + b"x" * SIZE + b"\n"
+    assert PageReader().read(page, 0.0).engines[0].gauges == {"running": 3.0}
+
+
+def test_pages_without_anything_wanted_are_not_remembered() -> None:
+    scanner = PageScanner(VLLM.wanted(), len)
+    tracemalloc.start()
+    for size in range(1, 20):
+        scanner.scan(b"\n# HELP junk\n" * size * 100)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 100_000
+
+
+def test_only_a_few_layouts_are_remembered() -> None:
+    scanner = PageScanner(VLLM.wanted(), len)
+    tracemalloc.start()
+    for size in range(1, 30):
+        scanner.scan(GOOD + b"# HELP junk\njunk 1\n" * size * 10)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 4_000_000
+
+
+def test_invalid_utf8_in_a_label_becomes_the_replacement_character() -> None:
+    found, _ = read_samples(NAME + b'{model_name="\xff\xfe"} 1\n', VLLM.wanted())
+    assert [one.labels for one in found] == [(("model_name", "\ufffd\ufffd"),)]
