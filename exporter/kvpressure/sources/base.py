@@ -1,0 +1,180 @@
+"""The guard that every source runs in: schedule, deadline, health, back-off and one log line per change of state.
+
+A source is a coroutine function that returns one reading or raises `SourceError`. Whatever it does, its guard
+turns it into a value or a `SourceHealth`; nothing a source meets in the world ends the task that polls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from kvpressure.samples import SourceHealth
+from kvpressure.sources.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+
+T = TypeVar("T")
+
+LATE_SHARE: Final = 0.5
+FIRST_POLL_SPREAD_SECONDS: Final = 1.0
+LONGEST_SENTENCE: Final = 400
+
+log = structlog.get_logger("kvpressure.sources")
+
+
+class SourceError(Exception):
+    """One failed reading: a stable word for counting and a sentence for people.
+
+    The sentence says what happened, where and what to do; it holds no secrets and no unbounded foreign text
+    (pass foreign text through `brief`).
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.sentence = sentence
+
+
+def brief(text: object, limit: int = 160) -> str:
+    """Foreign text made safe for a sentence: one line, printable characters, at most `limit` of them."""
+    line = " ".join(str(text)[: 4 * limit].split())
+    shown = "".join(c if c.isprintable() else "?" for c in line)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class PollCounts:
+    """How punctual a source was.
+
+    `polls` counts attempts, `late` those that began more than half an interval after their tick, `missed` the ticks
+    that were lost because the attempt before was still running or the loop was busy (ticks of back-off are not).
+    """
+
+    polls: int = 0
+    late: int = 0
+    missed: int = 0
+
+
+class Guard(Generic[T]):
+    """Runs one source's readings and keeps its health.
+
+    `deadline_seconds` is measured on the event loop's clock whatever `clock` is, so a virtual clock still has
+    working deadlines. `on_timeout` may explain a reading that ran into it better than the guard can.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        *,
+        interval_seconds: float,
+        deadline_seconds: float | None = None,
+        clock: Clock | None = None,
+        backoff: Backoff | None = None,
+        on_timeout: Callable[[], SourceError] | None = None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._clock: Clock = clock or SystemClock()
+        self._ticks = Ticks(interval_seconds, spread(target or source))
+        self._backoff = backoff or Backoff()
+        self._on_timeout = on_timeout or self._timed_out
+        self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
+        self.counts = PollCounts()
+        self._failures = 0
+        self._errors: Counter[str] = Counter()
+        self._health = SourceHealth(source, target, False, self._clock.wall(), error="not polled yet", reason="pending")
+
+    def health(self) -> SourceHealth:
+        """The outcome of the last attempt; `reason` is "pending" before the first."""
+        return self._health
+
+    async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
+        """One reading under the deadline: its value, handed to `deliver` first, or None when it failed.
+
+        Raises nothing but cancellation.
+        """
+        began = self._clock.monotonic()
+        self.counts = PollCounts(self.counts.polls + 1, self.counts.late, self.counts.missed)
+        try:
+            async with asyncio.timeout(self.deadline_seconds):
+                value = await read()
+            if deliver is not None:
+                deliver(value)
+        except SourceError as error:
+            self._down(error, began)
+        except TimeoutError:
+            self._down(self._on_timeout(), began)
+        except Exception as error:  # noqa: BLE001
+            # A bug met in one source is that source's failure: the others, and its next poll, must go on.
+            self._down(
+                SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this"), began, error
+            )
+        else:
+            self._up(began)
+            return value
+        return None
+
+    async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None]) -> None:
+        """Attempts at every tick until cancelled; ticks that have passed are skipped and counted, never bunched.
+
+        The first attempt comes within a second, so that a long interval does not mean a long blank page.
+        """
+        began = self._clock.monotonic()
+        first = began + self._ticks.share * min(self._ticks.interval_seconds, FIRST_POLL_SPREAD_SECONDS)
+        tick = self._ticks.upcoming(began)
+        if self._ticks.due(tick) - first > FIRST_POLL_SPREAD_SECONDS:
+            await self._clock.sleep_until(first)
+            await self.attempt(read, deliver)
+            tick = self._after(tick - 1)
+        while True:
+            await self._clock.sleep_until(self._ticks.due(tick))
+            self._note_lateness(tick)
+            await self.attempt(read, deliver)
+            tick = self._after(tick)
+
+    def _note_lateness(self, tick: int) -> None:
+        if self._clock.monotonic() - self._ticks.due(tick) > LATE_SHARE * self._ticks.interval_seconds:
+            self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
+
+    def _after(self, tick: int) -> int:
+        skipped = self._backoff.skipped_ticks(self._health.reason, self._failures, self._ticks.interval_seconds)
+        wanted = tick + 1 + skipped
+        possible = max(wanted, self._ticks.upcoming(self._clock.monotonic()))
+        if possible > wanted:
+            self.counts = PollCounts(self.counts.polls, self.counts.late, self.counts.missed + possible - wanted)
+        return possible
+
+    def _timed_out(self) -> SourceError:
+        return SourceError("timeout", f"no answer within {self.deadline_seconds:g} s")
+
+    def _up(self, began: float) -> None:
+        was_up, self._failures = self._health.up, 0
+        now = self._clock.wall()
+        took = self._clock.monotonic() - began
+        self._health = SourceHealth(self._source, self._target, True, now, took, now, errors=self._health.errors)
+        if not was_up:
+            log.info("source up", source=self._source, target=self._target)
+
+    def _down(self, error: SourceError, began: float, bug: Exception | None = None) -> None:
+        before, sentence = self._health, brief(error.sentence, LONGEST_SENTENCE)
+        self._failures += 1
+        self._errors[error.reason] += 1
+        self._health = SourceHealth(
+            self._source,
+            self._target,
+            False,
+            self._clock.wall(),
+            self._clock.monotonic() - began,
+            before.last_success,
+            sentence,
+            error.reason,
+            dict(self._errors),
+        )
+        if before.up or before.reason == "pending":
+            about = {"source": self._source, "target": self._target, "reason": error.reason, "error": sentence}
+            log.warning("source down", **about, exc_info=bug)

@@ -1,0 +1,165 @@
+"""Tokens, passwords and certificates from files, read again when the files change.
+
+Every poll pays one `stat` per configured file; contents are read only when it differs. A file that cannot be used
+is an error of the target that names it, and then nothing is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import stat
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from kvpressure.sources.base import SourceError, brief
+
+FileName: TypeAlias = str | Path | None
+
+LONGEST_SECRET_BYTES: Final = 64 * 1024
+
+
+class TlsOptions(Protocol):
+    """What a target says of TLS; the files are PEM."""
+
+    @property
+    def ca_file(self) -> FileName: ...  # noqa: D102 (the class says what they are)
+    @property
+    def cert_file(self) -> FileName: ...  # noqa: D102
+    @property
+    def key_file(self) -> FileName: ...  # noqa: D102
+    @property
+    def server_name(self) -> str | None: ...  # noqa: D102
+    @property
+    def insecure_skip_verify(self) -> bool: ...  # noqa: D102
+
+
+class BasicAuth(Protocol):
+    """HTTP basic authentication: the name from the settings, the password from a file."""
+
+    @property
+    def username(self) -> str: ...  # noqa: D102
+    @property
+    def password_file(self) -> str | Path: ...  # noqa: D102
+
+
+class Stamp(NamedTuple):
+    """What tells two versions of a file apart, through the symlinks of a Kubernetes secret too."""
+
+    modified_ns: int
+    size_bytes: int
+    inode: int
+
+
+def stamp(path: str, what: str, reason: str) -> Stamp:
+    """The version of the file now; raises `SourceError(reason)` unless it is a readable regular file."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, what, reason, error) from error
+    if not stat.S_ISREG(found.st_mode):
+        # Opening a pipe would hang the whole exporter.
+        raise SourceError(reason, f"{what} {brief(path)} is not a regular file; nothing was sent")
+    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _unreadable(path: str, what: str, reason: str, error: Exception) -> SourceError:
+    why = getattr(error, "strerror", None) or type(error).__name__
+    return SourceError(reason, f"cannot read {what} {brief(path)}: {why}; nothing was sent. Create it or fix the path")
+
+
+class SecretFile:
+    """One line of secret text, read again when its file changes."""
+
+    def __init__(self, path: str | Path, what: str) -> None:
+        self._path = str(path)
+        self._what = what
+        self._stamp: Stamp | None = None
+        self._text = ""
+
+    def text(self) -> str:
+        """The secret without its line end; raises `SourceError("credentials")`, whose sentence never shows it."""
+        now = stamp(self._path, self._what, "credentials")
+        if now != self._stamp:
+            self._text = self._read()
+            self._stamp = now
+        return self._text
+
+    def _read(self) -> str:
+        try:
+            with Path(self._path).open("rb") as file:
+                text = file.read(LONGEST_SECRET_BYTES + 1).decode().strip("\r\n")
+        except OSError as error:
+            raise _unreadable(self._path, self._what, "credentials", error) from error
+        except UnicodeDecodeError as error:
+            raise self._unusable("is not UTF-8 text") from error
+        if not text:
+            raise self._unusable("is empty")
+        if len(text) > LONGEST_SECRET_BYTES:
+            raise self._unusable(f"is longer than {LONGEST_SECRET_BYTES} bytes")
+        if not text.isprintable():
+            raise self._unusable("holds line breaks or control characters")
+        return text
+
+    def _unusable(self, why: str) -> SourceError:
+        return SourceError("credentials", f"{self._what} {brief(self._path)} {why}; nothing was sent")
+
+
+class Authorization:
+    """The value of the Authorization header, "" without credentials."""
+
+    def __init__(self, bearer_token_file: FileName, basic_auth: BasicAuth | None) -> None:
+        self._token = SecretFile(bearer_token_file, "bearer_token_file") if bearer_token_file else None
+        self._basic = basic_auth
+        self._password = SecretFile(basic_auth.password_file, "password_file") if basic_auth else None
+
+    def value(self) -> str:
+        """The header's value now; raises `SourceError("credentials")` when a file cannot be used."""
+        if self._token is not None:
+            token = self._token.text().strip()
+            if not token.isascii() or " " in token:
+                raise SourceError("credentials", "bearer_token_file does not hold one token; nothing was sent")
+            return f"Bearer {token}"
+        if self._basic is not None and self._password is not None:
+            pair = f"{self._basic.username}:{self._password.text()}"
+            return f"Basic {base64.b64encode(pair.encode()).decode()}"
+        return ""
+
+
+class TlsFiles(NamedTuple):
+    """The settings and the file versions a context was made from: contexts are shared between equal ones."""
+
+    ca_file: str
+    cert_file: str
+    key_file: str
+    insecure_skip_verify: bool
+    stamps: tuple[Stamp, ...]
+
+
+def tls_files(options: TlsOptions | None) -> TlsFiles:
+    """What a context has to be made from now; raises `SourceError("tls")` when a file is missing."""
+    if options is None:
+        return TlsFiles("", "", "", False, ())
+    named = {"ca_file": options.ca_file, "cert_file": options.cert_file, "key_file": options.key_file}
+    paths = {what: os.fspath(path) if path else "" for what, path in named.items()}
+    stamps = tuple(stamp(path, what, "tls") for what, path in paths.items() if path)
+    return TlsFiles(paths["ca_file"], paths["cert_file"], paths["key_file"], options.insecure_skip_verify, stamps)
+
+
+@lru_cache(maxsize=64)
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """The client context for these files; raises `SourceError("tls")` when one of them cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=files.ca_file or None)
+        if files.cert_file:
+            # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
+            context.load_cert_chain(files.cert_file, files.key_file or None, password=lambda: b"")
+    except (OSError, ssl.SSLError, ValueError) as error:
+        names = ", ".join(brief(path) for path in files[:3] if path)
+        raise SourceError("tls", f"cannot use the TLS files {names}: {brief(error)}; nothing was sent") from error
+    if files.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

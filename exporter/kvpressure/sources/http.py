@@ -1,0 +1,212 @@
+"""One keep-alive connection to one server: GET with every bound a stranger's answer needs.
+
+No redirects, no proxies from the environment, no cookies, no compression, a cap on the body counted while it
+streams. aiohttp itself asks again at once when the server closed an idle connection (decision 0010).
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from kvpressure.sources.base import SourceError, brief
+from kvpressure.sources.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
+from kvpressure.sources.resolver import ThreadPerLookup
+from kvpressure.sources.schedule import Clock
+
+LARGEST_BODY_BYTES: Final = 8 * 1024 * 1024
+
+_HEADERS: Final = {
+    "User-Agent": "kvpressure",
+    "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
+    "Accept-Encoding": "identity",
+}
+_NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None)
+
+
+class HttpStatusError(SourceError):
+    """The server answered with a status other than 200."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__("redirect" if 300 <= status < 400 else "http_status", sentence)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The body of a 200 and when its head arrived, in unix seconds.
+
+    A server renders its page before it sends the head, so that moment is nearest to when the numbers were true.
+    """
+
+    body: bytes
+    t: float
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells whether a request is still connecting: the only thing a deadline cannot tell afterwards."""
+
+    connecting = False
+
+    async def connect(self, *args: Any, **kwargs: Any) -> aiohttp.connector.Connection:
+        self.connecting = True
+        connection = await super().connect(*args, **kwargs)
+        self.connecting = False
+        return connection
+
+
+class HttpClient:
+    """GETs of one server. Use it from one task at a time, and `aclose` it."""
+
+    def __init__(
+        self, clock: Clock, *, tls: TlsOptions | None, authorization: Authorization, cap_bytes: int = LARGEST_BODY_BYTES
+    ) -> None:
+        self._clock = clock
+        self._tls = tls
+        self._authorization = authorization
+        self._cap_bytes = cap_bytes
+        self._made_from: TlsFiles | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._connector: _Connector | None = None
+        self._resolver = ThreadPerLookup()
+        self.requests = 0
+        self.bytes_received = 0
+
+    async def get(self, url: URL) -> Answer:
+        """The answer with status 200; raises `SourceError` for everything else, with `HttpStatusError` for a status.
+
+        It has no deadline of its own: the caller cancels it, and `timed_out` then says what it was waiting for.
+        """
+        where = shown(url)
+        context = await self._prepare(url)
+        value = self._authorization.value()
+        self.requests += 1
+        try:
+            async with self._opened().get(
+                url,
+                headers={"Authorization": value} if value else None,
+                allow_redirects=False,
+                ssl=context,
+                server_hostname=(self._tls.server_name or None) if self._tls and url.scheme == "https" else None,
+            ) as response:
+                t = self._clock.wall()
+                _check_head(response, where, self._cap_bytes)
+                return Answer(await self._body(response, where), t)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise explain(error, where) from error
+
+    def timed_out(self, where: str, seconds: float) -> SourceError:
+        """What to say of a `get` that was cancelled after `seconds`."""
+        if self._resolver.pending:
+            return SourceError(
+                "dns", f"the name in {where} was not resolved within {seconds:g} s; is the DNS server up?"
+            )
+        if self._connector is not None and self._connector.connecting:
+            sentence = f"no connection to {where} within {seconds:g} s; is the address right and the port open to us?"
+            return SourceError("timeout", sentence)
+        sentence = f"connected to {where}, but its answer was not complete within {seconds:g} s; is the server stuck?"
+        return SourceError("timeout", sentence)
+
+    async def aclose(self) -> None:
+        """Closes the connection; the next `get` opens a new one."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _prepare(self, url: URL) -> ssl.SSLContext | bool:
+        if url.scheme != "https":
+            return True
+        files = tls_files(self._tls)
+        context = tls_context(files)
+        if files != self._made_from:
+            # A connection that was made with the old certificate must not carry requests after the change.
+            await self.aclose()
+            self._made_from = files
+        return context
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._connector = _Connector(limit=1, resolver=self._resolver)
+            self._session = aiohttp.ClientSession(
+                connector=self._connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=_HEADERS,
+                timeout=_NO_TIMEOUTS,
+                auto_decompress=False,
+                trust_env=False,
+            )
+        return self._session
+
+    async def _body(self, response: aiohttp.ClientResponse, where: str) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        while chunk := await response.content.readany():
+            size += len(chunk)
+            self.bytes_received += len(chunk)
+            if size > self._cap_bytes:
+                raise _too_large(where, self._cap_bytes)
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def shown(url: URL) -> str:
+    """The URL for a sentence: no user, no password, no query."""
+    return brief(url.with_user(None).with_query(None).human_repr(), 200)
+
+
+def _too_large(where: str, cap_bytes: int) -> SourceError:
+    mebibytes = cap_bytes / 1024 / 1024
+    return SourceError("too_large", f"{where} answered with more than {mebibytes:g} MiB; is this a metrics page?")
+
+
+def _check_head(response: aiohttp.ClientResponse, where: str, cap_bytes: int) -> None:
+    status = response.status
+    if 300 <= status < 400:
+        to = brief(response.headers.get("Location", "nowhere").split("?")[0].rpartition("@")[2], 120)
+        sentence = f"{where} answered {status}, a redirect to {to}; redirects are not followed: set the final address"
+        raise HttpStatusError(status, sentence)
+    if status != 200:
+        hint = {401: "; check the credentials", 403: "; check the credentials", 404: "; check the path"}.get(status, "")
+        raise HttpStatusError(status, f"{where} answered {status} {brief(response.reason or '', 60)}".rstrip() + hint)
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        sentence = f"{where} answered with content encoding {brief(encoding, 40)}, although we asked for none"
+        raise SourceError("encoded", sentence)
+    if (response.content_length or 0) > cap_bytes:
+        raise _too_large(where, cap_bytes)
+
+
+def explain(error: Exception, where: str) -> SourceError:
+    """The `SourceError` for what aiohttp, ssl or the system raised on the way to `where`."""
+    if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or "[SSL" in str(error):
+        return SourceError("tls", f"TLS with {where} failed: {_tls_detail(error)}; check scheme, CA and certificates")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return _not_connected(error, where)
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return SourceError("truncated", f"the answer of {where} was cut short; is something between us cutting it?")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return SourceError("bad_http", f"{where} does not answer in HTTP: {brief(error.message, 80)}; check the port")
+    if isinstance(error, ValueError):
+        return SourceError("bad_url", f"{where} is not an address that can be asked; check url and path")
+    # TLS 1.3 servers refuse a client without a certificate only after the handshake, by hanging up.
+    hint = "does it demand a client certificate?" if where.startswith("https:") else "is the server failing?"
+    return SourceError("disconnected", f"{where} closed the connection without an answer; {hint}")
+
+
+def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceError:
+    system = error.os_error
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        why = brief(system.strerror or system, 80)
+        return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")
+    if isinstance(system, ConnectionRefusedError) or "refused" in str(system).lower():
+        return SourceError("refused", f"{where} refused the connection; is the server running and the port right?")
+    return SourceError("unreachable", f"cannot connect to {where}: {brief(system.strerror or system, 100)}")
+
+
+def _tls_detail(error: Exception) -> str:
+    inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    return brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)

@@ -1,0 +1,128 @@
+"""Whether one server honours `name[]`, remembered between polls. Decides only; `engine.py` does the asking.
+
+Servers built on prometheus_client's own app answer `{path}/?name[]=…` with those samples. Others answer 404, 405, 400
+or a redirect; multi-process servers an empty 200; some the whole page, which is then as good as the plain path's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+from urllib.parse import quote
+
+from yarl import URL
+
+from kvpressure.samples import EnginePage
+from kvpressure.sources.base import SourceError
+from kvpressure.sources.http import HttpStatusError
+
+FilterSetting = Literal["auto", "always", "never"]
+
+REPROBE_SECONDS: Final = 600.0
+# A probe that ran out of time says more about the moment than about the server.
+REPROBE_AFTER_TIMEOUT_SECONDS: Final = 60.0
+
+# Failures that the plain path would share: asking it too would only double the load on a server in trouble.
+_SHARED_REASONS: Final = frozenset({"refused", "unreachable", "dns", "tls", "credentials", "too_large", "bad_url"})
+
+
+class Mode(StrEnum):
+    """What is known of the server."""
+
+    UNKNOWN = "unknown"
+    HONOURED = "honoured"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class PageUrls:
+    """The three addresses of one page, ready to send."""
+
+    plain: URL
+    poll: URL
+    full: URL
+
+
+def page_urls(url: str, path: str, poll_names: tuple[str, ...], all_names: tuple[str, ...]) -> PageUrls:
+    """The addresses for a server's base URL and its page's path; raises `SourceError("bad_url")`.
+
+    A user or password in the URL is dropped: credentials come from files only.
+    """
+    try:
+        plain = URL(url.rstrip("/") + "/" + path.lstrip("/")).with_user(None).with_fragment(None)
+        if plain.scheme not in {"http", "https"} or not plain.raw_host:
+            raise ValueError("no http address")
+        return PageUrls(plain, _asking_for(plain, poll_names), _asking_for(plain, all_names))
+    except (ValueError, UnicodeError) as error:
+        raise SourceError("bad_url", "the target's url is not an http(s) address; check url and path") from error
+
+
+def _asking_for(plain: URL, names: tuple[str, ...]) -> URL:
+    query = "&".join(f"name[]={quote(name, safe=':')}" for name in names)
+    before = f"{plain.raw_query_string}&" if plain.raw_query_string else ""
+    return URL(f"{plain.origin()}{plain.raw_path.rstrip('/')}/?{before}{query}".replace("[]", "%5B%5D"), encoded=True)
+
+
+class NameFilter:
+    """The memory of one target. Times are monotonic seconds."""
+
+    def __init__(self, setting: FilterSetting) -> None:
+        self._setting = setting
+        self._next_probe = 0.0
+        self.mode = Mode.IGNORED if setting == "never" else Mode.UNKNOWN
+
+    @property
+    def insists(self) -> bool:
+        """Whether the settings forbid the plain address."""
+        return self._setting == "always"
+
+    def asks(self, now: float) -> bool:
+        """Whether this poll asks the filtered address first."""
+        if self._setting != "auto":
+            return self.insists
+        return self.mode is not Mode.IGNORED or now >= self._next_probe
+
+    def probing(self) -> bool:
+        """Whether the filtered address is asked on trial, so that time must be left for the plain one."""
+        return self._setting == "auto" and self.mode is not Mode.HONOURED
+
+    def falls_back(self, error: SourceError) -> bool:
+        """Whether the plain address is worth asking after this failure of the filtered one."""
+        if self.insists or error.reason in _SHARED_REASONS:
+            return False
+        if self.probing():
+            return True
+        moved = isinstance(error, HttpStatusError) and error.status < 500
+        return moved or error.reason == "not_metrics"
+
+    def honoured(self) -> None:
+        """The filtered address gave a page."""
+        self.mode = Mode.HONOURED
+
+    def ignored(self, now: float, error: SourceError | None) -> None:
+        """The filtered address failed with `error` (None: a page without engines), the plain one gave a page."""
+        self.mode = Mode.IGNORED
+        timed_out = error is not None and error.reason == "timeout"
+        self._next_probe = now + (REPROBE_AFTER_TIMEOUT_SECONDS if timed_out else REPROBE_SECONDS)
+
+    def may_have_changed(self) -> None:
+        """The server may be another one now: what it was known not to honour is worth a probe."""
+        if self._setting == "auto" and self.mode is Mode.IGNORED:
+            self.mode = Mode.UNKNOWN
+
+
+def restarted(before: EnginePage | None, page: EnginePage) -> bool:
+    """Whether another server process than before answered: its start moved, a counter fell, or engines appeared."""
+    if before is None:
+        return False
+    if before.started is not None and page.started is not None:
+        return before.started != page.started
+    counters = {(e.model_name, e.engine): e.counters for e in before.engines}
+    if page.engines and not counters:
+        return True
+    return any(
+        value < counters.get((engine.model_name, engine.engine), {}).get(name, value)
+        for engine in page.engines
+        for name, value in engine.counters.items()
+    )

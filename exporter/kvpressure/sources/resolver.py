@@ -1,0 +1,77 @@
+"""Name lookups that cannot hold up anybody else.
+
+The loop's default executor has a handful of threads for the whole process: a few targets with a dead name server
+would fill it, and every other lookup would queue behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from typing import Any, TypeAlias
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+_AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
+
+
+class ThreadPerLookup(AbstractResolver):
+    """Resolves with `getaddrinfo` in a daemon thread of its own; one instance per target.
+
+    The connector never starts a second lookup while one is in flight, so a target holds at most one thread, and
+    a daemon thread that hangs does not keep the process from ending. `pending` says whether one is in flight.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of `host`; raises `socket.gaierror` (an OSError) when there are none."""
+        self.pending = True
+        try:
+            infos = await _in_own_thread(host, port, family)
+        finally:
+            self.pending = False
+        return [_result(host, port, info) for info in infos]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def _in_own_thread(host: str, port: int, family: int) -> list[_AddressInfo]:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[_AddressInfo]] = loop.create_future()
+
+    def settle(infos: list[_AddressInfo] | None, error: OSError | UnicodeError | None) -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(infos or [])
+
+    def look_up() -> None:
+        infos: list[_AddressInfo] | None = None
+        failure: OSError | UnicodeError | None = None
+        try:
+            infos = [*socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)]
+        except (OSError, UnicodeError) as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits for the answer
+            loop.call_soon_threadsafe(settle, infos, failure)
+
+    threading.Thread(target=look_up, name="lookup", daemon=True).start()
+    return await answer
+
+
+def _result(host: str, port: int, info: _AddressInfo) -> ResolveResult:
+    family, _, proto, _, address = info
+    numeric = str(address[0])
+    if family == socket.AF_INET6 and len(address) > 3 and address[3]:
+        numeric = f"{numeric.partition('%')[0]}%{address[3]}"
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=numeric, port=port, family=family, proto=proto, flags=flags)

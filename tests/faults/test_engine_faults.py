@@ -1,0 +1,301 @@
+"""Every way a target can misbehave: its reason, its sentence, and that nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import threading
+import tracemalloc
+from collections.abc import Iterable
+
+import pytest
+
+from kvpressure.samples import EnginePage
+from kvpressure.sources.engine import EngineSource, PollOptions
+from tests.faults import servers
+from tests.faults.engine_kit import FAST, GOOD_PAGE, VirtualClock, source_for
+from tests.faults.servers import MIB, Behaviour, FaultServer
+
+GOOD = servers.page(GOOD_PAGE)
+QUICK = PollOptions(interval_seconds=0.5, timeout_seconds=0.15)
+PATIENT = PollOptions(interval_seconds=10.0, timeout_seconds=8.0)
+
+
+async def poll_once(behaviour: Behaviour, options: PollOptions = PATIENT) -> EngineSource:
+    """A source after one failed poll of such a server, and after it has recovered from that."""
+    async with FaultServer(behaviour) as server:
+        source = source_for(server, options)
+        try:
+            assert await source.poll() is None
+            failed = source.health()
+            assert not failed.up
+            assert server.url in failed.error
+            assert len(failed.error) < 400
+            server.behaviour = GOOD
+            await recovered(source)
+            assert source.health().errors == {failed.reason: 1}
+        finally:
+            await source.aclose()
+    source.failed = failed  # type: ignore[attr-defined]
+    return source
+
+
+async def recovered(source: EngineSource) -> EnginePage:
+    page = await source.poll()
+    assert page is not None, source.health().error
+    assert source.health().up
+    assert source.health().error == ""
+    return page
+
+
+CASES = {
+    "http_500": (servers.error(), "http_status", "answered 500 Internal Server Error"),
+    "http_503": (servers.error("503 Service Unavailable"), "http_status", "answered 503"),
+    "http_401": (servers.error("401 Unauthorized"), "http_status", "check the credentials"),
+    "http_404": (servers.error("404 Not Found"), "http_status", "check the path"),
+    "no_content": (servers.always(b"HTTP/1.1 204 No Content\r\n\r\n"), "http_status", "answered 204"),
+    "html": (servers.html(), "not_metrics", "no known series"),
+    "json": (servers.json_answer(), "not_metrics", "no known series"),
+    "empty": (servers.empty(), "not_metrics", "no known series"),
+    "flood_chunked": (servers.floods(), "too_large", "more than 8 MiB"),
+    "flood_declared": (servers.floods(with_length=True), "too_large", "more than 8 MiB"),
+    "half_page": (servers.half_page(GOOD_PAGE, honest_length=False), "truncated", "cut short"),
+    "half_page_honest": (servers.half_page(GOOD_PAGE, honest_length=True), "truncated", "last line is cut short"),
+    "half_chunked": (servers.half_chunked(GOOD_PAGE), "truncated", "cut short"),
+    "endless_headers": (servers.endless_headers, "bad_http", "does not answer in HTTP"),
+    "bad_status_line": (servers.bad_status_line(), "bad_http", "does not answer in HTTP"),
+    "closes_at_once": (servers.closes_at_once(), "disconnected", "closed the connection"),
+    "gzip_bomb": (servers.gzip_bomb(), "encoded", "content encoding gzip"),
+    "redirect": (servers.redirect("/elsewhere"), "redirect", "a redirect to /elsewhere"),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "reason", "said"), CASES.values(), ids=CASES)
+async def test_a_bad_answer_is_named_and_the_next_good_one_recovers(behaviour: Behaviour, reason: str, said: str):
+    source = await poll_once(behaviour)
+    assert source.failed.reason == reason  # type: ignore[attr-defined]
+    assert said in source.failed.error  # type: ignore[attr-defined]
+
+
+SLOW = {
+    "hangs": servers.hangs,
+    "hangs_after_headers": servers.hangs_after_headers,
+    "drips": servers.drips(GOOD_PAGE),
+}
+
+
+BUSY = {"endless_continues": servers.endless_continues, "tiny_chunks": servers.tiny_chunks}
+
+
+@pytest.mark.parametrize("behaviour", (SLOW | BUSY).values(), ids=SLOW | BUSY)
+async def test_an_answer_that_never_ends_is_cut_at_the_deadline(behaviour: Behaviour):
+    source = await poll_once(behaviour, QUICK)
+    assert source.failed.reason == "timeout"  # type: ignore[attr-defined]
+    assert "connected to" in source.failed.error  # type: ignore[attr-defined]
+    assert "within 0.15 s" in source.failed.error  # type: ignore[attr-defined]
+
+
+async def test_a_connection_that_is_never_accepted_is_told_apart_from_an_answer_that_never_comes():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        with contextlib.ExitStack() as fillers:
+            for _ in range(8):  # a full backlog drops further handshakes
+                filler = fillers.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            source = source_for(f"http://127.0.0.1:{port}", QUICK)
+            await source.poll()
+            await source.aclose()
+    assert source.health().reason == "timeout"
+    assert "no connection to" in source.health().error
+
+
+async def test_a_refusing_port_is_named_and_found_again_when_the_server_is_back():
+    server = FaultServer(GOOD)
+    await server.start()
+    await server.stop()
+    source = source_for(server)
+    assert await source.poll() is None
+    assert source.health().reason == "refused"
+    assert f"{server.url}/metrics/ refused the connection" in source.health().error
+    async with server:
+        await recovered(source)
+    await source.aclose()
+
+
+async def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch):
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    source = source_for("http://vllm.example:8000", FAST)
+    await source.poll()
+    await source.aclose()
+    assert source.health().reason == "dns"
+    assert "Name or service not known" in source.health().error
+
+
+async def test_a_name_server_that_hangs_holds_one_thread_per_target_and_says_dns(monkeypatch: pytest.MonkeyPatch):
+    release, lookups = threading.Event(), []
+
+    def hangs(host: str, *_: object, **__: object) -> list[object]:
+        lookups.append(host)
+        release.wait(10)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
+    source = source_for("http://vllm.example:8000", QUICK)
+    try:
+        for _ in range(3):
+            await source.poll()
+        assert source.health().errors == {"dns": 3}
+        assert lookups == ["vllm.example"]
+    finally:
+        release.set()
+        await source.aclose()
+
+
+async def test_a_redirect_is_never_followed_and_credentials_never_leave_for_another_host(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    async with FaultServer(GOOD) as elsewhere, FaultServer(servers.redirect(f"{elsewhere.url}/metrics")) as server:
+        source = source_for(server, PATIENT, bearer_token_file=token)
+        await source.poll()
+        await source.aclose()
+        assert source.health().reason == "redirect"
+        assert elsewhere.url in source.health().error
+        assert (elsewhere.connections, elsewhere.requests) == (0, [])
+
+
+async def test_secrets_in_a_redirect_are_not_repeated():
+    async with FaultServer(servers.redirect("http://user:pw@host.example/login?token=abc")) as server:
+        source = source_for(server)
+        await source.poll()
+        await source.aclose()
+    assert "host.example/login" in source.health().error
+    assert not [secret for secret in ("pw", "abc", "user") if secret in source.health().error]
+
+
+async def test_a_flood_is_not_kept_in_memory():
+    async with FaultServer(servers.floods(100 * MIB)) as server:
+        source = source_for(server, PATIENT)
+        tracemalloc.start()
+        try:
+            await source.poll()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            await source.aclose()
+    assert source.health().reason == "too_large"
+    assert 8 * MIB < source.stats().bytes_received < 9 * MIB
+    assert peak < 16 * MIB
+
+
+async def test_a_server_that_restarts_on_an_idle_connection_costs_no_poll():
+    async with FaultServer(GOOD) as server:
+        source = source_for(server)
+        for _ in range(5):
+            await recovered(source)
+            await server.break_connections()
+            await server.stop()
+            await server.start()
+        await source.aclose()
+    assert source.health().errors == {}
+
+
+async def test_a_connection_that_breaks_just_as_the_request_is_sent_is_tried_once_more_at_once():
+    async with FaultServer(GOOD) as server:
+        source = source_for(server)
+        await recovered(source)
+        broken: list[int] = []
+
+        async def breaks_once(request: servers.Request, writer: asyncio.StreamWriter) -> None:
+            if not broken:
+                broken.append(request.connection)
+                writer.close()
+            else:
+                await GOOD(request, writer)
+
+        server.behaviour = breaks_once
+        await recovered(source)
+        await source.aclose()
+    assert broken == [1]
+    assert server.requests[-1].connection == 2
+
+
+HOSTILE: dict[str, Behaviour] = SLOW | {
+    "500": servers.error(),
+    "html": servers.html(),
+    "flood": servers.floods(),
+    "half": servers.half_page(GOOD_PAGE, honest_length=False),
+    "headers": servers.endless_headers,
+    "closes": servers.closes_at_once(),
+    "bomb": servers.gzip_bomb(MIB),
+}
+
+
+@contextlib.asynccontextmanager
+async def hostile_sources(stack: contextlib.AsyncExitStack, clock: VirtualClock, options: PollOptions):
+    sources = []
+    for name, behaviour in HOSTILE.items():
+        server = await stack.enter_async_context(FaultServer(behaviour))
+        sources.append(source_for(server, options, clock, name=name))
+    tasks = [asyncio.create_task(source.run(lambda _: None)) for source in sources]
+    try:
+        yield sources
+    finally:
+        await ended(tasks)
+
+
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_beside_ten_hostile_targets_a_good_one_is_not_late_by_a_single_poll():
+    """Virtual seconds pass as fast as the good target answers, so each poll of a hanging one spans many ticks."""
+    assert len(HOSTILE) == 10
+    clock, pages, ticks = VirtualClock(), asyncio.Queue[EnginePage](), 25
+    options = PollOptions(interval_seconds=1.0, timeout_seconds=0.5)
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(FaultServer(GOOD))
+        good = source_for(server, PollOptions(interval_seconds=1.0, timeout_seconds=30.0), clock, name="good")
+        hostile = await stack.enter_async_context(hostile_sources(stack, clock, options))
+        task = asyncio.create_task(good.run(pages.put_nowait))
+        times = []
+        for _ in range(ticks):
+            await clock.advance(1.0)
+            times.append((await asyncio.wait_for(pages.get(), 30)).t)
+        await asyncio.sleep(0.6)  # let the first deadlines of the hanging ones pass
+        await ended([task])
+        counts = good.stats()
+        assert (counts.polls, counts.late, counts.missed) == (ticks, 0, 0)
+        assert {round(b - a, 6) for a, b in itertools.pairwise(times)} == {1.0}
+        assert {source.target.name: source.health().up for source in hostile} == dict.fromkeys(HOSTILE, False)
+        assert {source.health().reason for source in hostile} >= {"timeout", "http_status", "not_metrics", "too_large"}
+        by_name = {source.target.name: source.stats() for source in hostile}
+        assert by_name["hangs"].polls < ticks
+
+
+async def test_a_good_target_answers_while_every_hanging_one_is_still_being_waited_for():
+    clock = VirtualClock()
+    async with contextlib.AsyncExitStack() as stack:
+        waiting = []
+        for behaviour in [servers.hangs, servers.hangs_after_headers, servers.drips(GOOD_PAGE, 0.01)] * 4:
+            server = await stack.enter_async_context(FaultServer(behaviour))
+            source = source_for(server, PATIENT, clock)
+            stack.push_async_callback(source.aclose)
+            waiting.append(asyncio.create_task(source.poll()))
+        server = await stack.enter_async_context(FaultServer(GOOD))
+        good = source_for(server, PATIENT, clock)
+        for _ in range(20):
+            await recovered(good)
+        assert not [task for task in waiting if task.done()]
+        await good.aclose()
+        await ended(waiting)  # type: ignore[arg-type]
