@@ -214,7 +214,7 @@ def floods(size_bytes: int = 100 * MIB, *, with_length: bool = False) -> Behavio
         length = f"Content-Length: {size_bytes}" if with_length else "Transfer-Encoding: chunked"
         writer.write(f"HTTP/1.1 200 OK\r\n{length}\r\n\r\n".encode())
         block = b"vllm:num_requests_running 1.0\n" * 2184
-        for _ in range(size_bytes // len(block) + 1):
+        for _block in range(size_bytes // len(block) + 1):
             writer.write(block if with_length else b"%x\r\n%b\r\n" % (len(block), block))
             await writer.drain()
 

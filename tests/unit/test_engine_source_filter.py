@@ -80,7 +80,7 @@ async def test_a_server_that_honours_names_is_never_asked_for_the_whole_page():
         await source.aclose()
 
 
-async def test_histograms_are_asked_for_first_and_then_every_fifth_second():
+async def test_histograms_are_asked_for_first_and_then_every_sixth_second():
     clock = VirtualClock()
     async with FaultServer(page()) as server:
         source = source_for(server, OPTIONS, clock)
@@ -89,8 +89,8 @@ async def test_histograms_are_asked_for_first_and_then_every_fifth_second():
             clock.now += 1.0 + (0.01 if n % 2 else -0.01)
         await source.aclose()
     asked = [request.names for request in server.requests]
-    assert [n for n, names in enumerate(asked) if names == NAMES.full] == [0, 5, 10]
-    assert asked.count(NAMES.poll) == 8
+    assert [n for n, names in enumerate(asked) if names == NAMES.full] == [0, 6]
+    assert asked.count(NAMES.poll) == 9
 
 
 async def test_histograms_that_could_not_be_fetched_are_asked_for_again_at_the_next_poll():
@@ -293,7 +293,7 @@ async def test_a_recorded_vllm_gives_the_same_samples_however_it_treats_names(be
             assert engine.counters.items() <= whole.counters.items()
             assert engine == whole or not engine.histograms
     full = [n for n, page in enumerate(pages) if page.engines[0].histograms]  # type: ignore[union-attr]
-    assert full == ([0, 5, 10] if behaviour == "honours" else list(range(12)))
+    assert full == ([0, 6] if behaviour == "honours" else list(range(12)))
     assert pages[0].engines[0].cache == expected[0].engines[0].cache  # type: ignore[union-attr]
     if behaviour == "honours":
         assert source.stats().bytes_received / len(pages) < 8 * 1024

@@ -173,7 +173,7 @@ def test_paths_in_the_file_are_relative_to_it_and_others_to_the_working_director
 
 @pytest.mark.parametrize(
     ("interval", "expected"),
-    [(0.2, (0.16, 5, 60, 10)), (10, (8, 10, 60, 30)), (60, (48, 60, 240, 180))],
+    [(0.2, (0.16, 6, 60, 10)), (10, (8, 10, 60, 30)), (60, (48, 60, 240, 180))],
 )
 def test_any_poll_interval_alone_gives_settings_that_agree(interval: float, expected: tuple[float, ...]) -> None:
     settings = from_file(f"poll: {{interval_seconds: {interval}}}\n")

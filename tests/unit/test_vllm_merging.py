@@ -110,7 +110,7 @@ def test_a_histogram_with_a_part_missing_is_left_out(drop: str) -> None:
 def test_a_histogram_with_impossible_counts_is_left_out_and_comes_back(counts: tuple[str, ...]) -> None:
     reader = PageReader()
     for shown, expected in ((("1", "2", "4"), 1), (counts, 0), (counts, 0), (("1", "2", "4"), 1)):
-        page = "\n".join([*histogram("request_prefill_time_seconds", counts=shown), ""]).encode()
+        page = "\n".join([*histogram("request_queue_time_seconds", counts=shown), ""]).encode()
         assert len(reader.read(page, 0.0).engines[0].histograms) == expected
 
 

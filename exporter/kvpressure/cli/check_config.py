@@ -8,7 +8,7 @@ import click
 
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.daemon import load
-from kvpressure.settings import ConfigError, load_settings
+from kvpressure.settings import ConfigError, Problem, load_settings
 from kvpressure.webauth import WebGuard
 
 
@@ -20,14 +20,20 @@ def command(**flags: str | None) -> None:
     Prints every problem with its file and line and ends with exit code 2, or says what would be in force.
     """
     try:
-        loaded = load(lambda: load_settings(given(flags), os.environ))
-        WebGuard(loaded.settings.web.config_file)
+        settings = load_settings(given(flags), os.environ)
     except ConfigError as error:
         refuse(error)
-    settings = loaded.settings
+    problems: list[Problem] = []
+    for check in (lambda: load(lambda: settings), lambda: WebGuard(settings.web.config_file)):
+        try:
+            check()
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        refuse(ConfigError(problems))
     source = settings.config_file or "no file"
     fixed, listed = len(settings.engines.targets), len(settings.engines.file_sd)
     engines = (
         "vLLM on localhost:8000" if settings.single_machine else f"{fixed} fixed targets, {listed} file_sd entries"
     )
-    click.echo(f"settings are good ({source}): {engines}; thresholds {loaded.thresholds.hash}")
+    click.echo(f"settings are good ({source}): {engines}; thresholds {load(lambda: settings).thresholds.hash}")

@@ -18,8 +18,10 @@ from typing import Final, Generic, TypeVar
 from kvpressure.runtimes.blocks import Block, parse_block
 from kvpressure.runtimes.lines import PageError, Series
 
-MAX_LINES: Final = 200_000
-_REMEMBERED_BYTES: Final = 4 << 20
+MAX_LINES: Final = 50_000
+"""About eighty ranks; a page is read on the event loop, so its length is what it may delay others by."""
+
+_REMEMBERED_BYTES: Final = 1 << 20
 _REMEMBERED_LAYOUTS: Final = 4
 _CUT: Final = b"\n# HELP "
 

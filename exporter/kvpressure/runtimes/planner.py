@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.runtimes.lines import Series
+from kvpressure.runtimes.lines import PageError, Series
 from kvpressure.runtimes.plan import EnginePlan, Histogram, Plan, Scalars
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
 from kvpressure.samples import CacheConfig
+
+MAX_ENGINES: Final = 256
+"""Ranks behind one server: more than any real one has, few enough that a hostile page delays nobody."""
 
 _Engine = tuple[str, str]
 _SOLE: Final = "0"
@@ -43,6 +46,9 @@ class _Index:
             for one in found[name]:
                 self._series[name, (one.labels.get("model_name", ""), self.engine(one))].append(one)
         self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
+        if len(self.engines) > MAX_ENGINES:
+            raise PageError("too_large", f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
+        self._engines_of = Counter(model for model, _ in self.engines)
 
     def engine(self, found: _Found) -> str:
         """The `engine` of a series."""
@@ -51,14 +57,16 @@ class _Index:
     def series(self, name: str, engine: _Engine) -> list[_Found]:
         """The series of `name` that are the engine's."""
         own = self._series.get((name, engine), [])
-        alone = sum(model == engine[0] for model, _ in self.engines) == 1
-        return own or (self._series.get((name, (engine[0], _SERVER)), []) if alone else [])
+        if own or self._engines_of[engine[0]] != 1:
+            return own
+        return self._series.get((name, (engine[0], _SERVER)), [])
 
 
 def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
     """The plan for a page with these series; None if none of them is the table's.
 
-    `series` may hold duplicates: of series with the same name and labels the last one counts.
+    `series` may hold duplicates: of series with the same name and labels the last one counts. Raises PageError
+    with reason "too_large".
     """
     slots = {one: slot for slot, one in enumerate(series)}
     spelled = Counter(spelling for one in slots if (spelling := _spelling(table, one.name)) is not None)

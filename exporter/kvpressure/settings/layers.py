@@ -35,12 +35,16 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The merged data, the file it rests on, and which environment variable or flag set which path."""
+    """The merged data, the file it rests on, and which environment variable or flag set which path.
+
+    `problems` are those found before any value was checked: unknown variables and flags, a file that is not YAML.
+    """
 
     data: dict[str, Any]
     document: Document | None
     file: Path | None
     origins: Mapping[strict_yaml.Path, str]
+    problems: tuple[Problem, ...] = ()
 
     def locate(self, path: strict_yaml.Path, message: str) -> Problem:
         """Make a problem at the place where the value at `path` came from."""
@@ -78,7 +82,7 @@ def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
 
 
 def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
-    """Read and merge the layers. Raises ConfigError with unknown variables and flags, and a file that is not YAML."""
+    """Read and merge the layers."""
     problems: list[Problem] = []
     flags = {name.removeprefix("--"): value for name, value in flags.items()}
     named = flags.get(CONFIG_FLAG) or environ.get(CONFIG_ENV)
@@ -100,9 +104,7 @@ def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
                 origins[path] = origin
             except ConfigError as error:
                 problems += [Problem(origin, None, "", problem.message) for problem in error.problems]
-    if problems:
-        raise ConfigError(problems)
-    return Layers(data, document, file, origins)
+    return Layers(data, document, file, origins, tuple(problems))
 
 
 _Value = tuple[str, tuple[str, ...], Callable[[], Any]]

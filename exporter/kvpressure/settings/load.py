@@ -10,6 +10,7 @@ from kvpressure.settings.layers import read_layers
 from kvpressure.settings.model import Settings
 from kvpressure.settings.types import default_name, split_url
 from kvpressure.settings.validate import validate
+from kvpressure.strict_yaml import ConfigError
 
 
 def load_settings(flags: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
@@ -22,7 +23,12 @@ def load_settings(flags: Mapping[str, str], environ: Mapping[str, str]) -> Setti
     Raises ConfigError with all problems at once.
     """
     layers = read_layers(flags, environ)
-    settings = validate(Settings, layers.data, layers.locate, _between_targets(layers.data))
+    try:
+        settings = validate(Settings, layers.data, layers.locate, _between_targets(layers.data))
+    except ConfigError as error:
+        raise ConfigError([*layers.problems, *error.problems]) from None
+    if layers.problems:
+        raise ConfigError(layers.problems)
     return settings.with_file(layers.file)
 
 

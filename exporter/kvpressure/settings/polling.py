@@ -74,11 +74,11 @@ class PollSettings(ClientSettings):
         json_schema_extra={DERIVED: "0.8 times poll.interval_seconds"},
     )
     histogram_interval_seconds: Number = Field(
-        default_factory=lambda data: max(5.0, data.get("interval_seconds", 1.0)),
+        default_factory=lambda data: max(6.0, data.get("interval_seconds", 1.0)),
         ge=0.2,
         le=60,
         description="Time between two polls that ask for histograms too.",
-        json_schema_extra={DERIVED: "5, or poll.interval_seconds when that is longer"},
+        json_schema_extra={DERIVED: "6, or poll.interval_seconds when that is longer"},
     )
     max_page_bytes: Integer = Field(
         default=8 << 20, ge=64 << 10, le=64 << 20, description="Longest page that is read, after decompression."

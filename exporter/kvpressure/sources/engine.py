@@ -68,7 +68,7 @@ class PollOptions:
 
     interval_seconds: float = 1.0
     timeout_seconds: float | None = None
-    histogram_interval_seconds: float = 5.0
+    histogram_interval_seconds: float = 6.0
     max_page_bytes: int = LARGEST_BODY_BYTES
     filter: FilterSetting = "auto"
 
