@@ -60,18 +60,19 @@ class _Wanted(Block):
 
     def __init__(self, comments: list[bytes], heads: list[bytes], series: tuple[Series, ...]) -> None:
         super().__init__(series)
-        self._preamble = b"".join(comment + b"\n" for comment in comments)
-        self._heads = heads
-        self._fixed = len(self._preamble) + sum(map(len, heads)) + len(heads) - 1
+        self._comments = len(comments)
+        self._heads = comments + heads
+        self._end = self._comments + len(heads)
+        self._fixed = sum(map(len, self._heads)) + self._end - 1
 
     def update(self, text: bytes, values: list[float]) -> bool:
         """Every head was taken off its line, for together they leave as little as the values of this block would."""
-        lines = text[len(self._preamble) :].split(b"\n")
-        if len(lines) != len(self._heads) or not text.startswith(self._preamble):
+        lines = text.split(b"\n")
+        if len(lines) != self._end:
             return False
         tails = list(map(bytes.removeprefix, lines, self._heads))
         joined = b"".join(tails)
-        return len(joined) + self._fixed == len(text) and self._put(tails, joined, values)
+        return len(joined) + self._fixed == len(text) and self._put(tails[self._comments :], joined, values)
 
 
 class _Mixed(Block):

@@ -21,6 +21,8 @@ from kvpressure.runtimes.lines import PageError, Series
 MAX_LINES: Final = 50_000
 """About eighty ranks; a page is read on the event loop, so its length is what it may delay others by."""
 
+_UNCOUNTED_BYTES: Final = 256 << 10
+# Counting lines costs a seventh of reading an ordinary page, and one this short delays nobody even if all are empty.
 _REMEMBERED_BYTES: Final = 1 << 20
 _REMEMBERED_LAYOUTS: Final = 4
 _CUT: Final = b"\n# HELP "
@@ -56,7 +58,7 @@ class PageScanner(Generic[PlanT]):
         The list is the scanner's own and is overwritten by the next call. A last line without its end is taken as it
         stands. Raises PageError with reason "malformed" or "too_large".
         """
-        if len(page) > MAX_LINES and page.count(b"\n") > MAX_LINES:
+        if len(page) > _UNCOUNTED_BYTES and page.count(b"\n") > MAX_LINES:
             raise PageError("too_large", f"the page has more than {MAX_LINES} lines")
         texts = page.removesuffix(b"\n").split(_CUT)
         # The full page and the page filtered by name take turns, so several layouts are kept, told apart by length.
