@@ -5,6 +5,7 @@ Both formats carry the same sample lines; only the headers of counters and the e
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -66,35 +67,43 @@ def _header(family: Family, *, openmetrics: bool) -> str:
 
 def _lines(family: Family, prefix: str, value: object) -> Iterator[str]:
     if isinstance(value, HistogramSample):
-        yield from _histogram_lines(family.name, prefix, value)
-        return
-    for own, number in _leaves(family.labels, value):
-        inside = f"{prefix},{own}" if prefix and own else prefix or own
-        yield (
-            f"{family.name}{{{inside}}} {number_text(number)}\n" if inside else f"{family.name} {number_text(number)}\n"
-        )
+        return _histogram_lines(family.name, prefix, value)
+    return _sample_lines(family.name, prefix, family.labels, value)
 
 
-def _leaves(names: tuple[str, ...], value: object) -> Iterator[tuple[str, float]]:
-    if not isinstance(value, Mapping):
-        yield "", float(value)  # type: ignore[arg-type]
-        return
-    for label_value, below in value.items():
-        own = labels(names[:1], (label_value,))
-        for rest, number in _leaves(names[1:], below):
-            yield f"{own},{rest}" if rest else own, number
+def _sample_lines(name: str, inside: str, names: tuple[str, ...], value: object) -> Iterator[str]:
+    """One line per number below `value`, which is nested in the order of the label `names`."""
+    if isinstance(value, Mapping):
+        for label_value, below in value.items():
+            pair = _pair(names[0], label_value)
+            yield from _sample_lines(name, f"{inside},{pair}" if inside else pair, names[1:], below)
+    elif inside:
+        yield f"{name}{{{inside}}} {number_text(value)}\n"  # type: ignore[arg-type]
+    else:
+        yield f"{name} {number_text(value)}\n"  # type: ignore[arg-type]
 
 
 def _histogram_lines(name: str, prefix: str, histogram: HistogramSample) -> Iterator[str]:
-    for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
-        yield f'{name}_bucket{{{prefix},le="{number_text(bound)}"}} {number_text(count)}\n'
+    start = f"{name}_bucket{{{prefix},"
+    for pair, count in zip(_le_pairs(histogram.bounds), histogram.counts, strict=True):
+        yield f"{start}{pair}}} {number_text(count)}\n"
     yield f"{name}_sum{{{prefix}}} {number_text(histogram.sum)}\n"
     yield f"{name}_count{{{prefix}}} {number_text(histogram.count)}\n"
 
 
+@functools.lru_cache(maxsize=64)
+def _le_pairs(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(_pair("le", number_text(bound)) for bound in bounds)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pair(name: str, value: str) -> str:
+    return f'{name}="{_cut(value).translate(_ESCAPES)}"'
+
+
 def labels(names: Iterable[str], values: Iterable[str]) -> str:
     """`name="value"` pairs, escaped and cut, joined by commas."""
-    return ",".join(f'{name}="{_cut(value).translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True))
+    return ",".join(map(_pair, names, values))
 
 
 def _cut(value: str) -> str:
@@ -107,6 +116,7 @@ def _cut(value: str) -> str:
 
 def number_text(value: float) -> str:
     """A number as both formats want it: `1.0`, `+Inf`, `NaN`."""
-    if math.isfinite(value):
-        return repr(float(value))
+    text = repr(float(value))
+    if text[-1] not in "fn":
+        return text
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
