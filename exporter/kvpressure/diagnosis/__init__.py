@@ -1,0 +1,1 @@
+"""PURE: derived values to verdicts: symptoms, one cause, score, confidence, stage."""
