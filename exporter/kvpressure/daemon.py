@@ -21,6 +21,7 @@ from kvpressure.sources.files import FileWatch
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Target, TargetSet
 from kvpressure.thresholds import Thresholds, load_thresholds
+from kvpressure.trail import Trail
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
@@ -67,6 +68,7 @@ class Daemon:
         self._gpu_factory = gpus
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
+        self._trail = Trail()
         self._targets = TargetSet(loaded.settings)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
@@ -127,6 +129,7 @@ class Daemon:
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
         self._snapshot = self._make_snapshot(now)
+        self._trail.add(now, self._snapshot.engines, self._snapshot.gpus)
         self._tell_changes(self._snapshot.sources)
 
     async def _reload(self) -> None:
@@ -182,6 +185,7 @@ class Daemon:
             gpus=self._pipeline.gpu_views(now),
             sources=sources,
             exporter=self._own_families(),
+            trail=self._trail,
         )
 
     def _own_families(self) -> Mapping[str, object]:

@@ -5,20 +5,25 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvpressure.derive import Context, derive_engine, derive_gpu
-from kvpressure.derive.baseline import Baseline, calm
+from kvpressure.derive.baseline import BATCH, Baseline
 from kvpressure.derive.batch import BATCH_BOUNDS, interval_batch
+from kvpressure.diagnosis.diagnose import Diagnostician
+from kvpressure.diagnosis.inputs import Inputs, memory_rise_ratio, recent
+from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.thresholds import Thresholds
 from kvpressure.windows import EngineWindow, GpuWindow, Tally
 
 ALL_GPUS = "all"
+MAX_RESTARTS = 16
+RESTART_SECONDS = 600.0
 
 
 class TargetIdentity(Protocol):
@@ -59,6 +64,7 @@ class PipelineSettings:
 class _Engine:
     window: EngineWindow
     baseline: Baseline
+    diagnostician: Diagnostician = field(default_factory=Diagnostician)
     batches: Tally = field(default_factory=lambda: Tally(BATCH_BOUNDS))
     view: EngineView | None = None
 
@@ -73,6 +79,7 @@ class Pipeline:
         self.rejected: dict[str, Counter[str]] = {}
         self._engines: dict[tuple[str, str, str], _Engine] = {}
         self._started: dict[str, float] = {}
+        self._restarts: dict[str, deque[float]] = {}
         self._gpus: dict[str, GpuWindow] = {}
 
     def on_page(self, target: TargetIdentity, page: EnginePage) -> list[EngineView]:
@@ -102,6 +109,7 @@ class Pipeline:
         self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= oldest}
         alive = {target for target, _, _ in self._engines}
         self._started = {target: t for target, t in self._started.items() if target in alive}
+        self._restarts = {target: seen for target, seen in self._restarts.items() if target in alive}
 
     def forget(self, targets: Iterable[str]) -> None:
         """Drop everything of targets that are gone."""
@@ -126,7 +134,16 @@ class Pipeline:
             return False
         before = self._started.get(target)
         self._started[target] = started
-        return before is not None and abs(started - before) > 0.5
+        restarted = before is not None and abs(started - before) > 0.5
+        self._restarts.setdefault(target, deque(maxlen=MAX_RESTARTS))
+        if restarted:
+            self._restarts[target].append(started)
+        return restarted
+
+    def _starts_of(self, target: str, now: float) -> int | None:
+        """Restarts seen lately; None for a server whose page does not tell when it started."""
+        seen = self._restarts.get(target)
+        return None if seen is None else sum(now - t <= RESTART_SECONDS for t in seen)
 
     def _engine(self, target: str, sample: EngineSample) -> _Engine | None:
         key = (target, sample.model_name, sample.engine)
@@ -148,15 +165,23 @@ class Pipeline:
             engine.baseline.values(),
         )
         derived = derive_engine(window, context)
-        blocked = derived.get("admission_blocked_ratio")
-        engine.baseline.update(window, calm=calm(window, blocked if isinstance(blocked, float | int) else None))
+        inputs = Inputs(
+            derived=derived,
+            thresholds=self.thresholds,
+            recent=recent(window, self.thresholds),
+            batch_baseline=engine.baseline.values().get(BATCH),
+            memory_rise_ratio=memory_rise_ratio(context),
+            starts=self._starts_of(target.name, window.t),
+        )
+        diagnosis = engine.diagnostician.diagnose(window.t, inputs)
+        engine.baseline.update(window.t, derived, healthy=diagnosis.cause is Cause.HEALTHY)
         if len(window.points) >= 2:
             pair = interval_batch(window.points[-2], window.points[-1], multiprocess=window.multiprocess)
             if pair is not None:
                 engine.batches.observe(*pair)
         derived["effective_batch_size"] = engine.batches.histogram()
         identity = (target.name, target.namespace, target.pod, sample.model_name, sample.engine)
-        return EngineView(*identity, t=window.t, derived=derived)
+        return EngineView(*identity, t=window.t, derived=derived, diagnosis=diagnosis)
 
 
 def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:

@@ -1,4 +1,4 @@
-"""HTTP: /metrics, /targets, /, /-/healthy and /-/ready, all from the newest snapshot; no handler does I/O."""
+"""HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; no handler does I/O."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 
 from aiohttp import web
 
-from kvpressure.exposition import status, text
+from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import Snapshot
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Content-Security-Policy": "default-src 'none'",
     "Referrer-Policy": "no-referrer",
 }
 
@@ -68,6 +68,7 @@ class Site:
             [
                 web.get(self._telemetry_path, self._metrics),
                 web.get("/targets", self._targets),
+                web.get("/api/v1/diagnosis", self._diagnosis),
                 web.get("/-/healthy", self._healthy),
                 web.get("/-/ready", self._ready),
             ]
@@ -97,9 +98,13 @@ class Site:
     async def _targets(self, _: web.Request) -> web.Response:
         return web.json_response(status.targets_json(self._exporter.snapshot()))
 
+    async def _diagnosis(self, _: web.Request) -> web.Response:
+        return web.json_response(diagnosis_json.diagnosis_json(self._exporter.snapshot()))
+
     async def _root(self, _: web.Request) -> web.Response:
         page = status.status_html(self._exporter.snapshot(), self._telemetry_path)
-        return web.Response(text=page, content_type="text/html")
+        headers = {"Content-Security-Policy": status.content_security_policy(), "Cache-Control": "no-store"}
+        return web.Response(text=page, content_type="text/html", headers=headers)
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="kvpressure is healthy\n")
@@ -111,7 +116,8 @@ class Site:
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
 
 
 def wants_openmetrics(accept: str) -> bool:

@@ -22,6 +22,8 @@ UNITS: Final[Mapping[str, tuple[float, float]]] = {
     "factor": (1.0, 1000.0),
     "seconds": (1.0, 86_400.0),
     "sequences": (1.0, 10_000.0),
+    "tokens": (1.0, 10_000_000.0),
+    "count": (1.0, 1000.0),
 }
 """Units and the range a value of each must lie in, ends included."""
 
@@ -77,10 +79,26 @@ class Thresholds:
     kv_growth_min_r2: float = _in("ratio")
     baseline_half_life_seconds: float = _in("seconds")
     baseline_min_seconds: float = _in("seconds")
+    verdict_window_seconds: float = _in("seconds")
+    verdict_min_polls: float = _in("count")
+    cause_hold_seconds: float = _in("seconds")
+    cause_dwell_seconds: float = _in("seconds")
+    waiting_min_ratio: float = _in("ratio")
+    stuck_min_seconds: float = _in("seconds")
+    at_cap_min_ratio: float = _in("ratio")
+    preempting_min_bursts: float = _in("count")
+    frontend_slow_min_seconds: float = _in("seconds")
+    frontend_slow_min_ratio: float = _in("ratio")
+    memory_rising_min_ratio: float = _in("ratio")
+    restarting_min_count: float = _in("count")
     advice_sequences_cut_min_ratio: float = _in("ratio")
     advice_sequences_cut_max_ratio: float = _in("ratio")
     advice_memory_target_ratio: float = _in("ratio")
     advice_memory_target_long_context_ratio: float = _in("ratio")
+    advice_pool_headroom_ratio: float = _in("ratio")
+    advice_request_share_max_ratio: float = _in("ratio")
+    advice_long_context_min_tokens: float = _in("tokens")
+    advice_bursty_min_factor: float = _in("factor")
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 
     @property

@@ -195,9 +195,22 @@ class EngineWindow:
         """Consecutive polls as (earlier, later)."""
         return itertools.pairwise(self.points)
 
-    def histogram(self, name: str) -> HistogramSample | None:
-        """What a histogram observed within the window; None when unknown or nothing was observed."""
-        return _difference(self._recent, name)
+    def latest(self, seconds: float, least: int) -> list[Point]:
+        """The polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
+        points = list(self.points)
+        first = next((i for i, point in enumerate(points) if point.t >= self.t - seconds), len(points))
+        return points[max(0, min(first, len(points) - least)) :]
+
+    def histogram(self, name: str, seconds: float | None = None) -> HistogramSample | None:
+        """What a histogram observed within the window, or its last `seconds`.
+
+        None when unknown or when nothing was observed.
+        """
+        if seconds is None:
+            return _difference(self._recent, name)
+        points = deque(self._recent)
+        _keep_one_older(points, self.t - seconds)
+        return _difference(points, name)
 
     def shape(self, name: str) -> HistogramSample | None:
         """The same over the longer `shape_seconds`."""

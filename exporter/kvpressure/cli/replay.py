@@ -12,6 +12,7 @@ import click
 
 from kvpressure.derive.values import at, plain
 from kvpressure.exposition.snapshot import EngineView
+from kvpressure.exposition.verdicts import diagnosis_json
 from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
@@ -97,6 +98,8 @@ def _print_json(line: TraceLine, views: list[EngineView]) -> None:
         }
         if line.label is not None:
             record["label"] = line.label
+        if view.diagnosis is not None:
+            record |= diagnosis_json(view.diagnosis)
         record.update((name, plain(value)) for name, value in view.derived.items())
         click.echo(json.dumps(record, separators=(",", ":")))
 

@@ -1,21 +1,23 @@
-"""The engine's own healthy p95 latencies, so that an inflation is measured against itself and no table of models."""
+"""The engine's own healthy latencies and batch, so that it is measured against itself and no table of models."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from kvpressure.derive.latency import KINDS, p95
+from kvpressure.derive.latency import KINDS
+from kvpressure.derive.values import Derived, at
 from kvpressure.thresholds import Thresholds
-from kvpressure.windows import EngineWindow
 
-LN2 = 0.6931471805599453
+BATCH = "batch"
 
 
 class Baseline:
-    """Mean healthy p95 per latency kind, aged exponentially; frozen whenever the engine is not calm.
+    """Mean of healthy p95s: of each latency kind, in seconds, and of the effective batch size.
 
-    An incident therefore never becomes the norm. A kind has a value once it was seen healthy for
-    `baseline_min_seconds`.
+    Aged exponentially, and frozen whenever the engine is not healthy, so that an incident never becomes the norm; a
+    latency that is inflated against what is known so far is left out, since its incident may not have been told yet.
+    A value is given once it was seen healthy for `baseline_min_seconds`.
     """
 
     def __init__(self, thresholds: Thresholds) -> None:
@@ -25,30 +27,27 @@ class Baseline:
         self._t: float | None = None
 
     def values(self) -> Mapping[str, float]:
-        """Healthy p95 in seconds by kind, for the kinds with enough evidence."""
+        """The healthy p95 of what there is enough evidence for, by latency kind and `batch`."""
         enough = self._limits.baseline_min_seconds
-        return {kind: mean for kind, mean in self._mean.items() if self._seen_seconds[kind] >= enough}
+        return {name: mean for name, mean in self._mean.items() if self._seen_seconds[name] >= enough}
 
-    def update(self, window: EngineWindow, *, calm: bool) -> None:
-        """Let the newest window count for the time since the previous one, if it was calm."""
-        elapsed = 0.0 if self._t is None else min(window.t - self._t, window.seconds)
-        self._t = window.t
-        if not calm or elapsed <= 0:
+    def update(self, t: float, derived: Derived, *, healthy: bool) -> None:
+        """Let the values derived at `t` count for the time since the last update, if the engine is healthy."""
+        elapsed = 0.0 if self._t is None else min(t - self._t, self._limits.baseline_min_seconds)
+        self._t = t
+        if healthy and elapsed > 0:
+            for kind in KINDS:
+                self._add(kind, at(derived, "latency_seconds", kind, "0.95"), elapsed)
+            self._add(BATCH, at(derived, "effective_batch_size_quantile", "0.95"), elapsed)
+
+    def _add(self, name: str, value: float | None, elapsed: float) -> None:
+        if value is None:
             return
-        horizon = self._limits.baseline_half_life_seconds / LN2
-        for kind in KINDS:
-            now = p95(window.histogram(kind))
-            if now is None:
-                continue
-            seen = self._seen_seconds.get(kind, 0.0) + elapsed
-            mean = self._mean.get(kind, now)
-            self._mean[kind] = mean + (now - mean) * elapsed / min(seen, horizon)
-            self._seen_seconds[kind] = seen
-
-
-def calm(window: EngineWindow, admission_blocked_ratio: float | None) -> bool:
-    """True when the window shows the engine serving with nothing in its way: demand, no queue, no preemption."""
-    running, waiting = window.mean("running"), window.mean("waiting")
-    if not running or waiting is None or waiting >= 1.0:
-        return False
-    return not admission_blocked_ratio and not window.delta("preemptions")
+        mean = self._mean.get(name, value)
+        if name != BATCH and value >= self._limits.latency_inflated_min_factor * mean > 0:
+            return
+        seen = self._seen_seconds.get(name, 0.0) + elapsed
+        self._mean[name] = mean + (value - mean) * elapsed / min(
+            seen, self._limits.baseline_half_life_seconds / math.log(2)
+        )
+        self._seen_seconds[name] = seen

@@ -121,6 +121,10 @@ FAMILIES: tuple[Family, ...] = (
     _engine("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
     _engine("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
     _engine("memory_high_compute_low_score", "0 to 1: device memory high and compute low while there is demand."),
+    _engine("symptom", "1 where the symptom holds, 0 where it does not; absent where it cannot be judged.", "symptom"),
+    _engine("score", "KV cache pressure, 0 to 1."),
+    _engine("bottleneck", "State set: exactly one cause is 1.", "cause"),
+    _engine("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
     _gpu(
         "gpu_info",
         "1; what the device is.",

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.derive import Derived
+from kvpressure.diagnosis.verdict import Diagnosis
 from kvpressure.samples import GpuSample, SourceHealth
+from kvpressure.trail import Trail
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class EngineView:
     engine: str
     t: float
     derived: Derived
+    diagnosis: Diagnosis | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -42,10 +45,14 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values."""
+    """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values.
+
+    `trail` is the past up to this snapshot, shared by all of them: it is only ever added to.
+    """
 
     t: float
     engines: tuple[EngineView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     sources: tuple[SourceHealth, ...] = ()
     exporter: Mapping[str, object] = field(default_factory=dict)
+    trail: Trail | None = None

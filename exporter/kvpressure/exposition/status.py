@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from kvpressure.derive.values import at
-from kvpressure.exposition.snapshot import EngineView, GpuView, Snapshot
+from kvpressure.diagnosis.verdict import Cause
+from kvpressure.exposition.palette import CALM, CAUSES
+from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, worst_first
+from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.wording import clock
 from kvpressure.samples import SourceHealth
 
 if TYPE_CHECKING:
     import jinja2
+
+Advise = Callable[[EngineView], Sequence[Action]]
+"""Gives what to do about an engine, in order; () when there is nothing to be done."""
+
+
+def no_advice(_: EngineView) -> Sequence[Action]:
+    """Nothing to be done."""
+    return ()
 
 
 def targets_json(snapshot: Snapshot) -> dict[str, object]:
@@ -19,25 +36,108 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
     return {"t": snapshot.t, "sources": [_source_json(health, snapshot.t) for health in snapshot.sources]}
 
 
-def status_html(snapshot: Snapshot, metrics_path: str) -> str:
-    """The page: a table of engines, one of GPUs, one of sources. Everything from outside is escaped."""
-    return _template().render(
-        engines=[_engine_row(view) for view in snapshot.engines],
-        gpus=[_gpu_row(view) for view in snapshot.gpus],
+def status_html(
+    snapshot: Snapshot,
+    metrics_path: str,
+    advise: Advise = no_advice,
+    runbooks: Mapping[Cause, str] | None = None,
+) -> str:
+    """The page: engines, worst first, then GPUs and sources. Everything from outside is escaped.
+
+    `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link.
+    """
+    assets, trail, known = _assets(), snapshot.trail, runbooks or {}
+    engines = [
+        engine_panel(
+            view,
+            snapshot.t,
+            trail.engine(view.labels) if trail else None,
+            advise(view),
+            f"/runbooks/{quote(known[cause], safe='')}" if (cause := cause_of(view)) in known else "",
+        )
+        for view in worst_first(snapshot.engines)
+    ]
+    return assets.page.render(
+        t=repr(snapshot.t),
+        time=clock(snapshot.t),
+        headline=_headline(snapshot.engines),
+        icon=_icon(snapshot.engines),
+        down=_down(snapshot.sources),
+        engines=engines,
+        gpus=[gpu_card(view, trail.gpu(view.labels) if trail else None) for view in snapshot.gpus],
         sources=[_source_json(health, snapshot.t) for health in snapshot.sources],
         metrics_path=metrics_path,
+        css=assets.css,
+        script=assets.script,
     )
 
 
+def content_security_policy() -> str:
+    """What a browser may do on the page: its own style and script, its own address, nothing else."""
+    assets = _assets()
+    return (
+        f"default-src 'none'; style-src '{_digest(assets.css)}'; script-src '{_digest(assets.script)}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Assets:
+    page: jinja2.Template
+    css: str
+    script: str
+
+
 @functools.cache
-def _template() -> jinja2.Template:
+def _assets() -> _Assets:
     # Imported with the first page a person asks for: most exporters are only ever scraped.
     import jinja2  # noqa: PLC0415
 
     loader = jinja2.PackageLoader("kvpressure.exposition", "templates")
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(
-        "status.html.j2"
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    css, script = (loader.get_source(environment, name)[0] for name in ("page.css", "page.js"))
+    return _Assets(environment.get_template("status.html.j2"), css + _cause_css(), script)
+
+
+def _cause_css() -> str:
+    return "".join(
+        f".cause-{cause.value} {{ --fill: {look.fill}; --ink-on: {look.ink}; }}\n" for cause, look in CAUSES.items()
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _headline(engines: Sequence[EngineView]) -> str:
+    """What is wrong in one line: troubled engines by cause, or that there is no trouble."""
+    if not engines:
+        return "no engine read yet"
+    causes = Counter(map(cause_of, engines))
+    troubled = {cause: number for cause, number in causes.items() if cause not in CALM}
+    told = ", ".join(
+        f"{number} {CAUSES[cause].label}" if len(troubled or causes) > 1 else CAUSES[cause].label
+        for cause, number in (troubled or causes).items()
+    )
+    of = f"{sum(troubled.values())} of {len(engines)}" if troubled else str(len(engines))
+    return f"{of} engine{'s' * (len(engines) != 1)}: {told}"
+
+
+def _icon(engines: Sequence[EngineView]) -> str:
+    """The tab's icon in the colour of the worst cause."""
+    ordered = worst_first(engines)
+    fill = CAUSES[cause_of(ordered[0]) if ordered else Cause.UNKNOWN].fill
+    return (
+        "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
+        f"%3Ccircle cx='4' cy='4' r='4' fill='%23{fill[1:]}'/%3E%3C/svg%3E"
+    )
+
+
+def _down(sources: Sequence[SourceHealth]) -> str:
+    down = sum(not health.up for health in sources)
+    return f"{down} of {len(sources)} sources down" if down else ""
 
 
 def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
@@ -51,42 +151,3 @@ def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
         "duration_seconds": None if math.isnan(health.duration_seconds) else round(health.duration_seconds, 6),
         "errors": dict(health.errors),
     }
-
-
-def _engine_row(view: EngineView) -> dict[str, str]:
-    derived = view.derived
-    return {
-        "target": view.target,
-        "model_name": view.model_name,
-        "engine": view.engine,
-        "running": _number(at(derived, "requests_running"), 1),
-        "waiting": _number(at(derived, "requests_waiting"), 1),
-        "batch": _number(at(derived, "effective_batch_size_quantile", "0.95"), 1),
-        "kv": _percent(at(derived, "kv_cache_usage_ratio")),
-        "free": _number(at(derived, "kv_free_tokens"), 0),
-        "blocked": _percent(at(derived, "admission_blocked_ratio")),
-        "preemptions": _number(at(derived, "preemptions_per_second"), 2),
-        "tokens": _number(at(derived, "tokens_per_second", "generation"), 0),
-        "ttft": _number(at(derived, "latency_seconds", "ttft", "0.95"), 2),
-        "inter_token": _number(at(derived, "latency_seconds", "inter_token", "0.95"), 3),
-    }
-
-
-def _gpu_row(view: GpuView) -> dict[str, str]:
-    sample, derived = view.sample, view.derived
-    used, total = sample.memory_used_bytes, sample.memory_total_bytes
-    return {
-        "index": sample.index,
-        "name": sample.name,
-        "uuid": sample.uuid,
-        "memory": "not known" if used is None or not total else f"{used / total:.0%} of {total / 2**30:.0f} GiB",
-        "utilization": _percent(at(derived, "gpu_utilization_ratio")),
-    }
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "not known" if value is None else f"{value:,.{digits}f}"
-
-
-def _percent(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.0%}"

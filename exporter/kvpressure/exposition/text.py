@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvpressure.exposition.families import FAMILIES, Family, Scope
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.samples import HistogramSample
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +43,7 @@ def render(snapshot: Snapshot, *, openmetrics: bool) -> bytes:
 
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, object]]]]:
     return {
-        Scope.ENGINE: [(labels(Scope.ENGINE.labels, view.labels), view.derived) for view in snapshot.engines],
+        Scope.ENGINE: [(labels(Scope.ENGINE.labels, view.labels), _engine_values(view)) for view in snapshot.engines],
         Scope.GPU: [(labels(Scope.GPU.labels, view.labels), view.derived) for view in snapshot.gpus],
         Scope.SOURCE: [
             (
@@ -58,6 +59,10 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, ob
         ],
         Scope.EXPORTER: [("", snapshot.exporter)],
     }
+
+
+def _engine_values(view: EngineView) -> Mapping[str, object]:
+    return view.derived if view.diagnosis is None else view.derived | diagnosis_families(view.diagnosis)
 
 
 def _header(family: Family, *, openmetrics: bool) -> str:

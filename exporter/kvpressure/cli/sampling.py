@@ -1,0 +1,132 @@
+"""Samples live engines in this process, through the same sources and pipeline as the exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.fleet import EngineFleet, GpuFleet, real_gpus
+from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
+from kvpressure.samples import CacheConfig, EnginePage, GpuReport, SourceHealth
+from kvpressure.settings import Settings, TlsSettings
+from kvpressure.settings.types import default_name, split_url
+from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.sources.targets import Changes, Target
+from kvpressure.thresholds import Thresholds
+
+GIVE_UP_SECONDS = 5.0
+"""Sampling ends early when by then no engine has answered once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach the engines given on the command line."""
+
+    bearer_token_file: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+
+def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
+    """One target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
+
+    With `gpus`, this machine's GPUs count as the engine's where there is only one. Raises ValueError.
+    """
+    pages = dict.fromkeys(split_url(url if "://" in url else f"http://{url}") for url in urls)
+    tls = TlsSettings(ca_file=access.ca_file, insecure_skip_verify=access.insecure)
+    return tuple(
+        Target(
+            name=default_name(base) + (path if path and path != "/metrics" else ""),
+            url=base,
+            path=path or "/metrics",
+            gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
+            tls=tls,
+            bearer_token_file=access.bearer_token_file,
+        )
+        for base, path in pages
+    )
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of one target: its engines' views and cache configurations, and how the source is doing."""
+
+    target: Target
+    health: SourceHealth | None = None
+    views: list[EngineView] = field(default_factory=list)
+    caches: dict[str, CacheConfig] = field(default_factory=dict)
+
+
+class Sampler:
+    """Polls targets once a second while its block runs."""
+
+    def __init__(
+        self, targets: tuple[Target, ...], thresholds: Thresholds, *, gpus: bool = False, clock: Clock | None = None
+    ) -> None:
+        self.targets = targets
+        self.clock = clock or SystemClock()
+        self._gpus_wanted = gpus
+        self._pipeline = Pipeline(PipelineSettings(), thresholds)
+        self._caches: dict[tuple[str, str, str], CacheConfig] = {}
+        self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
+        self._gpus: GpuFleet | None = None
+
+    async def __aenter__(self) -> Sampler:
+        self.began = self.clock.monotonic()
+        if self._gpus_wanted:
+            self._gpus = GpuFleet(Settings(), real_gpus, self._on_gpus)
+        await self._fleet.apply(Changes(added=self.targets))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._fleet.stop()
+        if self._gpus is not None:
+            await self._gpus.stop()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been sampling."""
+        return self.clock.monotonic() - self.began
+
+    @property
+    def hopeless(self) -> bool:
+        """True when nothing answered for a while."""
+        return self.seconds >= GIVE_UP_SECONDS and all(h.last_success is None for h in self._fleet.health())
+
+    def seen(self) -> list[Seen]:
+        """Every target, in the order given."""
+        views = self._pipeline.engine_views(self.clock.wall())
+        health = {one.target: one for one in self._fleet.health()}
+        found = []
+        for target in self.targets:
+            own = [view for view in views if view.target == target.name]
+            caches = {view.engine: self._caches.get(_key(view), CacheConfig()) for view in own}
+            found.append(Seen(target, health.get(target.name), own, caches))
+        return found
+
+    def gpus(self) -> tuple[GpuView, ...]:
+        """This machine's GPUs."""
+        return self._pipeline.gpu_views(self.clock.wall())
+
+    def gpu_health(self) -> list[SourceHealth]:
+        """How reading the GPUs goes; empty without `gpus`."""
+        return [] if self._gpus is None else self._gpus.health()
+
+    def _on_page(self, target: Target, page: EnginePage) -> None:
+        for sample in page.engines:
+            if sample.cache is not None:
+                self._caches[target.name, sample.model_name, sample.engine] = sample.cache
+        self._pipeline.on_page(target, page)
+        self._pipeline.expire(page.t)
+
+    def _on_gpus(self, source: str, report: GpuReport) -> None:
+        self._pipeline.on_gpus(source, report)
+
+
+def _key(view: EngineView) -> tuple[str, str, str]:
+    return view.target, view.model_name, view.engine

@@ -1,0 +1,68 @@
+"""What must be seen after a change, and within how long, in terms of our series."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kvpressure.derive.values import at
+from kvpressure.diagnosis.advice.case import Case
+from kvpressure.diagnosis.advice.model import Place, number
+
+Lines = tuple[str, ...]
+
+
+def series(name: str, place: Place, **labels: str) -> str:
+    r"""A PromQL selector for the engine, by what stays the same over a rollout: never its pod.
+
+    >>> series("score", Place(namespace="prod", model_name='a"b'), kind="e2e")
+    'kvpressure_score{namespace="prod",model_name="a\\"b",kind="e2e"}'
+    """
+    target = "" if place.namespace or place.in_kubernetes else place.target
+    wanted = {"target": target, "namespace": place.namespace, "model_name": place.model_name, **labels}
+    chosen = ",".join(f'{key}="{_escaped(value)}"' for key, value in wanted.items() if value)
+    return f"kvpressure_{name}" + (f"{{{chosen}}}" if chosen else "")
+
+
+def _escaped(value: str) -> str:
+    return re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n")
+
+
+def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
+    """One comparison that must hold, with what is seen now."""
+    now = at(case.derived, name, *path)
+    seen = "" if now is None else f"   (now {number(now)})"
+    return f"{series(name, case.place, **labels)} {sign} {number(bound)}{seen}"
+
+
+def recovered(case: Case) -> Lines:
+    """KV pressure is over."""
+    t = case.thresholds
+    batch = at(case.derived, "effective_batch_size_quantile", "0.95")
+    tokens = at(case.derived, "tokens_per_second", "generation")
+    lines = [
+        "Within 2 minutes of traffic on the restarted server, and then for 5 minutes on end:",
+        f"{series('bottleneck', case.place, cause='kv_cache_pressure')} == 0",
+        expected(case, "admission_blocked_ratio", "<", t.admission_blocked_min_ratio),
+        expected(case, "preempted_request_ratio", "<", t.preempting_min_ratio),
+    ]
+    if batch is not None:
+        path = ("0.95",)
+        lines.append(expected(case, "effective_batch_size_quantile", ">=", batch, path, quantile="0.95"))
+    if tokens is not None:
+        lines.append(expected(case, "tokens_per_second", ">=", tokens, ("generation",), kind="generation"))
+    return (*lines, "If one of them is not so: take the same steps once more from the values now in force.")
+
+
+def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:
+    """A cause is over within a time, and `more` holds."""
+    return (f"Within {within}:", f"{series('bottleneck', case.place, cause=cause)} == 0", *more)
+
+
+def rolled_out(changes: Mapping[str, str]) -> Lines:
+    """The new flags are in force."""
+    flags = ", ".join(changes)
+    return (
+        "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
+        f"its first log lines (non-default args) name {flags} with the new values.",
+    )

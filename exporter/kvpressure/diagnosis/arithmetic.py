@@ -1,0 +1,42 @@
+"""The arithmetic of a plan as it is shown: one line per number, with what it was made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024.0
+MIB: Final = 1024.0**2
+GIB: Final = 1024.0**3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One number of a plan: `formula` is its calculation with the numbers in it, `unit` "bytes", "tokens", ..."""
+
+    label: str
+    formula: str
+    value: float
+    unit: str
+
+    @property
+    def result(self) -> str:
+        """The value for people."""
+        return size(self.value) if self.unit == "bytes" else f"{number(self.value)} {self.unit}"
+
+
+def size(value: float) -> str:
+    """Bytes in the unit that people say: 70,272 B, 128 KiB, 55.62 GiB."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(value) >= unit:
+            return f"{_short(value / unit, 1 if name == 'KiB' else 2)} {name}"
+    return f"{value:,.0f} B"
+
+
+def number(value: float) -> str:
+    """A count with thousands separated, without a fraction where it has none."""
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.2f}"
+
+
+def _short(value: float, digits: int) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.{digits}f}"

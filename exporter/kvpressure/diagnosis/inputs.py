@@ -1,0 +1,209 @@
+"""What symptoms and causes are judged from: derived values, and the newest polls counted for a verdict."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvpressure.derive import Context, Derived
+from kvpressure.derive.kv import blocked, typical_prompt_tokens
+from kvpressure.derive.values import at
+from kvpressure.samples import HistogramSample
+from kvpressure.thresholds import Thresholds
+from kvpressure.windows import EngineWindow, Point, line
+
+BURST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
+
+    `steadiness` is the median batch over its highest in the window: near 1 at a fixed cap, lower where the pool decides.
+    `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's.
+    `still_seconds` is how long requests have waited with nothing running and no token.
+    """
+
+    polls: int
+    seconds: float
+    demand: float | None = None
+    waiting: float | None = None
+    waiting_ratio: float | None = None
+    usage: float | None = None
+    blocked_ratio: float | None = None
+    blocked_by_long_ratio: float | None = None
+    steadiness: float | None = None
+    preemption_bursts: int | None = None
+    preempted_ratio: float | None = None
+    tokens: float | None = None
+    busy: bool | None = None
+    awake: bool = True
+    still_seconds: float = 0.0
+    outside_seconds: float | None = None
+    outside_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything one verdict depends on.
+
+    `batch_baseline` is the engine's own healthy batch p95, `memory_rise_ratio` the share of device memory gained over
+    the window, `starts` how often the server was seen to start in the last ten minutes; None where not known.
+    `extra` holds evidence that other sources bring (pods, logs, host), by symptom name.
+    """
+
+    derived: Derived
+    thresholds: Thresholds
+    recent: Recent
+    batch_baseline: float | None = None
+    memory_rise_ratio: float | None = None
+    starts: int | None = None
+    extra: Mapping[str, bool] = field(default_factory=dict)
+
+    def value(self, *path: str) -> float | None:
+        """A derived number, None where not known."""
+        return at(self.derived, *path)
+
+
+def recent(window: EngineWindow, thresholds: Thresholds) -> Recent:
+    """Count the newest polls."""
+    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_polls))
+    if not points:
+        return Recent(0, 0.0)
+    running, waiting = _values(points, "running"), _values(points, "waiting")
+    outside = outside_engine(window, thresholds.verdict_window_seconds)
+    prompt = typical_prompt_tokens(window)
+    long = _long_prompt_tokens(window, prompt)
+    tokens = _growth(points, "generation_tokens")
+    bursts = _preemption_bursts(points)
+    return Recent(
+        polls=len(points),
+        seconds=points[-1].t - points[0].t,
+        demand=_mean(running) + _mean(waiting) if running and waiting else None,
+        waiting=_mean(waiting) if waiting else None,
+        waiting_ratio=_mean([float(value >= 1) for value in waiting]) if waiting else None,
+        usage=_mean(usage) if (usage := _values(points, "kv_usage")) else None,
+        blocked_ratio=_blocked_ratio(points, window, prompt),
+        blocked_by_long_ratio=_blocked_ratio(points, window, long),
+        steadiness=_steadiness(running, window.max("running")),
+        preemption_bursts=bursts,
+        preempted_ratio=_preempted_ratio(points),
+        tokens=tokens,
+        busy=_busy(running, waiting, tokens),
+        awake=points[-1].gauges.get("awake", 1.0) > 0,
+        still_seconds=_still_seconds(window),
+        outside_seconds=outside[0] if outside else None,
+        outside_ratio=outside[1] if outside else None,
+    )
+
+
+def memory_rise_ratio(context: Context) -> float | None:
+    """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
+    rises = []
+    for gpu in context.gpus:
+        points = [(s.t, s.memory_used_bytes) for s in gpu.samples if s.memory_used_bytes is not None]
+        fit, total = line(points), gpu.last.memory_total_bytes
+        if fit is None or not total:
+            return None
+        steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2
+        rises.append(fit.slope * (points[-1][0] - points[0][0]) / total if steady else 0.0)
+    return max(rises, default=None)
+
+
+def outside_engine(window: EngineWindow, seconds: float) -> tuple[float, float] | None:
+    """Mean seconds of time to first token spent outside the engine, and their share of it; None when not known.
+
+    Time to first token minus queue time minus prefill time. Queue and prefill are reported when requests end, so the
+    means are of slightly other requests; the difference is never taken below 0.
+    """
+    ttft, queue = window.histogram("ttft", seconds), window.histogram("queue", seconds)
+    prefill, prefilled = window.delta("prefill_seconds"), window.delta("prefilled")
+    if ttft is None or queue is None or prefill is None or not prefilled:
+        return None
+    whole = _histogram_mean(ttft)
+    outside = max(0.0, whole - _histogram_mean(queue) - prefill / prefilled)
+    return outside, outside / whole if whole > 0 else 0.0
+
+
+def _histogram_mean(histogram: HistogramSample) -> float:
+    return histogram.sum / histogram.count
+
+
+def _values(points: Sequence[Point], gauge: str) -> list[float]:
+    return [value for point in points if (value := point.gauges.get(gauge)) is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _growth(points: Sequence[Point], counter: str) -> float | None:
+    known = [point.counters[counter] for point in points if counter in point.counters]
+    return known[-1] - known[0] if len(known) > 1 else None
+
+
+def _blocked_ratio(points: Sequence[Point], window: EngineWindow, prompt: float | None) -> float | None:
+    capacity = window.cache.capacity_tokens
+    if capacity is None:
+        return None
+    tests = [test for point in points if (test := blocked(point, capacity, prompt)) is not None]
+    return sum(tests) / len(tests) if tests else None
+
+
+def _long_prompt_tokens(window: EngineWindow, typical: float | None) -> float | None:
+    """The prompt that a token of the traffic belongs to on average: longer than the mean where lengths differ much.
+
+    Waiting requests are served in order, so a long prompt at the head that does not fit holds up short ones that
+    would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles.
+    """
+    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
+    if histogram is None or typical is None or histogram.count == 0:
+        return typical
+    weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
+    middles = [
+        (low + high) / 2 if math.isfinite(high) else 1.5 * low
+        for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
+    ]
+    total = sum(w * m for w, m in zip(weights, middles, strict=True))
+    return max(typical, sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total) if total else typical
+
+
+def _steadiness(running: Sequence[float], highest: float | None) -> float | None:
+    return statistics.median(running) / highest if running and highest else None
+
+
+def _preemption_bursts(points: Sequence[Point]) -> int | None:
+    """In how many five-second spans requests were preempted."""
+    known = [(point.t, point.counters["preemptions"]) for point in points if "preemptions" in point.counters]
+    if len(known) < 2:
+        return None
+    return len({int((points[-1].t - t) // BURST_SECONDS) for (_, a), (t, b) in itertools.pairwise(known) if b > a})
+
+
+def _preempted_ratio(points: Sequence[Point]) -> float | None:
+    preempted, started = _growth(points, "preemptions"), _growth(points, "started")
+    if preempted is None or started is None:
+        return None
+    served = started + next(iter(_values(points, "running")), 0.0)
+    return min(1.0, preempted / served) if served > 0 else float(preempted > 0)
+
+
+def _busy(running: Sequence[float], waiting: Sequence[float], tokens: float | None) -> bool | None:
+    if any(running) or any(waiting) or tokens:
+        return True
+    return False if running and waiting else None
+
+
+def _still_seconds(window: EngineWindow) -> float:
+    newest = window.points[-1]
+    tokens = newest.counters.get("generation_tokens")
+    since = newest.t
+    for point in reversed(window.points):
+        still = point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
+        if not still or point.counters.get("generation_tokens") != tokens:
+            break
+        since = point.t
+    return newest.t - since

@@ -1,0 +1,50 @@
+"""One file per symptom: `NAME`, and `judge(inputs)` that gives its `Evidence`. Adding one is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.symptoms import (
+    admission_blocked,
+    allocation_errors,
+    batch_collapse,
+    cpu_pressed,
+    device_oom,
+    frontend_slow,
+    gpu_compute_low,
+    gpu_memory_high,
+    host_oom,
+    kv_saturated,
+    latency_inflated,
+    memory_rising,
+    preempting,
+    restarting,
+    throughput_plateau,
+)
+from kvpressure.diagnosis.verdict import Evidence
+
+_ALL = (
+    gpu_memory_high,
+    gpu_compute_low,
+    batch_collapse,
+    admission_blocked,
+    kv_saturated,
+    preempting,
+    latency_inflated,
+    throughput_plateau,
+    memory_rising,
+    restarting,
+    host_oom,
+    device_oom,
+    allocation_errors,
+    cpu_pressed,
+    frontend_slow,
+)
+
+NAMES = tuple(module.NAME for module in _ALL)
+
+
+def judge_all(inputs: Inputs) -> Mapping[str, Evidence]:
+    """Every symptom by name, in a fixed order."""
+    return {module.NAME: module.judge(inputs) for module in _ALL}

@@ -1,0 +1,19 @@
+"""GPUs idle although there is demand."""
+
+from __future__ import annotations
+
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.symptoms.judging import shown
+from kvpressure.diagnosis.verdict import Evidence
+
+NAME = "gpu_compute_low"
+
+
+def judge(inputs: Inputs) -> Evidence:
+    """True when utilization is low while requests run or wait; without demand it says nothing and is false."""
+    limit = inputs.thresholds.gpu_compute_low_max_ratio
+    value, busy = inputs.value("engine_gpu_utilization_ratio"), inputs.recent.busy
+    if value is None or busy is None:
+        return Evidence(NAME, None, "not known: GPU utilization", None, limit, "ratio")
+    text = f"GPU utilization: {shown(value, 'ratio')}" + ("" if busy else ", without demand")
+    return Evidence(NAME, busy and value < limit, text, value, limit, "ratio")

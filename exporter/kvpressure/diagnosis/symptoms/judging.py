@@ -1,0 +1,28 @@
+"""Comparisons that most symptoms are made of."""
+
+from __future__ import annotations
+
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.verdict import Evidence
+
+
+def at_least(symptom: str, value: float | None, threshold: float, unit: str, text: str) -> Evidence:
+    """True when `value` reaches `threshold`; unknown without a value. `text` names what `value` is."""
+    if value is None:
+        return Evidence(symptom, None, f"not known: {text}", None, threshold, unit)
+    return Evidence(symptom, value >= threshold, f"{text}: {shown(value, unit)}", value, threshold, unit)
+
+
+def from_elsewhere(symptom: str, inputs: Inputs, text: str, missing: str) -> Evidence:
+    """A symptom that only another source can tell: `text` when it did, `missing` says what would be needed."""
+    state = inputs.extra.get(symptom)
+    return Evidence(symptom, state, missing if state is None else text if state else f"none: {text}")
+
+
+def shown(value: float, unit: str) -> str:
+    """A value for people."""
+    if unit == "ratio":
+        return f"{value:.0%}"
+    if unit == "seconds":
+        return f"{value:.2f} s"
+    return f"{value:.1f}{'x' if unit == 'factor' else ''}"

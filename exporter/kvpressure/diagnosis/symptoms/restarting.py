@@ -1,0 +1,18 @@
+"""The server starts again and again."""
+
+from __future__ import annotations
+
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.symptoms.judging import at_least
+from kvpressure.diagnosis.verdict import Evidence
+
+NAME = "restarting"
+
+
+def judge(inputs: Inputs) -> Evidence:
+    """Judge the server starts seen in ten minutes, or what the pod's state says."""
+    limit = inputs.thresholds.restarting_min_count
+    if NAME in inputs.extra:
+        return Evidence(NAME, inputs.extra[NAME], "the pod's restart count", None, limit, "count")
+    starts = None if inputs.starts is None else float(inputs.starts)
+    return at_least(NAME, starts, limit, "count", "server starts seen in ten minutes")

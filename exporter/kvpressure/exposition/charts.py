@@ -1,0 +1,151 @@
+"""PURE: small SVG line charts of the last quarter of an hour, and bars; markup whose text is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from kvpressure.diagnosis.verdict import Cause
+from kvpressure.exposition.palette import CALM, CAUSES
+from kvpressure.trail import POINTS, STEP_SECONDS, History, Span
+
+HEIGHT = 48.0
+"""Height of a chart in its own units; its width is one per point. The page stretches it to whatever room there is."""
+
+SHORT_POINTS = 60
+"""Points of a chart whose engine has been seen for less than five minutes: a line in a corner says little."""
+
+_TROUBLE = {cause.value: look.fill for cause, look in CAUSES.items() if cause not in CALM and cause != Cause.UNKNOWN}
+_FILLS = {cause.value: look.fill for cause, look in CAUSES.items()}
+
+
+def fitted(past: History) -> History:
+    """The part of the past that charts show: the last five minutes while nothing older is known."""
+    return past.last(SHORT_POINTS) if past.unknown_points() >= POINTS - SHORT_POINTS else past
+
+
+def minutes(past: History) -> int:
+    """How many minutes charts of this past show."""
+    return round(past.points * STEP_SECONDS / 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart: its points oldest first (NaN = not known) and its style, `a` or `b`."""
+
+    label: str
+    values: Sequence[float]
+    style: str = "a"
+
+    @property
+    def known(self) -> list[float]:
+        """The points that are known."""
+        return [value for value in self.values if not math.isnan(value)]
+
+
+def chart(ident: str, description: str, lines: Sequence[Line], top: float, past: History, mark: float | None) -> Markup:
+    """An SVG of `lines` from 0 to `top`, times of trouble shaded in their cause's colour, a dashed line at `mark`.
+
+    `ident` is unique on the page and `description` is what a screen reader says.
+    """
+    return Markup(
+        '<svg viewBox="0 0 {w:g} {h:g}" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
+        '<title id="{id}">{text}</title>{shades}{ticks}{mark}{lines}</svg>'
+    ).format(
+        w=past.points,
+        h=HEIGHT,
+        id=ident,
+        text=description,
+        shades=_bands(past, past.causes, _TROUBLE, "shade"),
+        ticks=_ticks(past),
+        mark=_mark(mark, top, past),
+        lines=Markup("").join(_path(line, top) for line in lines),
+    )
+
+
+def strip(ident: str, description: str, past: History) -> Markup:
+    """A band of the causes that held, each in its colour; gaps where nothing was read."""
+    return Markup(
+        '<svg class="strip" viewBox="0 0 {w:g} 10" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
+        '<title id="{id}">{text}</title>{bands}</svg>'
+    ).format(w=past.points, id=ident, text=description, bands=_bands(past, past.causes, _FILLS, "band"))
+
+
+def bar(ratio: float | None, style: str, description: str) -> Markup:
+    """A horizontal bar filled to `ratio`; empty and hatched by the page's style where it is not known."""
+    known = ratio is not None and not math.isnan(ratio)
+    filled = min(1.0, max(0.0, ratio or 0.0)) * 100 if known else 0.0
+    return Markup(
+        '<svg class="bar {style}{unknown}" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" '
+        'aria-label="{text}"><rect class="fill" width="{filled:.1f}" height="10"/></svg>'
+    ).format(style=style, unknown="" if known else " unknown", text=description, filled=filled)
+
+
+def runs(values: Sequence[float]) -> Iterable[list[tuple[int, float]]]:
+    """The stretches of known points, as (index, value): a line is drawn within one, never across a gap."""
+    run: list[tuple[int, float]] = []
+    for index, value in enumerate(values):
+        if math.isnan(value):
+            if run:
+                yield run
+            run = []
+        else:
+            run.append((index, value))
+    if run:
+        yield run
+
+
+def _path(line: Line, top: float) -> Markup:
+    parts: list[str] = []
+    for run in runs(line.values):
+        points = _corners(run, top)
+        # A lone point is drawn as a dash of its own width: a line of no length shows nothing.
+        parts.append(f"M{points}" + ("h1" if len(run) == 1 else ""))
+    return Markup('<path class="{}" d="{}"/>').format(line.style, "".join(parts))
+
+
+def _corners(run: list[tuple[int, float]], top: float) -> str:
+    """Points of a run without those on a level between two equals, which is most of a calm engine's."""
+    levels = [(x, _y(value, top)) for x, value in run]
+    last = len(levels) - 1
+    return "L".join(
+        f"{x} {y}"
+        for i, (x, y) in enumerate(levels)
+        if i in (0, last) or not (levels[i - 1][1] == y and y == levels[i + 1][1])
+    )
+
+
+def _y(value: float, top: float) -> str:
+    """Vertical place, one unit kept free above and below for the line's width."""
+    share = min(1.0, max(0.0, value / top)) if top > 0 else 0.0
+    return f"{HEIGHT - 1 - share * (HEIGHT - 2):.1f}".removesuffix(".0")
+
+
+def _mark(value: float | None, top: float, past: History) -> Markup:
+    if value is None or not 0 < value <= top:
+        return Markup("")
+    return Markup('<path class="mark" d="M0 {}H{:g}"/>').format(_y(value, top), past.points)
+
+
+def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: str) -> Markup:
+    found = []
+    for span in causes:
+        start = max(0.0, (span.since - past.began) / STEP_SECONDS)
+        end = min(past.points, (span.until - past.began) / STEP_SECONDS + 1)
+        if span.cause in fills and end > start:
+            found.append(
+                Markup('<rect class="{}" x="{:.1f}" width="{:.1f}" height="{:g}" fill="{}"/>').format(
+                    style, start, end - start, HEIGHT, fills[span.cause]
+                )
+            )
+    return Markup("").join(found)
+
+
+def _ticks(past: History) -> Markup:
+    """A line every five minutes, or every minute where less than that is shown."""
+    every = SHORT_POINTS if past.points > SHORT_POINTS else SHORT_POINTS // 5
+    lines = "".join(f"M{x} 0V{HEIGHT:g}" for x in range(every, past.points, every))
+    return Markup('<path class="tick" d="{}"/>').format(lines)

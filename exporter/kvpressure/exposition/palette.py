@@ -1,0 +1,49 @@
+"""Colour, name and meaning of every cause: one place for the page and the dashboards.
+
+The eight colours stay apart (CIE76 distance of 20 or more) for people with protanopia, deuteranopia and tritanopia,
+and each carries its ink with a contrast of 4.5 or more. Colour is never the only carrier: the name stands beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpressure.diagnosis.verdict import Cause, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a cause is shown: `fill` and `ink` are #rrggbb, `label` is its name, `meaning` a sentence for people."""
+
+    fill: str
+    ink: str
+    label: str
+    meaning: str
+
+
+_WHITE, _BLACK = "#ffffff", "#111111"
+
+CAUSES: dict[Cause, Look] = {
+    Cause.IDLE: Look("#6e7781", _WHITE, "idle", "No requests."),
+    Cause.HEALTHY: Look("#2e9e6b", _BLACK, "healthy", "Demand is served."),
+    Cause.KV_CACHE_PRESSURE: Look(
+        "#c8500a", _WHITE, "KV cache pressure", "Waiting requests do not fit the KV cache, so they are not run."
+    ),
+    Cause.COMPUTE_BOUND: Look("#0b5394", _WHITE, "compute bound", "The GPU is the limit, and it is used well."),
+    Cause.CONCURRENCY_BOUND: Look(
+        "#b07cd8", _BLACK, "concurrency bound", "Requests wait for a place in the batch; the KV cache would hold them."
+    ),
+    Cause.HOST_BOUND: Look("#f0b429", _BLACK, "host bound", "The GPU waits for the CPU or the front end."),
+    Cause.STUCK: Look("#5e1736", _WHITE, "stuck", "Requests wait, none runs and no token comes out."),
+    Cause.UNKNOWN: Look("#d5dae0", _BLACK, "unknown", "Too little can be seen to name a cause."),
+}
+
+STAGES: dict[Stage, str] = {
+    Stage.NONE: "",
+    Stage.BUILDING: "building",
+    Stage.COLLAPSED: "collapsed",
+    Stage.FAILING: "failing",
+}
+
+CALM = frozenset({Cause.IDLE, Cause.HEALTHY})
+"""Causes that ask nothing of anybody."""

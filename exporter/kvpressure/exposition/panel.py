@@ -1,0 +1,247 @@
+"""PURE: what the page shows of one engine and of one GPU, as plain rows for the templates."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from markupsafe import Markup
+
+from kvpressure.derive.values import at
+from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence
+from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
+from kvpressure.exposition.palette import CALM, CAUSES, STAGES
+from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
+from kvpressure.trail import History, judged
+
+SHOWN_CHANGES = 8
+DAY_AFTER_SECONDS = 43_200.0
+"""A time further back than this is told with its date."""
+
+
+class Action(Protocol):
+    """One thing to do, as the page shows it; every text may hold names from outside."""
+
+    @property
+    def title(self) -> str:
+        """What to do."""
+
+    @property
+    def why(self) -> str:
+        """Why it helps."""
+
+    @property
+    def cost(self) -> str:
+        """What it costs, "" when nothing."""
+
+    @property
+    def verify(self) -> str:
+        """What must be seen afterwards, within how long."""
+
+    @property
+    def commands(self) -> Sequence[str]:
+        """Shell lines to paste."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A chart of the page: its lines as (row of the trail, caption), their unit, and the symptom whose limit it marks.
+
+    A ratio or score is drawn from 0 to 1, anything else from 0 to the highest point.
+    """
+
+    lines: tuple[tuple[str, str], ...]
+    unit: str = ""
+    symptom: str = ""
+
+
+PLOTS = (
+    Plot((("kv", "KV used"),), "ratio", "kv_saturated"),
+    Plot((("blocked", "admission blocked"),), "ratio", "admission_blocked"),
+    Plot((("running", "running"), ("waiting", "waiting"))),
+    Plot((("batch", "batch p95"),), "sequences", "batch_collapse"),
+    Plot((("tokens", "generated tokens/s"),)),
+    Plot((("latency", "end-to-end p95"),), "seconds"),
+    Plot((("gpu_memory", "GPU memory"), ("gpu_busy", "GPU busy")), "ratio"),
+    Plot((("score", "pressure score"),), "score"),
+)
+
+
+def engine_panel(
+    view: EngineView, now: float, past: History | None, actions: Iterable[Action], runbook: str
+) -> dict[str, object]:
+    """Everything the page says of one engine. `runbook` is the address of the one that fits, "" without."""
+    diagnosis = view.diagnosis
+    cause = cause_of(view)
+    ident = _ident(view.labels)
+    return {
+        "id": ident,
+        "target": view.target,
+        "model_name": view.model_name,
+        "engine": view.engine,
+        "cause": cause.value,
+        "label": CAUSES[cause].label,
+        "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
+        "stage": STAGES[diagnosis.stage] if diagnosis else "",
+        "calm": cause in CALM,
+        "since": _since(diagnosis, now),
+        "facts": _facts(view, now, calm=cause in CALM),
+        "evidence": _evidence(diagnosis),
+        "actions": [_action(action, f"{ident}-{number}") for number, action in enumerate(actions, 1)],
+        "runbook": runbook,
+        **_past(ident, past, diagnosis),
+    }
+
+
+def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
+    """Everything the page says of one GPU: memory against utilization, and their past."""
+    sample = view.sample
+    used, total = sample.memory_used_bytes, sample.memory_total_bytes
+    memory = used / total if used is not None and total else None
+    busy = at(view.derived, "gpu_utilization_ratio")
+    texts = shown(memory, "ratio").text, shown(busy, "ratio").text
+    return {
+        "index": sample.index,
+        "name": sample.name,
+        "uuid": sample.uuid,
+        "memory": f"{texts[0]} of {total / 2**30:,.0f} GiB" if memory is not None and total else NOT_KNOWN,
+        "busy": texts[1],
+        "memory_bar": bar(memory, "a", f"memory {texts[0]}"),
+        "busy_bar": bar(busy, "b", f"utilization {texts[1]}"),
+        "chart": _gpu_chart(view, past) if past else "",
+    }
+
+
+def cause_of(view: EngineView) -> Cause:
+    """The cause; `unknown` for an engine that was not diagnosed."""
+    return view.diagnosis.cause if view.diagnosis else Cause.UNKNOWN
+
+
+def worst_first(views: Iterable[EngineView]) -> list[EngineView]:
+    """Engines with trouble before calm ones, and the higher score first among them; names decide between equals."""
+
+    def badness(view: EngineView) -> tuple[object, ...]:
+        cause, score = cause_of(view), view.diagnosis.score if view.diagnosis else None
+        rank = 2 if cause in CALM else 1 if cause is Cause.UNKNOWN else 0
+        return rank, 0.0 if score is None else -score, view.labels
+
+    return sorted(views, key=badness)
+
+
+def _ident(labels: tuple[str, ...]) -> str:
+    """An id for the document that stays with the engine, whatever its names hold."""
+    whole = "\0".join(labels).encode("utf-8", "surrogatepass")
+    return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
+
+
+def _since(diagnosis: Diagnosis | None, now: float) -> str:
+    if diagnosis is None or diagnosis.since <= 0:
+        return ""
+    return clock(diagnosis.since, day=now - diagnosis.since > DAY_AFTER_SECONDS)
+
+
+def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
+    diagnosis, derived = view.diagnosis, view.derived
+    facts: list[Shown] = []
+    if diagnosis and not calm:
+        since = [Shown(duration(now - diagnosis.since), repr(diagnosis.since), "for")] if diagnosis.since > 0 else []
+        facts = [*since, shown(diagnosis.confidence, "ratio", "confidence")]
+    if diagnosis and (not calm or diagnosis.score):
+        facts.append(shown(diagnosis.score, "score", "score"))
+    return [
+        *facts,
+        shown(at(derived, "requests_running"), "", "running"),
+        shown(at(derived, "requests_waiting"), "", "waiting"),
+        shown(judged(view, "kv"), "ratio", "KV used"),
+        shown(at(derived, "tokens_per_second", "generation"), "", "tokens/s"),
+    ]
+
+
+def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
+    """Rows by verdict: what is true first, the rest behind one line that counts it."""
+    rows = [_symptom(evidence) for evidence in diagnosis.symptoms.values()] if diagnosis else []
+    true, false, unknown = ([row for row in rows if row["verdict"] == wanted] for wanted in _VERDICTS.values())
+    counts = [f"{len(found)} {word}" for found, word in ((false, "false"), (unknown, NOT_KNOWN)) if found]
+    return {"true": true, "rest": [*false, *unknown], "rest_label": "Other symptoms: " + ", ".join(counts)}
+
+
+def _symptom(evidence: Evidence) -> dict[str, object]:
+    return {
+        "symptom": evidence.symptom,
+        "name": evidence.symptom.replace("_", " "),
+        "verdict": _VERDICTS[evidence.state],
+        "value": None if evidence.value is None else shown(evidence.value, evidence.unit),
+        "threshold": None if evidence.threshold is None else shown(evidence.threshold, evidence.unit),
+        "text": evidence.text,
+    }
+
+
+def _action(action: Action, ident: str) -> dict[str, object]:
+    return {
+        "id": ident,
+        "title": action.title,
+        "why": action.why,
+        "cost": action.cost,
+        "verify": action.verify,
+        "commands": "\n".join(action.commands),
+    }
+
+
+def _past(ident: str, past: History | None, diagnosis: Diagnosis | None) -> dict[str, object]:
+    if past is None:
+        return {"charts": [], "strip": "", "changes": [], "minutes": 0}
+    past = fitted(past)
+    changes: list[dict[str, str]] = [
+        {"cause": span.cause, "label": CAUSES[Cause(span.cause)].label, "since": clock(span.since)}
+        for span in past.causes
+    ]
+    told = "; ".join(f"{change['label']} from {change['since']}" for change in changes)
+    charts = [_plot(f"{ident}-c{number}", plot, past, diagnosis) for number, plot in enumerate(PLOTS)]
+    return {
+        "charts": [each for each in charts if each],
+        "strip": strip(f"{ident}-causes", f"Causes over the last {minutes(past)} minutes: {told or NOT_KNOWN}", past),
+        "changes": changes[-SHOWN_CHANGES:],
+        "minutes": minutes(past),
+    }
+
+
+def _plot(ident: str, plot: Plot, past: History, diagnosis: Diagnosis | None) -> dict[str, object] | None:
+    """One chart with its captions; None while nothing of it is known, which would be an empty box."""
+    lines = [Line(label, past.values[row], style) for (row, label), style in zip(plot.lines, "ab", strict=False)]
+    known = [value for line in lines for value in line.known]
+    if not known:
+        return None
+    evidence = diagnosis.symptoms.get(plot.symptom) if diagnosis else None
+    low, high = quantity(min(known), plot.unit), quantity(max(known), plot.unit)
+    now = " · ".join(_latest(line, plot.unit) for line in lines)
+    described = f"{' and '.join(line.label for line in lines)} over the last {minutes(past)} minutes: now {now}, {low} to {high}"
+    top = 1.0 if plot.unit in ("ratio", "score") else max(*known, 1e-9)
+    mark = evidence.threshold if evidence and evidence.unit == plot.unit else None
+    return {
+        "lines": lines,
+        "now": now,
+        "low": f"min {low}",
+        "high": f"max {high}",
+        "svg": chart(ident, described, lines, top, past, mark),
+    }
+
+
+def _latest(line: Line, unit: str) -> str:
+    newest = line.values[-1]
+    return NOT_KNOWN if math.isnan(newest) else quantity(newest, unit)
+
+
+def _gpu_chart(view: GpuView, past: History) -> Markup | str:
+    past = fitted(past)
+    lines = [Line("memory", past.values["memory"], "a"), Line("utilization", past.values["busy"], "b")]
+    if not any(line.known for line in lines):
+        return ""
+    told = ", ".join(f"{line.label} now {_latest(line, 'ratio')}" for line in lines)
+    return chart(_ident(view.labels), f"Over the last {minutes(past)} minutes: {told}", lines, 1.0, past, None)
+
+
+_VERDICTS: Mapping[bool | None, str] = {True: "true", False: "false", None: NOT_KNOWN}

@@ -1,0 +1,94 @@
+"""PURE: numbers, units and times in words for people."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+NOT_KNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A number as people read it, and `raw` as a machine does: the same value that the JSON twin carries."""
+
+    text: str
+    raw: str = ""
+    before: str = ""
+
+
+def shown(value: float | None, unit: str = "", before: str = "") -> Shown:
+    """A value in its unit, `before` being a caption; "not known" for None and NaN."""
+    if value is None or math.isnan(value):
+        return Shown(NOT_KNOWN, "", before)
+    return Shown(quantity(value, unit), repr(float(value)), before)
+
+
+def quantity(value: float, unit: str = "") -> str:
+    """A value in its unit.
+
+    >>> quantity(0.934, "ratio"), quantity(2.25, "factor"), quantity(0.034, "seconds"), quantity(28.1, "sequences")
+    ('93%', '2.2x', '34 ms', '28')
+    """
+    if math.isinf(value):
+        return "-∞" if value < 0 else "∞"
+    if unit == "ratio":
+        # A share that is not all and not nothing must not be rounded to it: 99.6 % blocked is not 100 %.
+        return f"{min(max(value, 0.01), 0.99):.0%}" if 0.0 < value < 1.0 else f"{value:.0%}"
+    if unit == "score":
+        return f"{value:.2f}"
+    if unit == "factor":
+        return f"{value:.1f}x"
+    if unit == "seconds":
+        return seconds(value)
+    if unit == "bytes":
+        return f"{value / 2**30:,.1f} GiB"
+    return count(value) if unit in ("", "sequences") else f"{count(value)} {unit.replace('_', ' ')}"
+
+
+def seconds(value: float) -> str:
+    """A latency.
+
+    >>> seconds(0.034), seconds(1.5), seconds(75.0), seconds(0.0)
+    ('34 ms', '1.5 s', '75 s', '0 s')
+    """
+    if 0 < abs(value) < 1:
+        return f"{value * 1000:.0f} ms" if value >= 0.01 else f"{value * 1000:.2g} ms"
+    return f"{value:.1f} s" if 0 < abs(value) < 10 else f"{value:,.0f} s"
+
+
+def count(value: float) -> str:
+    """A number with as many digits as it needs.
+
+    >>> count(12345.6), count(28.12), count(2.96), count(3.0), count(0.004)
+    ('12,346', '28', '3.0', '3', '0.004')
+    """
+    if value == int(value) or abs(value) >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def duration(total: float) -> str:
+    """A length of time in its two largest units.
+
+    >>> duration(42.0), duration(151.0), duration(7300.0), duration(200000.0)
+    ('42 s', '2 min 31 s', '2 h 1 min', '2 d 7 h')
+    """
+    whole = max(0, int(total))
+    for size, name, below, below_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {name} {whole % size // below} {below_name}"
+    return f"{whole} s"
+
+
+def clock(t: float, *, day: bool = False) -> str:
+    """A unix time as UTC, with the date when `day` is set.
+
+    >>> clock(1767225600.0), clock(1767225600.0, day=True)
+    ('00:00:00 UTC', '2026-01-01 00:00:00 UTC')
+    """
+    try:
+        return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if day else "%H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return NOT_KNOWN
