@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvpressure.derive import Context, derive_engine, derive_gpu
-from kvpressure.derive.baseline import BATCH, Baseline
+from kvpressure.derive.baseline import BATCH, STEP_TOKENS, Baseline
 from kvpressure.derive.batch import BATCH_BOUNDS, interval_batch
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, memory_rise_ratio, recent
 from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView, GpuView
-from kvpressure.samples import EnginePage, EngineSample, GpuReport
+from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport
 from kvpressure.thresholds import Thresholds
 from kvpressure.windows import EngineWindow, GpuWindow, Tally
 
@@ -102,6 +102,11 @@ class Pipeline:
         for sample in report.gpus:
             self._gpus.setdefault(sample.uuid, GpuWindow(self.settings.window_seconds)).add(sample)
 
+    def cache_of(self, view: EngineView) -> CacheConfig | None:
+        """What an engine's page says of its cache; None for an engine that is not there any more."""
+        engine = self._engines.get((view.target, view.model_name, view.engine))
+        return None if engine is None else engine.window.cache
+
     def expire(self, now: float) -> None:
         """Forget what has not been read for a whole window; what is only stale is merely not shown."""
         oldest = now - max(self.settings.window_seconds, self.settings.staleness_seconds)
@@ -168,13 +173,15 @@ class Pipeline:
         inputs = Inputs(
             derived=derived,
             thresholds=self.thresholds,
-            recent=recent(window, self.thresholds),
-            batch_baseline=engine.baseline.values().get(BATCH),
+            recent=recent(window, context),
+            batch_baseline=context.baseline.get(BATCH),
+            step_tokens_baseline=context.baseline.get(STEP_TOKENS),
             memory_rise_ratio=memory_rise_ratio(context),
             starts=self._starts_of(target.name, window.t),
         )
         diagnosis = engine.diagnostician.diagnose(window.t, inputs)
-        engine.baseline.update(window.t, derived, healthy=diagnosis.cause is Cause.HEALTHY)
+        healthy = diagnosis.cause is Cause.HEALTHY
+        engine.baseline.update(window.t, derived, inputs.recent.step_tokens, healthy=healthy)
         if len(window.points) >= 2:
             pair = interval_batch(window.points[-2], window.points[-1], multiprocess=window.multiprocess)
             if pair is not None:

@@ -28,6 +28,7 @@ UNITS: Final[Mapping[str, tuple[float, float]]] = {
 """Units and the range a value of each must lie in, ends included."""
 
 ASCENDING: Final = (
+    ("admission_unblocked_max_ratio", "admission_blocked_min_ratio"),
     ("gpu_memory_high_warn_ratio", "gpu_memory_high_critical_ratio"),
     ("gpu_compute_low_max_ratio", "gpu_compute_high_min_ratio"),
     ("score_memory_ramp_start_ratio", "score_memory_ramp_end_ratio"),
@@ -83,6 +84,8 @@ class Thresholds:
     verdict_min_polls: float = _in("count")
     cause_hold_seconds: float = _in("seconds")
     cause_dwell_seconds: float = _in("seconds")
+    admission_unblocked_max_ratio: float = _in("ratio")
+    step_fuller_min_factor: float = _in("factor")
     waiting_min_ratio: float = _in("ratio")
     stuck_min_seconds: float = _in("seconds")
     at_cap_min_ratio: float = _in("ratio")

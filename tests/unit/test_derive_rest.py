@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.derive import Context, derive_gpu, gpu, latency, throughput, traffic
-from kvpressure.derive.baseline import Baseline, calm
-from kvpressure.derive.traffic import TOKEN_BOUNDS, powers_of_two
+from kvpressure.derive.baseline import Baseline
+from kvpressure.derive.traffic import PROMPT_BOUNDS, powers_of_two
 from kvpressure.derive.values import at
 from kvpressure.samples import GpuSample
 from kvpressure.windows import GpuWindow
@@ -47,34 +47,38 @@ def test_nothing_observed_means_no_latency():
     assert latency.derive(window(60), CONTEXT) == {}
 
 
-def test_the_baseline_learns_while_calm_and_never_from_an_incident():
+def learn(baseline: Baseline, seconds: float, *, healthy: bool, since: float = 0.0, times: int = 200) -> None:
+    derived = {"latency_seconds": {"e2e": {"0.95": seconds}}, "effective_batch_size_quantile": {"0.95": 20.0}}
+    for t in range(times):
+        baseline.update(since + t, derived, 40.0, healthy=healthy)
+
+
+def test_the_baseline_learns_while_healthy_and_never_from_an_incident():
     baseline = Baseline(THRESHOLDS)
-    healthy, incident = window(60, histograms=served(1.0)), window(600, histograms=served(30.0))
-    baseline.update(healthy, calm=True)
+    learn(baseline, 1.0, healthy=True)
+    assert baseline.values() == {"e2e": 1.0, "batch": 20.0, "step_tokens": 40.0}
+    learn(baseline, 1.5, healthy=False, since=200)
+    assert baseline.values()["e2e"] == 1.0
+
+
+def test_latency_that_is_inflated_already_is_not_learned_before_its_incident_is_told():
+    baseline = Baseline(THRESHOLDS)
+    learn(baseline, 1.0, healthy=True)
+    learn(baseline, 30.0, healthy=True, since=200)
+    assert baseline.values()["e2e"] == 1.0
+
+
+def test_the_baseline_follows_a_slow_drift_with_its_half_life():
+    baseline = Baseline(THRESHOLDS)
+    learn(baseline, 1.0, healthy=True, times=5000)
+    learn(baseline, 1.5, healthy=True, since=5000, times=1800)
+    assert baseline.values()["e2e"] == pytest.approx(1.25, abs=0.05)
+
+
+def test_a_baseline_of_less_than_a_minute_is_not_given():
+    baseline = Baseline(THRESHOLDS)
+    learn(baseline, 1.0, healthy=True, times=59)
     assert baseline.values() == {}
-    for t in range(60, 200):
-        healthy.points.append(type(healthy.points[0])(float(t), {}, {}))
-        baseline.update(healthy, calm=True)
-    learned = baseline.values()["e2e"]
-    assert learned == pytest.approx(0.975)
-    baseline.update(incident, calm=False)
-    assert baseline.values()["e2e"] == learned
-
-
-@pytest.mark.parametrize(
-    ("gauges", "preemptions", "blocked", "expected"),
-    [
-        ({"running": 4.0, "waiting": 0.0}, 0.0, 0.0, True),
-        ({"running": 0.0, "waiting": 0.0}, 0.0, 0.0, False),
-        ({"running": 4.0, "waiting": 3.0}, 0.0, 0.0, False),
-        ({"running": 4.0, "waiting": 0.0}, 1.0, 0.0, False),
-        ({"running": 4.0, "waiting": 0.5}, 0.0, 0.2, False),
-        ({"running": 4.0}, 0.0, 0.0, False),
-    ],
-)
-def test_calm_is_demand_without_queue_preemption_or_blocking(gauges, preemptions, blocked, expected):
-    w = window(30, lambda t: gauges, lambda t: {"preemptions": preemptions * t})
-    assert calm(w, blocked) is expected
 
 
 # throughput
@@ -122,11 +126,11 @@ def test_prompts_beyond_the_last_bucket_end_at_the_next_of_the_series():
 def test_powers_of_two_are_a_histogram_of_the_same_observations(steps):
     bounds = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
     counts = tuple(float(sum(steps[: i + 1])) for i in range(13))
-    made = powers_of_two(histogram(bounds, counts, 1.0))
-    assert made.bounds == (*TOKEN_BOUNDS, math.inf)
+    made = powers_of_two(histogram(bounds, counts, 1.0), PROMPT_BOUNDS)
+    assert made.bounds == (*PROMPT_BOUNDS, math.inf)
     assert list(made.counts) == sorted(made.counts)
     assert made.count == counts[-1]
-    assert made.counts[TOKEN_BOUNDS.index(16384.0)] == counts[-1]  # above 10000, where the series would go on
+    assert made.counts[PROMPT_BOUNDS.index(16384.0)] == counts[-1]  # above 10000, where the series would go on
 
 
 def arrivals(per_second):

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
+from kvpressure.derive.batch import BATCH_BOUNDS
+from kvpressure.derive.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
+from kvpressure.diagnosis.symptoms import NAMES
+from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import text
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import BY_KEY, FAMILIES, Scope
 from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.samples import SourceHealth
 from kvpressure.server import accepts_gzip, wants_openmetrics
 from tests.tools import check_golden, need
@@ -58,7 +63,9 @@ def test_openmetrics_names_counters_without_their_suffix_and_ends_in_eof(snapsho
 
 def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
     for view in snapshot.engines:
-        assert {BY_KEY[key].scope for key in view.derived} == {Scope.ENGINE}
+        assert view.diagnosis is not None
+        told = view.derived | diagnosis_families(view.diagnosis)
+        assert {BY_KEY[key].scope for key in told} == {Scope.ENGINE}
     for gpu in snapshot.gpus:
         assert {BY_KEY[key].scope for key in gpu.derived} == {Scope.GPU}
 
@@ -72,17 +79,18 @@ def test_series_stay_within_the_budget_per_engine_and_per_gpu(snapshot):
 
 
 def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
-    per_label = {"quantile": 3, "kind": 4, "gpu_uuid": 8}
-    histograms = {
-        "effective_batch_size": 13,
-        "request_prompt_tokens": 14,
-        "request_max_tokens": 14,
-        "request_output_tokens": 14,
-    }
+    names = {"symptom": len(NAMES), "cause": len(Cause), "gpu_uuid": 8, "quantile": 3}
+    kinds = {"latency_seconds": 4, "latency_inflation_ratio": 4, "tokens_per_second": 2}
+    quantiles = dict.fromkeys(("prompt_tokens", "max_tokens", "output_tokens"), len(SHAPE_QUANTILES))
+    buckets = {"effective_batch_size": BATCH_BOUNDS, "request_prompt_tokens": PROMPT_BOUNDS}
     total = 0
     for family in FAMILIES:
-        if family.scope is Scope.ENGINE:
-            total += histograms.get(family.key) or math.prod(per_label[label] for label in family.labels)
+        if family.type == "histogram":
+            total += len(buckets.get(family.key, OUTPUT_BOUNDS)) + 3  # +Inf, sum, count
+        elif family.scope is Scope.ENGINE:
+            total += quantiles.get(family.key) or math.prod(
+                kinds[family.key] if label == "kind" else names[label] for label in family.labels
+            )
     assert total <= 120
 
 

@@ -10,10 +10,11 @@ from kvpressure.derive.values import Derived, at
 from kvpressure.thresholds import Thresholds
 
 BATCH = "batch"
+STEP_TOKENS = "step_tokens"
 
 
 class Baseline:
-    """Mean of healthy p95s: of each latency kind, in seconds, and of the effective batch size.
+    """Mean of healthy p95s: of each latency kind, in seconds, and of the batch; and of the tokens a step computes.
 
     Aged exponentially, and frozen whenever the engine is not healthy, so that an incident never becomes the norm; a
     latency that is inflated against what is known so far is left out, since its incident may not have been told yet.
@@ -27,11 +28,11 @@ class Baseline:
         self._t: float | None = None
 
     def values(self) -> Mapping[str, float]:
-        """The healthy p95 of what there is enough evidence for, by latency kind and `batch`."""
+        """The healthy p95 of what there is enough evidence for, by latency kind, `batch` and `step_tokens`."""
         enough = self._limits.baseline_min_seconds
         return {name: mean for name, mean in self._mean.items() if self._seen_seconds[name] >= enough}
 
-    def update(self, t: float, derived: Derived, *, healthy: bool) -> None:
+    def update(self, t: float, derived: Derived, step_tokens: float | None, *, healthy: bool) -> None:
         """Let the values derived at `t` count for the time since the last update, if the engine is healthy."""
         elapsed = 0.0 if self._t is None else min(t - self._t, self._limits.baseline_min_seconds)
         self._t = t
@@ -39,12 +40,13 @@ class Baseline:
             for kind in KINDS:
                 self._add(kind, at(derived, "latency_seconds", kind, "0.95"), elapsed)
             self._add(BATCH, at(derived, "effective_batch_size_quantile", "0.95"), elapsed)
+            self._add(STEP_TOKENS, step_tokens, elapsed)
 
     def _add(self, name: str, value: float | None, elapsed: float) -> None:
         if value is None:
             return
         mean = self._mean.get(name, value)
-        if name != BATCH and value >= self._limits.latency_inflated_min_factor * mean > 0:
+        if name in KINDS and value >= self._limits.latency_inflated_min_factor * mean > 0:
             return
         seen = self._seen_seconds.get(name, 0.0) + elapsed
         self._mean[name] = mean + (value - mean) * elapsed / min(

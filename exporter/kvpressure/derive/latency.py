@@ -18,7 +18,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
         values = by_quantile(quantiles(histogram))
         if values is not None:
             latencies[kind] = values
-        now, healthy = p95(histogram), (context.baseline or {}).get(kind)
+        now, healthy = p95(histogram), context.baseline.get(kind)
         if now is not None and healthy:
             inflation[kind] = now / healthy
     return known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})

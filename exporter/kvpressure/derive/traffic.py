@@ -10,16 +10,19 @@ from kvpressure.samples import HistogramSample
 from kvpressure.windows import EngineWindow, Point, quantile
 
 SHAPE_QUANTILES = (0.5, 0.95)
-TOKEN_BOUNDS = tuple(2.0**power for power in range(7, 18))
-"""128 to 131072 tokens: below, a request costs next to no KV cache."""
+PROMPT_BOUNDS = tuple(2.0**power for power in range(9, 17))
+"""512 to 65536 tokens: below, a request costs next to no KV cache."""
+
+OUTPUT_BOUNDS = tuple(4.0**power for power in range(3, 8))
+"""64 to 16384 tokens, every second power of two: series are counted (decision 0012)."""
 
 BURST_BIN_SECONDS = 5.0
 """Arrivals are counted in bins this wide: in one-second bins a calm 1 request/s already looks bursty."""
 
 _SHAPES = {
-    "prompt_tokens": "request_prompt_tokens",
-    "max_tokens": "request_max_tokens",
-    "output_tokens": "request_output_tokens",
+    "prompt_tokens": ("request_prompt_tokens", PROMPT_BOUNDS),
+    "max_tokens": ("request_max_tokens", OUTPUT_BOUNDS),
+    "output_tokens": ("request_output_tokens", OUTPUT_BOUNDS),
 }
 
 
@@ -27,13 +30,13 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """Quantiles over the longer shape window, cumulative power-of-two histograms, burstiness."""
     longest = window.cache.max_model_len
     derived: Derived = known({"arrival_burstiness_ratio": burstiness(window)})
-    for family, signal in _SHAPES.items():
+    for family, (signal, bounds) in _SHAPES.items():
         recent, total = window.shape(signal), window.total(signal)
         if recent is not None:
             values = [value for q in SHAPE_QUANTILES if (value := token_quantile(recent, q, longest)) is not None]
             derived |= known({family: by_quantile(values, SHAPE_QUANTILES)})
         if total is not None:
-            derived[signal] = powers_of_two(total, longest)
+            derived[signal] = powers_of_two(total, bounds, longest)
     return derived
 
 
@@ -56,11 +59,11 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
     return quantile(closed(histogram, longest), q)
 
 
-def powers_of_two(histogram: HistogramSample, longest: int | None = None) -> HistogramSample:
-    """The histogram over `TOKEN_BOUNDS`, by interpolation within its buckets; monotone in time and in bound."""
+def powers_of_two(histogram: HistogramSample, wanted: tuple[float, ...], longest: int | None = None) -> HistogramSample:
+    """The histogram over the `wanted` bounds, by interpolation within its buckets; monotone in time and in bound."""
     ended = closed(histogram, longest)
-    counts = (*(float(math.floor(_count_up_to(ended, bound))) for bound in TOKEN_BOUNDS), histogram.count)
-    return HistogramSample((*TOKEN_BOUNDS, math.inf), counts, histogram.sum)
+    counts = (*(float(math.floor(_count_up_to(ended, bound))) for bound in wanted), histogram.count)
+    return HistogramSample((*wanted, math.inf), counts, histogram.sum)
 
 
 def _count_up_to(histogram: HistogramSample, value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvpressure.samples import HistogramSample
@@ -25,13 +25,13 @@ class Context:
     """What beside the engine's own window a derived value depends on.
 
     `gpus` are the GPUs known to serve this engine and no other, `bytes_per_token` overrides what the page says,
-    `baseline` maps a latency kind to the engine's own healthy p95 in seconds.
+    `baseline` holds what is known of the engine's own healthy state, by the names of `baseline.Baseline`.
     """
 
     thresholds: Thresholds
     gpus: Sequence[GpuWindow] = ()
     bytes_per_token: float | None = None
-    baseline: Mapping[str, float] | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)
 
 
 def known(values: Mapping[str, Value | None]) -> Derived:

@@ -12,8 +12,8 @@ MIN_POLLS = 4
 Symptoms = Mapping[str, Evidence]
 
 
-def candidate(inputs: Inputs, symptoms: Symptoms) -> Cause:
-    """The first cause, in this order, that the evidence supports."""
+def candidate(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
+    """The first cause, in this order, that the evidence supports; `current` is the one that holds now."""
     recent = inputs.recent
     if not _enough(inputs) or recent.busy is None or not recent.awake:
         return Cause.UNKNOWN
@@ -23,7 +23,7 @@ def candidate(inputs: Inputs, symptoms: Symptoms) -> Cause:
         return Cause.IDLE
     if recent.demand is None:
         return Cause.UNKNOWN
-    if kv_limits(inputs, symptoms):
+    if kv_limits(inputs, symptoms) or (current is Cause.KV_CACHE_PRESSURE and _kv_still_limits(inputs)):
         return Cause.KV_CACHE_PRESSURE
     return _without_kv(inputs, symptoms)
 
@@ -37,6 +37,13 @@ def kv_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
     if symptoms["admission_blocked"].state or symptoms["preempting"].state:
         return True
     return bool(symptoms["kv_saturated"].state) and (inputs.recent.blocked_ratio is None or not at_cap(inputs))
+
+
+def _kv_still_limits(inputs: Inputs) -> bool:
+    """A pool that was full empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
+    ratio = inputs.recent.blocked_by_long_ratio
+    stays = ratio is not None and ratio >= inputs.thresholds.admission_unblocked_max_ratio
+    return stays and queued(inputs) and not at_cap(inputs)
 
 
 def queued(inputs: Inputs) -> bool:
@@ -56,27 +63,33 @@ def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
         return Cause.CONCURRENCY_BOUND
     if _compute_limits(inputs, symptoms):
         return Cause.COMPUTE_BOUND
-    pressed = symptoms["cpu_pressed"].state or symptoms["frontend_slow"].state
-    if pressed and not _gpu_busy(inputs):
+    gpu_busy = _gpu_busy(inputs)
+    if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and not gpu_busy):
         return Cause.HOST_BOUND
     return Cause.HEALTHY
 
 
 def _compute_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
-    """A busy GPU that costs something: steps much slower than when healthy, or a queue that no cap explains.
+    """Steps that take much longer because they compute more, or a busy GPU that makes requests wait without a cap.
 
-    Utilization alone says only that some kernel runs; one request can show 100 %.
+    Utilization alone says only that some kernel runs, and one request can show 100 %. So steps must be slower than
+    healthy ones, and either the GPU is busy, or it is not known to be idle and the steps compute more tokens.
     """
-    if not _gpu_busy(inputs) or symptoms["batch_collapse"].state:
+    recent, limits = inputs.recent, inputs.thresholds
+    if symptoms["batch_collapse"].state:
         return False
-    slow = inputs.value("latency_inflation_ratio", "inter_token")
-    slower = slow is not None and slow >= inputs.thresholds.latency_inflated_min_factor
-    return slower or queued(inputs)
+    slower = recent.slowdown is not None and recent.slowdown >= limits.latency_inflated_min_factor
+    now, healthy = recent.step_tokens, inputs.step_tokens_baseline
+    fuller = now is not None and healthy is not None and now >= limits.step_fuller_min_factor * healthy
+    gpu_idle = recent.gpu_utilization is not None and recent.gpu_utilization < limits.gpu_compute_low_max_ratio
+    if slower and fuller and not gpu_idle:
+        return True
+    return bool(_gpu_busy(inputs)) and (slower or queued(inputs))
 
 
-def _gpu_busy(inputs: Inputs) -> bool:
-    value = inputs.value("engine_gpu_utilization_ratio")
-    return value is not None and value >= inputs.thresholds.gpu_compute_high_min_ratio
+def _gpu_busy(inputs: Inputs) -> bool | None:
+    value = inputs.recent.gpu_utilization
+    return None if value is None else value >= inputs.thresholds.gpu_compute_high_min_ratio
 
 
 def _enough(inputs: Inputs) -> bool:

@@ -27,7 +27,7 @@ class Diagnostician:
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
         """The diagnosis at `t` (unix seconds, not decreasing)."""
         symptoms = judge_all(inputs)
-        self._follow(t, candidate(inputs, symptoms), inputs)
+        self._follow(t, candidate(inputs, symptoms, self._cause), inputs)
         return Diagnosis(
             t=t,
             since=self._since,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from kvpressure.derive import Context, Derived
 from kvpressure.derive.kv import blocked, typical_prompt_tokens
+from kvpressure.derive.latency import p95
 from kvpressure.derive.values import at
 from kvpressure.samples import HistogramSample
 from kvpressure.thresholds import Thresholds
@@ -24,6 +25,7 @@ class Recent:
 
     `steadiness` is the median batch over its highest in the window: near 1 at a fixed cap, lower where the pool decides.
     `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's.
+    `slowdown` is inter-token p95 over the healthy one, `step_tokens` how many prompt and output tokens a step computes.
     `still_seconds` is how long requests have waited with nothing running and no token.
     """
 
@@ -44,14 +46,18 @@ class Recent:
     still_seconds: float = 0.0
     outside_seconds: float | None = None
     outside_ratio: float | None = None
+    gpu_utilization: float | None = None
+    slowdown: float | None = None
+    step_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Everything one verdict depends on.
 
-    `batch_baseline` is the engine's own healthy batch p95, `memory_rise_ratio` the share of device memory gained over
-    the window, `starts` how often the server was seen to start in the last ten minutes; None where not known.
+    `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
+    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
+    where not known.
     `extra` holds evidence that other sources bring (pods, logs, host), by symptom name.
     """
 
@@ -59,6 +65,7 @@ class Inputs:
     thresholds: Thresholds
     recent: Recent
     batch_baseline: float | None = None
+    step_tokens_baseline: float | None = None
     memory_rise_ratio: float | None = None
     starts: int | None = None
     extra: Mapping[str, bool] = field(default_factory=dict)
@@ -68,8 +75,9 @@ class Inputs:
         return at(self.derived, *path)
 
 
-def recent(window: EngineWindow, thresholds: Thresholds) -> Recent:
+def recent(window: EngineWindow, context: Context) -> Recent:
     """Count the newest polls."""
+    thresholds = context.thresholds
     points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_polls))
     if not points:
         return Recent(0, 0.0)
@@ -97,6 +105,9 @@ def recent(window: EngineWindow, thresholds: Thresholds) -> Recent:
         still_seconds=_still_seconds(window),
         outside_seconds=outside[0] if outside else None,
         outside_ratio=outside[1] if outside else None,
+        gpu_utilization=_gpu_utilization(context, points[0].t),
+        slowdown=_slowdown(window, context),
+        step_tokens=_step_tokens(points),
     )
 
 
@@ -126,6 +137,29 @@ def outside_engine(window: EngineWindow, seconds: float) -> tuple[float, float] 
     whole = _histogram_mean(ttft)
     outside = max(0.0, whole - _histogram_mean(queue) - prefill / prefilled)
     return outside, outside / whole if whole > 0 else 0.0
+
+
+def _gpu_utilization(context: Context, since: float) -> float | None:
+    """Mean over the engine's GPUs of the driver's samples since `since`; None when one of them has none."""
+    means = []
+    for gpu in context.gpus:
+        values = [value for sample in gpu.samples if sample.t >= since for value in sample.utilization]
+        if not values or not gpu.last.utilization:
+            return None
+        means.append(_mean(values))
+    return _mean(means) if means else None
+
+
+def _slowdown(window: EngineWindow, context: Context) -> float | None:
+    now = p95(window.histogram("inter_token", context.thresholds.verdict_window_seconds))
+    healthy = context.baseline.get("inter_token")
+    return now / healthy if now is not None and healthy else None
+
+
+def _step_tokens(points: Sequence[Point]) -> float | None:
+    steps = _growth(points, "steps")
+    prompt, output = _growth(points, "prompt_tokens"), _growth(points, "generation_tokens")
+    return (prompt + output) / steps if steps and prompt is not None and output is not None else None
 
 
 def _histogram_mean(histogram: HistogramSample) -> float:

@@ -15,7 +15,7 @@ from kvpressure.diagnosis.arithmetic import Step, number, size
 from kvpressure.diagnosis.geometry import Geometry, KvCost
 from kvpressure.diagnosis.plan_case import LONGEST_KNOWN, Case, warnings_for
 from kvpressure.diagnosis.pool import Memory, Pool, TokenPool, pool_from_memory
-from kvpressure.diagnosis.traffic_shape import Traffic, whole_blocks
+from kvpressure.diagnosis.traffic_shape import Traffic
 from kvpressure.thresholds import Thresholds
 
 MOST_SEQUENCES: Final = 1024
@@ -117,7 +117,7 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
     pool = case.pool
     sequences = _sequences(case)
     longest = _longest_request(case)
-    output = min(whole_blocks(case.traffic.output_p95, pool.block_tokens), longest // 2)
+    output = min(math.ceil(case.traffic.output_p95), longest // 2)
     shown = (*steps, *_request_steps(case), _sequences_step(case, sequences), *_limit_steps(case, longest, output))
     return Plan(
         max_num_seqs=sequences,
@@ -137,9 +137,12 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
 
 
 def _sequences(case: Case) -> int:
-    """Requests of p95 length that fit beside the margin; a single one may take the margin too."""
+    """Requests of p95 length that fit beside the margin; a single one may take the margin too.
+
+    Each running request takes a token of every step, so vLLM refuses more of them than `max_num_batched_tokens`.
+    """
     fitting = case.pool.fit(case.tokens, case.usable_share)
-    return min(MOST_SEQUENCES, max(fitting, int(case.fits_alone)))
+    return min(MOST_SEQUENCES, case.batched_tokens, max(fitting, int(case.fits_alone)))
 
 
 def _longest_request(case: Case) -> int:
@@ -172,18 +175,20 @@ def _request_steps(case: Case) -> list[Step]:
 def _sequences_step(case: Case, sequences: int) -> Step:
     room, each = number(case.pool.tokens(case.tokens)), number(case.tokens)
     formula = f"{room} x {case.usable_share:g} / {each}, rounded down"
-    if sequences == MOST_SEQUENCES:
-        formula += f", at most {MOST_SEQUENCES}"
+    if sequences > case.pool.fit(case.tokens, case.usable_share):
+        formula += "; one may take the margin"
+    if sequences == min(MOST_SEQUENCES, case.batched_tokens):
+        formula += f", at most {number(sequences)}"
     return Step("max_num_seqs", formula, sequences, "sequences")
 
 
 def _limit_steps(case: Case, longest: int, output: int) -> list[Step]:
     share = case.thresholds.advice_request_share_max_ratio
-    most = "" if case.limit is None else f", at most the {number(case.limit)} of max_model_len"
-    formula = f"{share:g} of the pool for one request, at least a p95 request{most}"
+    most = "" if case.limit is None else f", at most {number(case.limit)}"
+    formula = f"{share:g} of the pool, at least a p95 request{most}"
     return [
         Step("Longest request", formula, longest, "tokens"),
-        Step("Max output tokens", "p95 of the output, in whole blocks", output, "tokens"),
+        Step("Max output tokens", "p95 of the output", output, "tokens"),
         Step("Max input tokens", f"{number(longest)} - {number(output)}", longest - output, "tokens"),
     ]
 
@@ -191,7 +196,7 @@ def _limit_steps(case: Case, longest: int, output: int) -> list[Step]:
 def _batched_step(case: Case) -> Step:
     low, high = BATCHED_TOKENS
     asked = case.traffic.prompt_p50 or case.traffic.prompt_p95
-    formula = f"power of two from {number(math.ceil(asked))} prompt tokens up, from {low} to {high}"
+    formula = f"power of two from {number(math.ceil(asked))} prompt tokens up, within {number(low)} to {number(high)}"
     if case.batched_tokens != batched_tokens(case.traffic):
         formula = "as given"
     return Step("max_num_batched_tokens", formula, case.batched_tokens, "tokens")

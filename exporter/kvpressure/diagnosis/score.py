@@ -66,7 +66,7 @@ def score(inputs: Inputs) -> float | None:
     """
     recent, limits = inputs.recent, inputs.thresholds
     core = [
-        _known(recent.blocked_ratio, 0.0, 2 * limits.admission_blocked_min_ratio, 0.9),
+        _known(recent.blocked_ratio, 0.0, 1.6 * limits.admission_blocked_min_ratio, 0.9),
         _known(recent.preempted_ratio if recent.preemption_bursts else 0.0, 0.0, 20 * limits.preempting_min_ratio, 0.8),
         _saturation(inputs),
     ]
@@ -81,7 +81,7 @@ def score(inputs: Inputs) -> float | None:
         _known(inflation, 1.0, 2 * limits.latency_inflated_min_factor, 0.6),
         _known(inputs.value("memory_high_compute_low_score"), 0.0, 1.0, 0.6),
     ]
-    return _either(core) * (0.7 + 0.3 * _either(cost))
+    return _either(core) * (0.8 + 0.2 * _either(cost))
 
 
 def confidence(cause: Cause, symptoms: Symptoms) -> float:

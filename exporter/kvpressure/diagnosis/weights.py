@@ -62,9 +62,8 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     """Parameters times bytes; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden, layers = fields.count("hidden_size"), len(kinds)
     moe = _moe_layers(fields, layers)
-    tied = fields.flag("tie_word_embeddings") or fields.text("model_type") in {"gemma2", "gemma3", "gemma3_text"}
     parts = _Parts(
-        embeddings=fields.count("vocab_size") * hidden * (1 if tied else 2),
+        embeddings=_embeddings(fields, hidden, layers),
         attention=layers * _attention(fields, hidden),
         dense=(layers - moe) * _matrices(fields) * hidden * intermediate_size,
         experts=moe * _experts(fields, hidden, intermediate_size) if moe else 0,
@@ -75,6 +74,16 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     kept = parts.embeddings + (parts.attention + parts.dense if name in _EXPERTS_ONLY else 0)
     stored = kept * dtype_bytes + (parts.total - kept) * bits / 8
     return Weights(parts.total, stored, f"{name} {bits:.2f} bits, embeddings {dtype_bytes} B", quantized=True)
+
+
+def _embeddings(fields: Fields, hidden: int, layers: int) -> int:
+    """Input and output embeddings, one matrix where they are tied, and the per-layer ones of Gemma 3n."""
+    family = fields.text("model_type")
+    tied = fields.flag("tie_word_embeddings")
+    copies = 1 if tied or (tied is None and (family == "gpt2" or family.startswith("gemma"))) else 2
+    per_layer = fields.maybe_count("vocab_size_per_layer_input") or 0
+    per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * layers
+    return copies * fields.count("vocab_size") * hidden + per_layer
 
 
 def _attention(fields: Fields, hidden: int) -> int:
@@ -101,7 +110,7 @@ def _moe_layers(fields: Fields, layers: int) -> int:
     dense = fields.get("mlp_only_layers")
     step = fields.maybe_count("decoder_sparse_step") or fields.maybe_count("interleave_moe_layer_step") or 1
     first = fields.maybe_count("first_k_dense_replace") or 0
-    skipped = set(dense) if isinstance(dense, list) else set()
+    skipped = dense if isinstance(dense, list) else []
     return sum((layer + 1) % step == 0 for layer in range(layers) if layer >= first and layer not in skipped)
 
 
