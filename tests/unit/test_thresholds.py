@@ -112,7 +112,7 @@ def test_the_packaged_file_must_name_every_threshold_with_unit_why_and_source() 
 
 
 def test_problems_of_both_files_come_together() -> None:
-    base = packaged_text().replace("value: 0.01", "value: 3")
+    base = packaged_text().replace("value: 0.01", "value: 3", 1)
     found = problems("zebra: 1", base=base)
     assert len(found) == 2
     assert found[0] == "mine.yaml:1: zebra: unknown threshold"

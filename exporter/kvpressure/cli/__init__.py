@@ -13,6 +13,9 @@ COMMANDS = {
     "demo": "demo",
     "replay": "replay",
     "record": "record",
+    "plan": "plan",
+    "triage": "triage",
+    "advise": "advise",
     "check-config": "check_config",
 }
 

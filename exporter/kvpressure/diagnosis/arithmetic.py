@@ -22,7 +22,8 @@ class Step:
     @property
     def result(self) -> str:
         """The value for people."""
-        return size(self.value) if self.unit == "bytes" else f"{number(self.value)} {self.unit}"
+        unit = self.unit.removesuffix("s") if self.value == 1 else self.unit
+        return size(self.value) if self.unit == "bytes" else f"{number(self.value)} {unit}"
 
 
 def size(value: float) -> str:

@@ -95,6 +95,6 @@ def _gpu_busy(inputs: Inputs) -> bool | None:
 def _enough(inputs: Inputs) -> bool:
     """Enough polls for a verdict: the least number, or, where polls are rare, a whole verdict window of a few."""
     recent, limits = inputs.recent, inputs.thresholds
-    if recent.polls >= limits.verdict_min_polls:
+    if recent.polls >= limits.verdict_min_poll_count:
         return True
     return recent.polls >= MIN_POLLS and recent.seconds >= limits.verdict_window_seconds

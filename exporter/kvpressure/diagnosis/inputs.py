@@ -78,7 +78,7 @@ class Inputs:
 def recent(window: EngineWindow, context: Context) -> Recent:
     """Count the newest polls."""
     thresholds = context.thresholds
-    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_polls))
+    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
     if not points:
         return Recent(0, 0.0)
     running, waiting = _values(points, "running"), _values(points, "waiting")

@@ -15,7 +15,7 @@ from kvpressure.diagnosis.arithmetic import Step, number, size
 from kvpressure.diagnosis.geometry import Geometry, KvCost
 from kvpressure.diagnosis.plan_case import LONGEST_KNOWN, Case, warnings_for
 from kvpressure.diagnosis.pool import Memory, Pool, TokenPool, pool_from_memory
-from kvpressure.diagnosis.traffic_shape import Traffic
+from kvpressure.diagnosis.traffic_shape import Traffic, whole_blocks
 from kvpressure.thresholds import Thresholds
 
 MOST_SEQUENCES: Final = 1024
@@ -73,31 +73,46 @@ def plan_model(
     return _plan(case, steps, memory.gpu_memory_utilization, at)
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What an engine that runs says of itself, for one data-parallel rank; None where it does not."""
+
+    pool: TokenPool
+    max_model_len: int | None = None
+    gpu_memory_utilization: float | None = None
+
+
 def plan_running(
-    pool: TokenPool,
+    running: Running,
     traffic: Traffic,
     thresholds: Thresholds,
     *,
-    utilization: float | None,
-    limit: int | None,
+    limit: int | None = None,
+    geometry: Geometry | None = None,
+    cost: KvCost | None = None,
     gpu_memory_bytes: float | None = None,
     max_num_batched_tokens: int | None = None,
 ) -> Plan:
-    """The plan for an engine that says what its pool holds (of one data-parallel rank).
+    """The plan for an engine that says what its pool holds; `limit` replaces its `max_model_len`.
 
-    With its `utilization` and the memory of one GPU the plan also says what another utilization would leave.
+    A model's `cost` makes it right for windowed layers too. With the memory of one GPU the plan also says what
+    another utilization would leave.
     """
-    capacity = number(pool.capacity_tokens)
-    steps = [Step("KV pool in tokens", "as the engine says, without its null block", pool.capacity_tokens, "tokens")]
-    if pool.bytes is not None and pool.bytes_per_token is not None:
-        steps.append(Step("KV pool", f"{capacity} tokens x {size(pool.bytes_per_token)}", pool.bytes, "bytes"))
-    case = Case(pool, traffic, thresholds, max_num_batched_tokens or batched_tokens(traffic), limit)
+    said, utilization = running.pool, running.gpu_memory_utilization
+    pool: Pool = said if cost is None else said.for_model(cost, running.max_model_len)
+    meant = "as the engine says; for models with sliding windows give --config too" if cost is None else "as it says"
+    steps = [Step("Capacity in tokens", meant, said.capacity_tokens, "tokens")]
+    if pool.bytes is not None:
+        each = pool.bytes / said.capacity_tokens
+        formula = f"{number(said.capacity_tokens)} tokens x {size(each)}"
+        steps.append(Step("KV pool", formula, pool.bytes, "bytes"))
+    batched = max_num_batched_tokens or batched_tokens(traffic)
+    case = Case(pool, traffic, thresholds, batched, limit or running.max_model_len, geometry)
 
     def at(target: float) -> Pool | None:
-        if gpu_memory_bytes is None or utilization is None or pool.bytes_per_token is None:
+        if gpu_memory_bytes is None or utilization is None:
             return None
-        lost = (utilization - target) * gpu_memory_bytes / pool.bytes_per_token
-        return TokenPool(max(0, math.floor(pool.capacity_tokens - lost)), pool.block_tokens, pool.bytes_per_token)
+        return pool.without((utilization - target) * gpu_memory_bytes)
 
     return _plan(case, tuple(steps), utilization, at)
 
@@ -118,7 +133,7 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
     sequences = _sequences(case)
     longest = _longest_request(case)
     output = min(math.ceil(case.traffic.output_p95), longest // 2)
-    shown = (*steps, *_request_steps(case), _sequences_step(case, sequences), *_limit_steps(case, longest, output))
+    shown = (*steps, *_request_steps(case), *_sequences_steps(case, sequences), *_limit_steps(case, longest, output))
     return Plan(
         max_num_seqs=sequences,
         max_model_len=longest,
@@ -160,7 +175,8 @@ def _request_steps(case: Case) -> list[Step]:
     """The pool in the same terms as a request, and a request."""
     pool, traffic = case.pool, case.traffic
     prompt, output = math.ceil(traffic.prompt_p95), math.ceil(traffic.output_p95)
-    formula = f"{number(prompt)} prompt + {number(output)} output, in blocks of {pool.block_tokens}"
+    most = "" if case.limit is None or traffic.request_p95 <= case.limit else f" but at most {number(case.limit)}"
+    formula = f"{number(prompt)} prompt + {number(output)} output{most}, in blocks of {pool.block_tokens}"
     steps = [Step("Request at p95", formula, case.tokens, "tokens")]
     each, whole = pool.request_bytes(case.tokens), pool.bytes
     if each is not None and whole is not None:
@@ -172,14 +188,20 @@ def _request_steps(case: Case) -> list[Step]:
     return steps
 
 
-def _sequences_step(case: Case, sequences: int) -> Step:
+def _sequences_steps(case: Case, sequences: int) -> list[Step]:
     room, each = number(case.pool.tokens(case.tokens)), number(case.tokens)
     formula = f"{room} x {case.usable_share:g} / {each}, rounded down"
     if sequences > case.pool.fit(case.tokens, case.usable_share):
         formula += "; one may take the margin"
     if sequences == min(MOST_SEQUENCES, case.batched_tokens):
         formula += f", at most {number(sequences)}"
-    return Step("max_num_seqs", formula, sequences, "sequences")
+    steps = [Step("max_num_seqs", formula, sequences, "sequences")]
+    if case.traffic.request_p50 is not None:
+        typical = whole_blocks(case.traffic.request_p50, case.pool.block_tokens)
+        fitting = case.pool.fit(typical, case.usable_share)
+        formula = f"requests of {number(typical)} tokens, for comparison: vLLM preempts when they grow to p95"
+        steps.append(Step("Would fit at p50", formula, fitting, "sequences"))
+    return steps
 
 
 def _limit_steps(case: Case, longest: int, output: int) -> list[Step]:

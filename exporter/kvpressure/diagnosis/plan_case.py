@@ -31,8 +31,9 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """A p95 request in whole blocks."""
-        return whole_blocks(self.traffic.request_p95, self.pool.block_tokens)
+        """A p95 request in whole blocks; none is longer than the limit."""
+        longest = self.traffic.request_p95 if self.limit is None else min(self.traffic.request_p95, self.limit)
+        return whole_blocks(longest, self.pool.block_tokens)
 
     @property
     def usable_share(self) -> float:
@@ -72,24 +73,31 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
 
 def _traffic_warnings(case: Case, sequences: int) -> Iterator[str]:
     traffic = case.traffic
+    if traffic.held_now is not None and traffic.held_now > traffic.request_p95:
+        yield (
+            f"the requests that run now hold {number(math.floor(traffic.held_now))} tokens each, more than those this "
+            f"plan is made for ({number(traffic.request_p95)} at p95): the traffic has changed; give --prompt-p95 and "
+            "--output-p95, or --seconds to look at the requests that finish from now on"
+        )
     if case.limit is not None and traffic.request_p95 > case.limit:
         yield (
-            f"a p95 request ({number(traffic.request_p95)} tokens) is longer than max_model_len "
-            f"({number(case.limit)}): it is refused or cut"
+            f"prompt and output at p95 together ({number(traffic.request_p95)} tokens) exceed max_model_len: this "
+            f"plan takes {number(case.limit)}; what is longer is refused or cut"
         )
     if traffic.concurrency is not None and sequences and traffic.concurrency > sequences:
         waiting, replicas = traffic.concurrency - sequences, math.ceil(traffic.concurrency / sequences)
         yield (
             f"at the peak of {number(traffic.concurrency)} requests {number(waiting)} wait: {replicas} replicas would "
-            "hold them all; so would shorter requests or an fp8 cache"
+            "hold them all; shorter requests or, where it is not one yet, an fp8 cache need fewer"
         )
 
 
 def _model_warnings(case: Case) -> Iterator[str]:
     geometry, memory = case.geometry, case.memory
-    if geometry is None or memory is None:
+    if geometry is None:
         return
-    yield from _parallel_warnings(geometry, memory.tensor_parallel)
+    if memory is not None:
+        yield from _parallel_warnings(geometry, memory.tensor_parallel)
     if geometry.state_layers:
         yield (
             f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state per request instead of a cache; "
@@ -100,7 +108,7 @@ def _model_warnings(case: Case) -> Iterator[str]:
             "layers with a window are counted with their window, as vLLM does since 0.10.1; older versions, and "
             "--disable-hybrid-kv-cache-manager, keep every token in them"
         )
-    if memory.weights_bytes is None and memory.kv_cache_bytes is None and geometry.weights is not None:
+    if memory is not None and memory.weights_bytes is memory.kv_cache_bytes is None and geometry.weights is not None:
         off = "10 %" if geometry.weights.quantized or geometry.state_layers else "2 %"
         yield (
             f"the weights ({size(geometry.weights.bytes)}) are estimated from the geometry, within about {off}; give "

@@ -74,6 +74,9 @@ class Pool(Protocol):
     def longest(self, share: float, most: int) -> int:
         """Tokens, up to `most`, of the longest request that fits into `share` of the pool."""
 
+    def without(self, lost_bytes: float) -> Pool | None:
+        """The pool with so much less memory on each GPU, None when its bytes are not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenPool:
@@ -103,6 +106,23 @@ class TokenPool:
     def longest(self, share: float, most: int) -> int:
         """Whole blocks."""
         return max(0, min(most, _whole_blocks(self.capacity_tokens * share, self.block_tokens)))
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """So many tokens less as the lost bytes held."""
+        if self.bytes_per_token is None:
+            return None
+        left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
+        return replace(self, capacity_tokens=max(0, left))
+
+    def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
+        """The same pool for a model whose requests are known to cost `cost`.
+
+        vLLM says of models with windows how many tokens requests of `max_model_len` may have together; those hold
+        less per token than shorter ones do, so the size follows from that length (v1/core/kv_cache_utils.py).
+        """
+        if cost.uniform or max_model_len is None:
+            return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
+        return BytePool(self.capacity_tokens / max_model_len * cost.request_bytes(max_model_len), cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +158,10 @@ class BytePool:
     def longest(self, share: float, most: int) -> int:
         """Windows make requests cheaper the longer they are."""
         return self.cost.longest_request(self.size_bytes * share, most)
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """Smaller by those bytes."""
+        return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
 
 
 def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: int) -> float:

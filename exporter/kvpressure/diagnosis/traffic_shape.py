@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Traffic:
     """The shape of requests in tokens, at least 1 each; `burstiness` is peak over mean arrivals.
 
-    `concurrency` is the peak number of requests in flight, running and waiting.
+    `concurrency` is the peak number of requests in flight, running and waiting; `held_now` the mean KV tokens of the
+    requests that an engine runs at this moment.
     """
 
     prompt_p95: float
@@ -19,6 +20,7 @@ class Traffic:
     output_p50: float | None = None
     concurrency: float | None = None
     burstiness: float | None = None
+    held_now: float | None = None
 
     @property
     def request_p95(self) -> int:

@@ -7,7 +7,7 @@ from kvpressure.diagnosis.advice.case import Case
 from kvpressure.diagnosis.advice.model import Action, Limit, number
 from kvpressure.diagnosis.advice.shell import past_failures
 from kvpressure.diagnosis.advice.sizing import pool_change
-from kvpressure.diagnosis.advice.verify import expected, series
+from kvpressure.diagnosis.advice.verify import series
 
 FLAG = "--gpu-memory-utilization"
 
@@ -40,7 +40,7 @@ def _after_oom(case: Case) -> Action:
         f"rest to activations; {reason}.",
         cost=_price(case, target) + " If the server then ends with No available memory for the cache blocks, the "
         "weights need more: go back up in steps of 0.05.",
-        checks=("For 30 minutes under traffic:", _memory_below(case)),
+        checks=_no_more_ooms(case),
         flags={FLAG: number(target)},
     )
 
@@ -80,7 +80,7 @@ def _raise(case: Case, target: float) -> Action:
         why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. The device is at {used:.0%}, so the "
         f"pool can gain {gained}.",
         cost="Less room for activations: go back if the server ends with CUDA (HIP) out of memory.",
-        checks=("For 30 minutes under traffic:", _memory_below(case)),
+        checks=_no_more_ooms(case),
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
         flags={FLAG: number(target)},
     )
@@ -103,10 +103,8 @@ def _loss(case: Case, target: float) -> str:
     )
 
 
-def _memory_below(case: Case) -> str:
-    critical = case.thresholds.gpu_memory_high_critical_ratio
-    oom = series("symptom", case.place, symptom="device_oom")
-    return f"{oom} == 0 and {expected(case, 'engine_gpu_memory_used_ratio', '<', critical)}"
+def _no_more_ooms(case: Case) -> tuple[str, ...]:
+    return ("For 30 minutes under traffic:", f"{series('symptom', case.place, symptom='device_oom')} == 0")
 
 
 def _shown(limit: Limit | None) -> str:

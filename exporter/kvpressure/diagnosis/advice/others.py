@@ -121,7 +121,8 @@ def stuck(case: Case) -> list[Action | None]:
             key="save_evidence",
             title="First save what tells why: it is gone after the restart",
             why="Requests wait, none runs and no token comes out: the engine hangs. Its stacks say where.",
-            cost="A minute. Reading the stacks does not change the process.",
+            cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
+            "be reached, use an image that has it.",
             checks=("stacks.txt, engine.log and page.prom are not empty.",),
             commands=save_evidence(case.place),
         ),

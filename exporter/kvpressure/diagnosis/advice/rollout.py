@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvpressure.diagnosis.advice.case import Case
 from kvpressure.diagnosis.advice.model import Action
-from kvpressure.diagnosis.advice.shell import apply_flags, more_host_memory, restart
+from kvpressure.diagnosis.advice.shell import apply_flags, last_words, more_host_memory, restart
 from kvpressure.diagnosis.advice.verify import rolled_out, series
 
 
@@ -19,11 +19,11 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
         key="apply",
         title="Apply: save, patch, roll out, watch",
         new=" ".join(f"{name}={value}" for name, value in flags.items()),
-        why="One rollout for all flags; the token caps need none.",
+        why="One rollout for all flags: each restart costs minutes.",
         cost="Every replica loads the model again. Without a spare GPU the new pod stays Pending until the old one is "
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
         checks=rolled_out(flags),
-        commands=apply_flags(case.place, flags),
+        commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
         flags=flags,
     )
 
@@ -35,8 +35,8 @@ def controlled_restart(case: Case) -> Action | None:
     return Action(
         key="restart",
         title="Controlled restart of what crashes",
-        why="It keeps dying under the same load. Save its last words, then replace one server at a time, after the new "
-        "limits are in force: a restart alone brings the same requests back.",
+        why="Only if it still crashes with the new limits: replace one server at a time. A restart alone, without "
+        "them, brings the same requests and the same crash back.",
         cost="The requests running on it are lost; those of the other replicas are not.",
         checks=(
             "Within 10 minutes:",

@@ -74,23 +74,26 @@ def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
     )
 
 
+def last_words(place: Place) -> Lines:
+    """Keep what a crashed server said: a rollout deletes its log."""
+    return _by_place(
+        place,
+        (f"{_kubectl(place)} logs {_pod(place)}{_container(place)} --previous --tail=2000 > previous.log",),
+        (f"journalctl -u {quoted(place.unit, 'UNIT')} -n 2000 > previous.log",),
+    )
+
+
 def restart(place: Place) -> Lines:
-    """Keep what the crashed server said, then replace one server in good order."""
-    kube, pod = _kubectl(place), _pod(place)
-    unit = quoted(place.unit, "UNIT")
+    """Replace the servers in good order."""
+    kube, workload, unit = _kubectl(place), _workload(place), quoted(place.unit, "UNIT")
     return _by_place(
         place,
         (
             f"{kube} get pods -o wide",
-            f"{kube} logs {pod}{_container(place)} --previous --tail=2000 > previous.log",
-            f"{kube} delete {pod} --grace-period=120",
-            f"{kube} rollout status {_workload(place)} --timeout=15m",
+            f"{kube} rollout restart {workload}",
+            f"{kube} rollout status {workload} --timeout=15m",
         ),
-        (
-            f"journalctl -u {unit} -n 2000 > previous.log",
-            f"sudo systemctl restart {unit}",
-            f"journalctl -u {unit} -f",
-        ),
+        (f"sudo systemctl restart {unit}", f"journalctl -u {unit} -f"),
     )
 
 
@@ -204,7 +207,7 @@ def _kubectl(place: Place) -> str:
 
 
 def _workload(place: Place) -> str:
-    return f"{place.kind}/{quoted(place.workload, 'DEPLOYMENT')}"
+    return f"{quoted(place.kind, '')}/{quoted(place.workload, 'DEPLOYMENT')}"
 
 
 def _pod(place: Place) -> str:

@@ -31,25 +31,35 @@ def _escaped(value: str) -> str:
 def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
     """One comparison that must hold, with what is seen now."""
     now = at(case.derived, name, *path)
-    seen = "" if now is None else f"   (now {number(now)})"
-    return f"{series(name, case.place, **labels)} {sign} {number(bound)}{seen}"
+    seen = "" if now is None else f"  # now {number(now)}"
+    return f"{series(name, case.place, **labels)} {sign} {plain(bound)}{seen}"
 
 
-def recovered(case: Case) -> Lines:
-    """KV pressure is over."""
+def plain(value: float) -> str:
+    """A number as PromQL takes it.
+
+    >>> plain(8160.0), plain(0.5), plain(2.1875)
+    ('8160', '0.5', '2.19')
+    """
+    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
+
+
+def recovered(case: Case, sequences: int | None = None) -> Lines:
+    """KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that."""
     t = case.thresholds
     batch = at(case.derived, "effective_batch_size_quantile", "0.95")
     tokens = at(case.derived, "tokens_per_second", "generation")
     lines = [
-        "Within 2 minutes of traffic on the restarted server, and then for 5 minutes on end:",
+        "Within 2 minutes of traffic on the restarted server, and then for 5 minutes on end, each gives a result:",
         f"{series('bottleneck', case.place, cause='kv_cache_pressure')} == 0",
         expected(case, "admission_blocked_ratio", "<", t.admission_blocked_min_ratio),
         expected(case, "preempted_request_ratio", "<", t.preempting_min_ratio),
     ]
     if batch is not None:
         path = ("0.95",)
-        lines.append(expected(case, "effective_batch_size_quantile", ">=", batch, path, quantile="0.95"))
-    if tokens is not None:
+        bound = batch if sequences is None else min(batch, 0.9 * sequences)
+        lines.append(expected(case, "effective_batch_size_quantile", ">=", bound, path, quantile="0.95"))
+    if tokens is not None and case.symptom("batch_collapse"):
         lines.append(expected(case, "tokens_per_second", ">=", tokens, ("generation",), kind="generation"))
     return (*lines, "If one of them is not so: take the same steps once more from the values now in force.")
 

@@ -15,6 +15,6 @@ def judge(inputs: Inputs) -> Evidence:
     limit, ratio = limits.preempting_min_ratio, recent.preempted_ratio
     if ratio is None or recent.preemption_bursts is None:
         return Evidence(NAME, None, "not known: preemptions", None, limit, "ratio")
-    sustained = recent.preemption_bursts >= limits.preempting_min_bursts
+    sustained = recent.preemption_bursts >= limits.preempting_min_burst_count
     text = f"preemptions per request served: {shown(ratio, 'ratio')}"
     return Evidence(NAME, sustained and ratio >= limit, text, ratio, limit, "ratio")

@@ -1,0 +1,140 @@
+"""`python -m bench.detection`: judges every episode, evaluates the rules, prints the tables, writes results.json.
+
+Ends with 1 when a bar is missed. `--quick` takes a few episodes of each kind, `--write-docs` writes docs/detection.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from bench.detection import prometheus
+from bench.detection.docs import document
+from bench.detection.episodes import Spec, specs
+from bench.detection.judge import Outcome, outcome
+from bench.detection.rules import OURS, RuleScore, evaluate, samples
+from bench.detection.score import Score, Stretch
+from bench.detection.table import (
+    CAUSES,
+    by_variant,
+    cases_table,
+    confusion_table,
+    merged,
+    rules_table,
+    variants_table,
+)
+from bench.detection.variants import AS_IS, VARIANTS
+
+RESULTS: Final = Path(__file__).parent / "results.json"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
+WORKERS: Final = 2
+EACH: Final = 3
+ALERT_SECONDS: Final = 120.0
+DELAY_SECONDS: Final = 20.0
+RIGHT_RATIO: Final = 0.99
+WRONG_SHOWN: Final = 100
+
+
+def main() -> int:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few episodes of each kind")
+    parser.add_argument("--wrong", action="store_true", help="list wrong stretches")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/detection.md")
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    options = parser.parse_args()
+    began = time.monotonic()
+    chosen = specs(quick=options.quick)
+    outcomes = judged(chosen, options.workers)
+    rules = compared(outcomes)
+    scores = by_variant(outcomes)
+    tables = [
+        variants_table(scores),
+        confusion_table(scores[AS_IS], "As is, in seconds"),
+        confusion_table(merged(scores.values()), "All variants, in seconds"),
+        cases_table(outcomes),
+        *([rules_table(rules)] if rules else []),
+    ]
+    for table in tables:
+        print(table.text())
+    if options.wrong:
+        _print_wrong(outcomes)
+    rows = result_rows(scores, rules)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.write_docs:
+        DOCUMENT.write_text(document(tables, outcomes))
+    for row in rows:
+        if row["pass"] is False:
+            print(f"MISSED {row['name']}: {row['value']:.4g} {row['unit']}, the bar is {row['bar']}")
+    print(f"{len(outcomes)} episodes in {time.monotonic() - began:.0f} s")
+    return int(any(row["pass"] is False for row in rows))
+
+
+def judged(chosen: Sequence[Spec], workers: int = WORKERS) -> list[Outcome]:
+    """Every episode's outcome, in order, made by that many processes."""
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(partial(outcome, each=EACH), chosen, chunksize=2))
+
+
+def compared(outcomes: Sequence[Outcome]) -> list[RuleScore]:
+    """The rules on the same series; none where Prometheus is not installed."""
+    if not prometheus.installed():
+        print("prometheus is not installed (Debian package prometheus): the rules people use today are left out\n")
+        return []
+    with prometheus.serving(samples(outcomes)) as server:
+        return evaluate(server, outcomes)
+
+
+def result_rows(scores: Mapping[str, Score], rules: Sequence[RuleScore]) -> list[dict[str, Any]]:
+    """Name, value, unit, bar and whether it is met, for results.json."""
+    rows = []
+    for name in (variant for variant in VARIANTS if variant in scores):
+        score = scores[name]
+        rows += [
+            _row(f"{name}: {cause} right", score.accuracy(cause), "ratio", RIGHT_RATIO, least=True) for cause in CAUSES
+        ]
+        rows.append(_row(f"{name}: KV episodes missed", len(score.pressures) - score.found(), "episodes", 0))
+        rows.append(_row(f"{name}: false KV episodes", len(score.false_claims), "episodes", 0))
+        rows.append(_row(f"{name}: delay, median", score.delay_quantile(0.5), "seconds", DELAY_SECONDS))
+        rows.append(_row(f"{name}: delay, p95", score.delay_quantile(0.95), "seconds", None))
+    for rule in rules:
+        bar = ALERT_SECONDS if rule.rule is OURS else None
+        rows.append(_row(f"{rule.rule.name}: delay, median", rule.delay, "seconds", bar))
+        for what, value in (("precision", rule.precision), ("recall", rule.recall)):
+            rows.append(_row(f"{rule.rule.name}: {what}", value, "ratio", None))
+        rows.append(_row(f"{rule.rule.name}: episodes found", rule.found, f"of {rule.episodes}", None))
+        rows.append(_row(f"{rule.rule.name}: false episodes", rule.false_episodes, "episodes", None))
+    return [row for row in rows if row["value"] is not None]
+
+
+def _row(name: str, value: float | None, unit: str, bar: float | None, *, least: bool = False) -> dict[str, Any]:
+    met = None if bar is None or value is None else (value >= bar if least else value <= bar)
+    shown = None if bar is None else f"{'>=' if least else '<='} {bar:g}"
+    return {"name": name, "value": value, "unit": unit, "bar": shown, "pass": met}
+
+
+def _print_wrong(outcomes: Sequence[Outcome]) -> None:
+    print(f"The {WRONG_SHOWN} longest wrong stretches")
+    found = ((stretch.seconds, name, variant, stretch) for name, variant, stretch in wrong_stretches(outcomes))
+    for seconds, name, variant, stretch in sorted(found, key=lambda row: (-row[0], row[1:3]))[:WRONG_SHOWN]:
+        print(f"{name} [{variant}] at {stretch.begin:.0f} s, {seconds} s: {stretch.truth} called {stretch.verdict}")
+
+
+def wrong_stretches(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str, Stretch]]:
+    """Episode, variant and stretch of every wrong verdict, those of made-up KV pressure too."""
+    for one in outcomes:
+        for variant, score in one.scores.items():
+            for stretch in (*score.wrong, *score.false_claims):
+                yield one.name, variant, stretch
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""A real Prometheus on a TSDB made of samples of the past: `promtool` writes the blocks, range queries read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+STEP_SECONDS: Final = 15.0
+START: Final = 1_700_000_000.0
+"""All episodes begin here: their own labels tell them apart."""
+START_UP_SECONDS: Final = 60.0
+LOOKBACK: Final = "20s"
+"""A series that is no longer scraped is gone with the next scrape, as staleness markers make it in life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one series, `t` seconds after START."""
+
+    name: str
+    labels: Mapping[str, str]
+    t: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running Prometheus."""
+
+    url: str
+
+    def true_times(self, expr: str, seconds: float) -> dict[tuple[str, str], list[float]]:
+        """By (episode, engine): the evaluation times after START at which `expr` gives a result."""
+        query = {"query": expr, "start": START, "end": START + seconds, "step": STEP_SECONDS}
+        request = urllib.request.Request(f"{self.url}/api/v1/query_range", urllib.parse.urlencode(query).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return {
+            (series["metric"]["episode"], series["metric"]["engine"]): [float(t) - START for t, _ in series["values"]]
+            for series in found
+        }
+
+
+def installed() -> bool:
+    """Whether Debian's `prometheus` package, with promtool, is there."""
+    return bool(shutil.which("prometheus") and shutil.which("promtool"))
+
+
+def openmetrics(samples: Iterable[Sample]) -> Iterator[str]:
+    """Lines of an OpenMetrics file; samples of one name come together."""
+    by_name: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_name.setdefault(sample.name, []).append(sample)
+    for name, rows in by_name.items():
+        for row in rows:
+            labels = ",".join(f"{key}={json.dumps(value)}" for key, value in row.labels.items())
+            yield f"{name}{{{labels}}} {row.value!r} {START + row.t:.3f}\n"
+    yield "# EOF\n"
+
+
+@contextmanager
+def serving(samples: Iterable[Sample]) -> Iterator[Server]:
+    """A Prometheus that holds the samples. RuntimeError with its last words when it does not come up."""
+    with tempfile.TemporaryDirectory(prefix="detection-") as folder:
+        base = Path(folder)
+        data, lines, config, log = base / "data", base / "samples.om", base / "prometheus.yml", base / "log"
+        with lines.open("w") as file:
+            file.writelines(openmetrics(samples))
+        config.write_text("global: {scrape_interval: 15s}\n")
+        _run(["promtool", "tsdb", "create-blocks-from", "openmetrics", "-q", str(lines), str(data)])
+        port = _free_port()
+        command: Sequence[str] = (
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={data}",
+            "--storage.tsdb.retention.time=100y",
+            f"--query.lookback-delta={LOOKBACK}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=error",
+        )
+        with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+            try:
+                server = Server(f"http://127.0.0.1:{port}")
+                _wait(server.url, process, log)
+                yield server
+            finally:
+                process.terminate()
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + START_UP_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError(f"prometheus did not become ready: {log.read_text()[-500:]}")

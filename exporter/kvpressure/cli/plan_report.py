@@ -1,0 +1,96 @@
+"""A plan in words: the flags first, then what they come from."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from kvpressure.diagnosis.arithmetic import Step, number
+from kvpressure.diagnosis.plan import MemoryTarget, Plan
+
+WIDTH = 110
+
+
+def flags(plan: Plan, kv_cache_dtype: str, tensor_parallel: int, *, estimated: bool) -> dict[str, str]:
+    """The flags of `vllm serve`, none when nothing fits. An engine that runs keeps the memory it has."""
+    if not plan.max_num_seqs:
+        return {}
+    given = {
+        "--max-num-seqs": str(plan.max_num_seqs),
+        "--max-model-len": str(plan.max_model_len),
+        "--max-num-batched-tokens": str(plan.max_num_batched_tokens),
+    }
+    if estimated:
+        given["--gpu-memory-utilization"] = f"{plan.gpu_memory_utilization:g}"
+        given |= {} if tensor_parallel == 1 else {"--tensor-parallel-size": str(tensor_parallel)}
+        given |= {} if kv_cache_dtype == "auto" else {"--kv-cache-dtype": kv_cache_dtype}
+    return given
+
+
+def report(title: str, named: Mapping[str, str], plan: Plan) -> str:
+    """The whole answer as plain text."""
+    return "\n".join(line.rstrip() for line in _lines(title, named, plan)) + "\n"
+
+
+def _lines(title: str, named: Mapping[str, str], plan: Plan) -> Iterator[str]:
+    yield title
+    yield ""
+    if named:
+        yield "Flags of vllm serve"
+        yield "  " + " ".join(f"{name} {value}" for name, value in named.items())
+        yield ""
+        yield "Limits at the gateway"
+        prompt, output = number(plan.max_input_tokens), number(plan.max_output_tokens)
+        yield f"  prompt at most {prompt} tokens, max_tokens at most {output}"
+    else:
+        yield "No flags: with this traffic not even one request fits"
+    for warning in plan.warnings:
+        yield ""
+        yield from _wrapped(warning, "warning: ")
+    yield ""
+    yield "Arithmetic"
+    yield from _table(plan.steps)
+    yield ""
+    yield "Trade-offs"
+    yield from _trade_offs(plan)
+
+
+def _table(steps: tuple[Step, ...]) -> Iterator[str]:
+    """Label, result, formula: the result stands where the eye looks for it."""
+    labels, results = max(len(step.label) for step in steps), max(len(step.result) for step in steps)
+    for step in steps:
+        yield f"  {step.label:<{labels}}  {step.result:>{results}}  = {step.formula}"
+
+
+def _trade_offs(plan: Plan) -> Iterator[str]:
+    yield from _wrapped(
+        "fewer sequences or shorter requests wait longer at the door but are not preempted; more than this fit only "
+        "while requests stay below p95.",
+        "  max_num_seqs: ",
+    )
+    yield from _wrapped(
+        "more of them bring the first token sooner and take memory from the pool; fewer keep the time between tokens "
+        "even. vLLM's own default is 2,048, and 8,192 on GPUs of 70 GiB and more (not the A100).",
+        "  max_num_batched_tokens: ",
+    )
+    yield from _wrapped(_memory_words(plan.memory_target), "  gpu_memory_utilization: ")
+
+
+def _memory_words(target: MemoryTarget | None) -> str:
+    against = "lowering it shrinks the pool: it helps against a device OOM and makes KV cache pressure worse."
+    if target is None:
+        return f"it is at or below the target against a device OOM already; {against}"
+    words = f"{against} After a device OOM go to {target.utilization:g} ({target.why})"
+    if target.pool_tokens is None or target.max_num_seqs is None:
+        return f"{words}; what is left of the pool then shows in vLLM's log (GPU KV cache size). Plan again with that."
+    if not target.max_num_seqs:
+        return f"{words}; not even one p95 request would fit then."
+    return (
+        f"{words} together with --max-num-seqs {target.max_num_seqs}: the pool then holds "
+        f"{number(target.pool_tokens)} tokens."
+    )
+
+
+def _wrapped(text: str, lead: str) -> list[str]:
+    indent = " " * (len(lead) - len(lead.lstrip()) + 2)
+    return textwrap.wrap(lead + text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
