@@ -52,12 +52,11 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of one target: its engines' views and cache configurations, and how the source is doing."""
+    """What was seen of one target: its engines with their cache configurations, and how the source is doing."""
 
     target: Target
     health: SourceHealth | None = None
-    views: list[EngineView] = field(default_factory=list)
-    caches: dict[str, CacheConfig] = field(default_factory=dict)
+    engines: list[tuple[EngineView, CacheConfig]] = field(default_factory=list)
 
 
 class Sampler:
@@ -102,15 +101,16 @@ class Sampler:
         """Every target, in the order given."""
         views = self._pipeline.engine_views(self.clock.wall())
         health = {one.target: one for one in self._fleet.health()}
-        found = []
-        for target in self.targets:
-            own = [view for view in views if view.target == target.name]
-            caches = {view.engine: self._caches.get(_key(view), CacheConfig()) for view in own}
-            found.append(Seen(target, health.get(target.name), own, caches))
-        return found
+        return [
+            Seen(target, health.get(target.name), [(v, self._cache(v)) for v in views if v.target == target.name])
+            for target in self.targets
+        ]
+
+    def _cache(self, view: EngineView) -> CacheConfig:
+        return self._caches.get((view.target, view.model_name, view.engine), CacheConfig())
 
     def gpus(self) -> tuple[GpuView, ...]:
-        """This machine's GPUs."""
+        """The GPUs of this machine."""
         return self._pipeline.gpu_views(self.clock.wall())
 
     def gpu_health(self) -> list[SourceHealth]:
@@ -126,7 +126,3 @@ class Sampler:
 
     def _on_gpus(self, source: str, report: GpuReport) -> None:
         self._pipeline.on_gpus(source, report)
-
-
-def _key(view: EngineView) -> tuple[str, str, str]:
-    return view.target, view.model_name, view.engine

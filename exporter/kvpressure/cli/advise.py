@@ -1,0 +1,79 @@
+"""`kvpressure advise`: what to do about a diagnosed engine, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvpressure.cli.engine_options import Told, access_options, context_options
+from kvpressure.cli.findings import CANNOT_TELL, Finding, advice_json, exit_code
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.cli.report import advice_report, console, show
+from kvpressure.cli.triage import Triage, prepare, sample
+from kvpressure.exposition.snapshot import EngineView
+from kvpressure.runtimes.reader import PageReader
+from kvpressure.samples import CacheConfig
+from kvpressure.sources.traces import TraceError, TraceLine, stem
+from kvpressure.thresholds import load_thresholds
+
+
+@click.command(epilog="Exit codes: 0 nothing to do, 1 a bottleneck was named, 2 cannot tell.")
+@click.argument("url", required=False)
+@click.option(
+    "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Diagnose the end of a recording."
+)
+@click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@access_options
+@context_options
+def command(url: str | None, trace: Path | None, as_json: bool, **options: Any) -> None:
+    """Print the actions against what limits the engine at URL, or at the end of a recording, in order.
+
+    Values are computed from what the engine shows; tell under "In force now" what it does not. The commands name the
+    place given with --namespace, --deployment, --pod, --container or --unit, and placeholders where none was.
+    """
+    if (url is None) == (trace is None):
+        raise click.UsageError("give either the URL of an engine or --trace FILE")
+    if trace is not None:
+        found = of_trace(trace, Told.of(options))
+    else:
+        triage = prepare((url or "",), options, seconds=options["duration"], as_json=as_json, gpus=False)
+        try:
+            found = asyncio.run(_of_engine(triage))
+        except KeyboardInterrupt:
+            sys.exit(CANNOT_TELL)
+    if as_json:
+        click.echo(json.dumps(advice_json(found), indent=1))
+    else:
+        show(console(), advice_report(found))
+    sys.exit(exit_code(found))
+
+
+async def _of_engine(triage: Triage) -> list[Finding]:
+    async with triage.sampler:
+        await sample(triage.sampler, triage.seconds)
+        return triage.findings()
+
+
+def of_trace(path: Path, told: Told) -> list[Finding]:
+    """The findings at the end of a recording; lines that cannot be used are named on standard error."""
+    thresholds = load_thresholds()
+    newest: tuple[TraceLine, list[EngineView]] | None = None
+    try:
+        for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
+            if isinstance(item, TraceError):
+                click.echo(item, err=True)
+            else:
+                newest = item
+    except TraceError as error:
+        return [Finding(stem(path), problem=str(error))]
+    if newest is None:
+        return [Finding(stem(path), problem=f"{path} has no page that could be read")]
+    line, views = newest
+    caches = {(e.model_name, e.engine): e.cache for e in PageReader().read(line.page, line.t).engines}
+    return [told.finding(v, caches.get((v.model_name, v.engine)) or CacheConfig(), thresholds) for v in views]

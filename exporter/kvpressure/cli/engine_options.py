@@ -1,0 +1,100 @@
+"""Options that `triage` and `advise` share, and the advice for what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kvpressure.cli.findings import Finding
+from kvpressure.cli.sampling import Access, Seen
+from kvpressure.diagnosis.advice import Limits, Place, advise, known_limits
+from kvpressure.exposition.snapshot import EngineView
+from kvpressure.samples import CacheConfig
+from kvpressure.thresholds import Thresholds
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+_ACCESS = (
+    click.option("--bearer-token-file", type=_FILE, help="File that holds a bearer token for the engines."),
+    click.option("--ca-file", type=_FILE, help="CA certificates to trust instead of the system's."),
+    click.option("--insecure", is_flag=True, help="Accept any server certificate."),
+)
+
+_LIMITS = {
+    "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
+    "max_num_batched_tokens": ("--max-num-batched-tokens", click.IntRange(1), "Tokens of one step."),
+    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "If the page does not say."),
+    "max_input_tokens": ("--max-input-tokens", click.IntRange(1), "Longest prompt that the gateway lets through."),
+    "max_output_tokens": ("--max-output-tokens", click.IntRange(1), "Largest max_tokens that the gateway allows."),
+}
+
+_PLACE = (
+    click.option("--namespace", default="", help="Kubernetes namespace of the engine, for the commands."),
+    click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
+    click.option("--pod", default="", help="Its pod."),
+    click.option("--container", default="", help="Its container."),
+    click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
+)
+
+
+def access_options(function: F) -> F:
+    """How to reach an engine."""
+    for option in reversed(_ACCESS):
+        function = option(function)
+    return function
+
+
+def context_options(function: F) -> F:
+    """What cannot be seen from outside: limits and place."""
+    for option in reversed(_PLACE):
+        function = option(function)
+    for name, (flag, kind, text) in reversed(_LIMITS.items()):
+        function = click.option(flag, name, type=kind, default=None, help=f"In force now: {text}")(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was said on the command line of limits and place."""
+
+    limits: dict[str, float] = field(default_factory=dict)
+    place: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Told:
+        """Sort what `context_options` gave."""
+        limits = {name: float(options[name]) for name in _LIMITS if options.get(name) is not None}
+        kind, slash, workload = str(options.get("deployment") or "").partition("/")
+        place = {name: options[name] for name in ("namespace", "pod", "container", "unit") if options.get(name)}
+        if kind:
+            place |= {"kind": kind, "workload": workload} if slash else {"workload": kind}
+        return cls(limits, place)
+
+    def finding(self, view: EngineView, cache: CacheConfig, thresholds: Thresholds, url: str = "") -> Finding:
+        """The finding on one engine, with its advice."""
+        if view.diagnosis is None:
+            return Finding(view.target, problem="the page was read, but nothing could be judged yet")
+        limits = known_limits(view.diagnosis, view.derived, cache, self.limits)
+        place = Place(url=url, model_name=view.model_name, **self.place)  # type: ignore[arg-type]
+        actions = advise(view.diagnosis, view.derived, limits, place, thresholds)
+        return Finding(view.target, view, limits=limits, actions=actions)
+
+    def findings(self, seen: Seen, thresholds: Thresholds) -> list[Finding]:
+        """The findings on one sampled target: its engines, or why none was seen."""
+        problem = "" if seen.health is None or seen.health.up else seen.health.error
+        if not seen.engines:
+            nothing = "the page answers, but shows no engine yet: has it served a request?"
+            return [Finding(seen.target.name, problem=problem or nothing, limits=Limits())]
+        found = [self.finding(view, cache, thresholds, seen.target.url) for view, cache in seen.engines]
+        return [Finding(one.target, one.view, problem or one.problem, one.limits, one.actions) for one in found]
+
+
+def access_of(options: dict[str, Any]) -> Access:
+    """What `access_options` gave."""
+    return Access(options["bearer_token_file"], options["ca_file"], options["insecure"])

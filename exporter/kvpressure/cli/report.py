@@ -1,0 +1,256 @@
+"""Prints findings for people: colours and tables on a terminal, plain text elsewhere; `plan` prints the same way.
+
+Command lines are never wrapped, so that they can be pasted. Text from pages and pods loses its control characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from kvpressure.cli.findings import Finding, advised, worst_first
+from kvpressure.derive.values import at
+from kvpressure.diagnosis.advice import Action
+from kvpressure.diagnosis.advice.shell import PLACEHOLDERS
+from kvpressure.diagnosis.verdict import Diagnosis, Evidence
+from kvpressure.exposition.palette import CALM, CAUSES, STAGES
+from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
+from kvpressure.samples import SourceHealth
+
+WIDTH = 100
+"""Columns of a report; narrower terminals get narrower ones."""
+
+_NAME_WIDTH = 6
+
+_VERDICTS = {True: ("YES", "bold red"), False: ("no", "green"), None: ("?", "dim")}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console of at most `WIDTH` columns; NO_COLOR and pipes are respected."""
+    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
+    return made
+
+
+def clean(text: str) -> str:
+    """`text` without what could move a terminal's cursor or hide something."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+class Line:
+    """One line that is never wrapped or cut, whatever the width: a command to paste."""
+
+    def __init__(self, text: str, style: str) -> None:
+        self._text, self._style = "     " + clean(text), style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The whole line as one segment."""
+        yield Segment(self._text, console.get_style(self._style, default=Style.null()))
+        yield Segment.line()
+
+
+def show(out: Console, report: RenderableType) -> None:
+    """Print a report; its commands may be longer than the console is wide."""
+    if out.is_terminal:
+        out.print(report, crop=False)
+        return
+    with out.capture() as captured:
+        out.print(report, crop=False)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def triage_report(findings: Sequence[Finding], now: float, *, commands: bool = True) -> Group:
+    """Verdict and evidence of every engine, worst first, with the advice for the worst of each target.
+
+    Without `commands` it is an overview: what could not be judged, commands and checks are left out.
+    """
+    parts: list[RenderableType] = []
+    shown = advised(findings)
+    for finding in worst_first(findings):
+        parts += _verdict(finding, now, whole=commands)
+        if finding in shown:
+            parts += advice(finding.actions, commands=commands)
+        parts.append(Text(""))
+    if commands and len(findings) > 1:
+        parts += [Text("In short", style="bold"), *(Text(verdict_line(one, now)) for one in worst_first(findings))]
+    return Group(*parts)
+
+
+def advice_report(findings: Sequence[Finding]) -> Group:
+    """The actions only, under one line per engine that they are for."""
+    parts: list[RenderableType] = []
+    for finding in advised(findings):
+        stage = f", {STAGES[finding.diagnosis.stage]}" if finding.diagnosis else ""
+        parts += [_heading(finding), Text(f"{CAUSES[finding.cause].label}{stage.removesuffix(', ')}\n")]
+        parts += _problem(finding)
+        parts += advice(finding.actions) if finding.actions else [Text("Nothing to do.\n")]
+    return Group(*parts)
+
+
+def verdict_line(finding: Finding, now: float) -> str:
+    """One engine in one line, for logs."""
+    if (diagnosis := finding.diagnosis) is None:
+        return f"{clean(finding.target)}: {CAUSES[finding.cause].label}: {clean(finding.problem)}"
+    return f"{_name(finding)}: {_sentence(diagnosis, now)}"
+
+
+def advice(actions: Iterable[Action], *, commands: bool = True) -> list[RenderableType]:
+    """Numbered actions, without their commands and checks where only an overview is wanted."""
+    numbered = list(actions)
+    if not numbered:
+        return []
+    parts: list[RenderableType] = [Text("What to do, in this order\n", style="bold")]
+    for action in numbered:
+        parts += _action(action) if commands else [_short(action)]
+    return parts + (_placeholders(numbered) if commands else [])
+
+
+def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
+    """The GPUs of this machine, and why they cannot be read."""
+    table = _table("GPU", "name", "memory", "busy")
+    for gpu in gpus:
+        used, total = at(gpu.derived, "gpu_memory_used_bytes"), at(gpu.derived, "gpu_memory_total_bytes")
+        memory = NOT_KNOWN if used is None or not total else f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
+        busy = at(gpu.derived, "gpu_utilization_ratio")
+        name = clean(gpu.sample.name or gpu.sample.vendor)
+        table.add_row(clean(gpu.sample.index), name, memory, NOT_KNOWN if busy is None else quantity(busy, "ratio"))
+    errors = [Text(f"{clean(one.source)}: {clean(one.error)}\n", style="dim") for one in health if not one.up]
+    return Group(*([table] if gpus else []), *errors)
+
+
+def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [_heading(finding)]
+    view, diagnosis = finding.view, finding.diagnosis
+    if diagnosis is not None and view is not None:
+        style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
+        parts.append(Text(_sentence(diagnosis, now), style=style))
+        parts.append(Text(f"{CAUSES[diagnosis.cause].meaning} {_numbers(view)}\n"))
+        parts += _evidence(diagnosis, whole=whole)
+    return parts + _problem(finding)
+
+
+def _heading(finding: Finding) -> Text:
+    return Text(_name(finding), style="bold underline")
+
+
+def _problem(finding: Finding) -> list[RenderableType]:
+    if not finding.problem:
+        return []
+    said = "cannot tell: " if finding.view is None else "newest poll failed: "
+    return [Text(f"{said}{clean(finding.problem)}", style="yellow")]
+
+
+def _name(finding: Finding) -> str:
+    if (view := finding.view) is None:
+        return clean(finding.target)
+    return clean(f"{finding.target}  {view.model_name}" + (f"  engine {view.engine}" if view.engine else ""))
+
+
+def _sentence(diagnosis: Diagnosis, now: float) -> str:
+    stage = f", {STAGES[diagnosis.stage]}" if STAGES[diagnosis.stage] else ""
+    score = "" if diagnosis.score is None else f", pressure score {diagnosis.score:.2f}"
+    since = f" for {duration(now - diagnosis.since)}" if diagnosis.since > 0 else ""
+    label = CAUSES[diagnosis.cause].label.upper()
+    return f"{label}{stage}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
+
+
+_NUMBERS = (
+    ("running", "sequences", ("requests_running",)),
+    ("waiting", "sequences", ("requests_waiting",)),
+    ("batch p95", "sequences", ("effective_batch_size_quantile", "0.95")),
+    ("KV cache", "ratio", ("kv_cache_usage_ratio",)),
+    ("tokens/s", "", ("tokens_per_second", "generation")),
+)
+
+
+def _numbers(view: EngineView) -> str:
+    found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
+    shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
+    return f"Now: {', '.join(shown)}." if shown else ""
+
+
+def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
+    judged = [evidence for evidence in diagnosis.symptoms.values() if evidence.state is not None]
+    missing = [evidence for evidence in diagnosis.symptoms.values() if evidence.state is None]
+    table = _table("symptom", "value", "threshold", "verdict", "evidence")
+    for evidence in sorted(judged, key=lambda one: not one.state):
+        word, style = _VERDICTS[evidence.state]
+        value, threshold = (_value(number, evidence) for number in (evidence.value, evidence.threshold))
+        table.add_row(clean(evidence.symptom), value, threshold, Text(word, style=style), clean(evidence.text))
+    parts: list[RenderableType] = [table, Text("")] if judged else []
+    if missing and whole:
+        parts.append(Text(f"Not judged, and what is missing: {_reasons(missing)}.\n", style="dim"))
+    return parts
+
+
+def _reasons(missing: Sequence[Evidence]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for evidence in missing:
+        reason = clean(evidence.text).removeprefix("not known: ").removeprefix("no ")
+        by_reason.setdefault(reason, []).append(evidence.symptom)
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+
+
+def _value(number: float | None, evidence: Evidence) -> str:
+    return "" if number is None else quantity(number, "" if evidence.unit == "count" else evidence.unit)
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in names:
+        table.add_column(name, overflow="fold", justify="right" if name in ("value", "threshold") else "left")
+    return table
+
+
+def _short(action: Action) -> Text:
+    before = f"{action.current} -> " if action.current else ""
+    change = f": {before}{action.new}" if action.new else ""
+    return Text(clean(f"{action.order}. {action.title}{change}"))
+
+
+def _action(action: Action) -> list[RenderableType]:
+    rows = Table.grid(padding=(0, 1))
+    rows.add_column(style="dim", no_wrap=True, width=_NAME_WIDTH)
+    rows.add_column(overflow="fold")
+    for name, text in (("now", action.current), ("new", action.new), ("why", action.why), ("cost", action.cost)):
+        if text:
+            rows.add_row(name, Text(clean(text), style="bold green" if name == "new" else ""))
+    if action.commands:
+        rows.add_row("run", "")
+    lines: list[RenderableType] = [Line(line, "dim" if line.startswith("#") else "cyan") for line in action.commands]
+    title = Text(f"{action.order}. {clean(action.title)}", style="bold")
+    return [title, Padding(rows, (0, 0, 0, 3)), *lines, *_checks(action.checks), Text("")]
+
+
+def _checks(checks: Sequence[str]) -> list[RenderableType]:
+    """Sentences are wrapped, queries are not."""
+    parts: list[RenderableType] = []
+    for index, check in enumerate(checks):
+        if check.startswith("kvpressure_"):
+            parts.append(Line(check, "cyan"))
+            continue
+        rows = Table.grid(padding=(0, 1))
+        rows.add_column(style="dim", no_wrap=True, width=_NAME_WIDTH)
+        rows.add_column(overflow="fold")
+        rows.add_row("" if index else "verify", clean(check))
+        parts.append(Padding(rows, (0, 0, 0, 3)))
+    return parts
+
+
+def _placeholders(actions: Sequence[Action]) -> list[RenderableType]:
+    """What to fill in, once for all commands."""
+    used = [name for name in PLACEHOLDERS if any(name in action.placeholders for action in actions)]
+    if not used:
+        return []
+    rows = Table.grid(padding=(0, 2))
+    for name in used:
+        rows.add_row(Text(name, style="cyan"), PLACEHOLDERS[name])
+    return [Text("Fill in", style="bold"), Padding(rows, (0, 0, 1, 3))]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import KVPRESSURE, PATIENCE_SECONDS, eventually, free_port, running
+from tests.e2e.test_run import gpu_environment
+from tests.faults.servers import FaultServer, Replay, read_trace
+from tests.tools import FIXTURES
+
+pytestmark = pytest.mark.e2e
+
+TRACES = FIXTURES / "traces"
+SECONDS = "12"
+REFUSED = "refused the connection; is the server running and the port right?"
+
+
+def serving(trace: str) -> FaultServer:
+    """A server that answers one page of a recording per request."""
+    return FaultServer(Replay(read_trace(TRACES / f"{trace}.jsonl.xz")))
+
+
+async def kvpressure(*arguments: str | Path, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Run a command to its end: exit code, standard output, standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *KVPRESSURE,
+        *map(str, arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def watched(url: str, log: Path) -> tuple[int, str]:
+    """Watch until there is a verdict, then interrupt; gives the exit code and what was printed."""
+
+    async def verdict() -> bool:
+        return "CONCURRENCY BOUND" in process.output()
+
+    async with running([*KVPRESSURE, "triage", url, "--watch", "--duration", "10"], log) as process:
+        await eventually(verdict, process)
+        return await process.end(signal.SIGINT), process.output()
+
+
+async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp_path):
+    refused = f"http://127.0.0.1:{free_port()}"
+    told = ("--namespace", "prod", "--deployment", "llama", "--max-num-seqs", "32")
+    async with (
+        serving("long-context-collapse") as pressed,
+        serving("idle") as idle,
+        serving("idle") as calm,
+        serving("sequence-cap-queue") as capped,
+    ):
+        pressure, quiet, mixed, dead, dead_advice, watch = await asyncio.gather(
+            kvpressure("triage", pressed.url, "--gpus", "--duration", SECONDS, *told, env=gpu_environment(tmp_path)),
+            kvpressure("triage", idle.url, "--duration", SECONDS),
+            kvpressure("triage", calm.url, refused, "--duration", SECONDS, "--json"),
+            kvpressure("triage", refused),
+            kvpressure("advise", refused, "--json"),
+            watched(capped.url, tmp_path / "watch.log"),
+        )
+    assert pressure[0] == 1, pressure
+    for words in (
+        "KV CACHE PRESSURE, collapsed",
+        "admission_blocked",
+        "NVIDIA H100",
+        "gpu_compute_low",
+        "Leave gpu-memory-utilization",
+        "kubectl -n prod patch deploy/llama --type=json",
+    ):
+        assert words in pressure[1]
+    assert "\x1b" not in pressure[1] + pressure[2]
+    assert (quiet[0], "IDLE" in quiet[1]) == (0, True), quiet
+
+    assert mixed[0] == 2
+    healthy, unreachable = json.loads(mixed[1])["engines"]
+    assert (healthy["cause"], healthy["symptoms"]["admission_blocked"]["state"]) == ("idle", False)
+    assert (unreachable["cause"], REFUSED in unreachable["problem"]) == ("unknown", True)
+
+    assert (dead[0], dead_advice[0]) == (2, 2)
+    assert REFUSED in " ".join(dead[1].split())
+    assert REFUSED in json.loads(dead_advice[1])["engines"][0]["problem"]
+
+    assert (watch[0], "Traceback" in watch[1]) == (1, False), watch
+
+
+async def test_advise_tells_what_to_do_at_the_end_of_a_recording():
+    preempting, capped, calm = await asyncio.gather(
+        kvpressure("advise", "--trace", TRACES / "preemption-thrash.jsonl.xz", "--max-num-seqs", "32", "--json"),
+        kvpressure("advise", "--trace", TRACES / "sequence-cap-queue.jsonl.xz", "--unit", "vllm.service"),
+        kvpressure("advise", "--trace", TRACES / "light-load.jsonl.xz"),
+    )
+    assert (preempting[0], capped[0], calm[0]) == (1, 1, 0)
+    (engine,) = json.loads(preempting[1])["engines"]
+    cut = next(action for action in engine["actions"] if action["key"] == "max_num_seqs")
+    # 10 run at most; half of them stay.
+    assert (engine["cause"], cut["flags"]) == ("kv_cache_pressure", {"--max-num-seqs": "5"})
+    assert "Raise max_num_seqs" in capped[1]
+    assert "sudo systemctl restart vllm.service" in capped[1]
+    assert "kubectl" not in capped[1]
+    assert "Nothing to do." in calm[1]
+
+
+async def test_what_cannot_be_a_url_or_lacks_one_is_refused_with_exit_code_2():
+    wrong, none = await asyncio.gather(kvpressure("triage", "ftp://x"), kvpressure("advise"))
+    assert (wrong[0], none[0]) == (2, 2)
+    assert "must start with http:// or https://" in wrong[2]
+    assert "URL of an engine or --trace FILE" in none[2]
