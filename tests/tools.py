@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def need(program: str, package: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return path
+
+
+def rounded(text: str) -> str:
+    """Sample values to ten digits: Python 3.12 adds floats more exactly than 3.11."""
+    return re.sub(r" (-?\d+\.\d{9,}(?:e[+-]\d+)?)$", lambda m: f" {float(m[1]):.10g}", text, flags=re.MULTILINE)
 
 
 def check_golden(name: str, text: str) -> None:

@@ -46,7 +46,12 @@ GpuFactory = Callable[[Settings, OnReport], Iterable[GpuReader]]
 def real_gpus(settings: Settings, on_report: OnReport) -> Iterable[GpuReader]:
     """The vendor libraries of this machine."""
     gpu = settings.gpu
-    options = GpuSettings(interval_seconds=gpu.interval_seconds, gpm=gpu.gpm, detach_seconds=gpu.detach_seconds)
+    options = GpuSettings(
+        interval_seconds=gpu.interval_seconds,
+        gpm=gpu.gpm,
+        detach_seconds=gpu.detach_seconds,
+        scenario=str(gpu.simulated_file or ""),
+    )
     vendors = [name for name, row in BACKENDS.items() if row.auto] if "auto" in gpu.vendors else gpu.vendors
     return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
 
@@ -78,7 +83,6 @@ class EngineFleet:
         settings: Settings,
         clock: Clock,
         on_page: Callable[[Target, EnginePage], None],
-        before: Totals | None = None,
     ) -> None:
         poll = settings.poll
         self._options = PollOptions(
@@ -91,7 +95,8 @@ class EngineFleet:
         self._clock = clock
         self._on_page = on_page
         self._running: dict[str, _Running] = {}
-        self._gone = before or Totals()
+        self._gone = Totals()
+        self._before: dict[str, SourceHealth] = {}
 
     async def apply(self, changes: Changes) -> None:
         """End the tasks of targets that went or changed, start those of new or changed ones."""
@@ -106,14 +111,23 @@ class EngineFleet:
         await self._end(list(self._running))
 
     async def _end(self, names: list[str]) -> None:
-        ended = [self._running.pop(name) for name in names if name in self._running]
-        await cancel(running.task for running in ended)
-        for running in ended:
+        ended = {name: self._running.pop(name) for name in names if name in self._running}
+        await cancel(running.task for running in ended.values())
+        for name, running in ended.items():
             self._gone = self._gone.plus(running.source)
+            self._before[name] = running.source.health()
+
+    def inherit(self, fleet: EngineFleet) -> None:
+        """Go on counting where a stopped fleet ended, and tell its targets' health until they were polled anew."""
+        self._gone, self._before = fleet._gone, fleet._before
 
     def health(self) -> list[SourceHealth]:
-        """How every target is doing."""
-        return [running.source.health() for running in self._running.values()]
+        """How every target is doing; one that was only just restarted is as it was before."""
+        found = {name: running.source.health() for name, running in self._running.items()}
+        self._before = {
+            name: health for name, health in self._before.items() if found.get(name, health).reason == "pending"
+        }
+        return [self._before.get(name, health) for name, health in found.items()]
 
     def totals(self) -> Totals:
         """Counts over all targets, present and past."""

@@ -40,14 +40,20 @@ class Listener:
 
     async def follow(self) -> None:
         """Take in changes of certificates and users until cancelled; a bad change keeps what is in force."""
+        told: list[str] = []
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             try:
                 refresh = await asyncio.to_thread(self._guard.refresh)
             except ConfigError as error:
-                for problem in error.problems:
-                    log.error("new web configuration refused, the old one stays in force", problem=str(problem))
+                problems = [str(problem) for problem in error.problems]
+                if problems != told:
+                    for problem in problems:
+                        log.error("new web configuration refused, the old one stays in force", problem=problem)
+                told = problems
                 continue
+            if refresh is not Refresh.UNCHANGED:
+                told = []
             if refresh is Refresh.LISTENER:
                 await self._rebind()
             if refresh is not Refresh.UNCHANGED:

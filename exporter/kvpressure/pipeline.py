@@ -5,6 +5,7 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport
 from kvpressure.thresholds import Thresholds
-from kvpressure.windows import EngineWindow, GpuWindow, Tally
+from kvpressure.windows import EngineWindow, GpuWindow, Tally, stepped_back
 
 ALL_GPUS = "all"
 MAX_RESTARTS = 16
@@ -58,6 +59,7 @@ class PipelineSettings:
     shape_window_seconds: float = 600.0
     staleness_seconds: float = 10.0
     max_engines: int = 512
+    max_label_length: int = 128
 
 
 @dataclass(slots=True)
@@ -82,17 +84,21 @@ class Pipeline:
         self._restarts: dict[str, deque[float]] = {}
         self._gpus: dict[str, GpuWindow] = {}
 
+    def set_thresholds(self, thresholds: Thresholds) -> None:
+        """Judge by other thresholds from now on; what is known of healthy states stays."""
+        self.thresholds = thresholds
+        for engine in self._engines.values():
+            engine.baseline.limits = thresholds
+
     def on_page(self, target: TargetIdentity, page: EnginePage) -> list[EngineView]:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._restarted(target.name, page.started)
         views = []
         for sample in page.engines:
-            engine = self._engine(target.name, sample)
-            if engine is None:
-                continue
-            engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess)
-            engine.view = self._view(target, sample, engine)
-            views.append(engine.view)
+            engine = self._engine(target.name, sample, page.t)
+            if engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess):
+                engine.view = self._view(target, sample, engine)
+                views.append(engine.view)
         return views
 
     def on_gpus(self, source: str, report: GpuReport) -> None:
@@ -124,7 +130,7 @@ class Pipeline:
     def engine_views(self, now: float) -> tuple[EngineView, ...]:
         """Views of the engines whose newest page is not stale."""
         views = (engine.view for engine in self._engines.values() if engine.view is not None)
-        return tuple(view for view in views if now - view.t <= self.settings.staleness_seconds)
+        return tuple(view for view in views if abs(now - view.t) <= self.settings.staleness_seconds)
 
     def gpu_views(self, now: float) -> tuple[GpuView, ...]:
         """Views of the GPUs whose newest reading is not stale."""
@@ -132,7 +138,7 @@ class Pipeline:
 
     def _fresh_gpus(self, now: float) -> list[GpuWindow]:
         bound = self.settings.staleness_seconds
-        return [gpu for gpu in self._gpus.values() if now - gpu.last.t <= bound]
+        return [gpu for gpu in self._gpus.values() if abs(now - gpu.last.t) <= bound]
 
     def _restarted(self, target: str, started: float | None) -> bool:
         if started is None:
@@ -150,16 +156,28 @@ class Pipeline:
         seen = self._restarts.get(target)
         return None if seen is None else sum(now - t <= RESTART_SECONDS for t in seen)
 
-    def _engine(self, target: str, sample: EngineSample) -> _Engine | None:
+    def _engine(self, target: str, sample: EngineSample, t: float) -> _Engine:
         key = (target, sample.model_name, sample.engine)
         engine = self._engines.get(key)
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
-                self.caps_reached["engines"] += 1
-                return None
-            window = EngineWindow(self.settings.window_seconds, self.settings.shape_window_seconds)
-            engine = self._engines[key] = _Engine(window, Baseline(self.thresholds))
+                self._make_room(target)
+            engine = self._engines[key] = _Engine(self._window(), Baseline(self.thresholds))
+        elif stepped_back(engine.window.t, t):
+            engine.window, engine.diagnostician = self._window(), Diagnostician()
         return engine
+
+    def _window(self) -> EngineWindow:
+        return EngineWindow(self.settings.window_seconds, self.settings.shape_window_seconds)
+
+    def _make_room(self, target: str) -> None:
+        """Drop the longest unread engine of the target that has most: one target must not starve the others."""
+        self.caps_reached["engines"] += 1
+        counts = Counter(name for name, _, _ in self._engines)
+        counts[target] += 1
+        greedy = max(counts, key=counts.__getitem__)
+        mine = [(engine.window.t, key) for key, engine in self._engines.items() if key[0] == greedy]
+        del self._engines[min(mine)[1]]
 
     def _view(self, target: TargetIdentity, sample: EngineSample, engine: _Engine) -> EngineView:
         window = engine.window
@@ -187,8 +205,19 @@ class Pipeline:
             if pair is not None:
                 engine.batches.observe(*pair)
         derived["effective_batch_size"] = engine.batches.histogram()
-        identity = (target.name, target.namespace, target.pod, sample.model_name, sample.engine)
-        return EngineView(*identity, t=window.t, derived=derived, diagnosis=diagnosis)
+        name, namespace, pod, model_name, number = (
+            cut(label, self.settings.max_label_length)
+            for label in (target.name, target.namespace, target.pod, sample.model_name, sample.engine)
+        )
+        return EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis)
+
+
+def cut(label: str, length: int) -> str:
+    """An over-long label value ends in a hash of the whole, so that two that start alike stay two series."""
+    if len(label) <= length:
+        return label
+    digest = hashlib.blake2s(label.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{label[: length - 9]}~{digest}"
 
 
 def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:

@@ -22,6 +22,15 @@ MAX_HISTOGRAM_POINTS = 32
 SHAPE_POINTS = 24
 
 
+CLOCK_STEP_SECONDS = 5.0
+"""A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
+
+
+def stepped_back(before: float, t: float) -> bool:
+    """Whether the wall clock was set back between two readings."""
+    return t < before - CLOCK_STEP_SECONDS
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One poll: gauges as read, counters made monotonic."""
@@ -109,10 +118,10 @@ class EngineWindow:
         """Time of the newest point; -inf before the first."""
         return self.points[-1].t if self.points else -math.inf
 
-    def add(self, t: float, sample: EngineSample, *, restarted: bool = False, multiprocess: bool = False) -> None:
-        """Take one poll in. A poll that is not newer than the last one is dropped (clocks step back)."""
+    def add(self, t: float, sample: EngineSample, *, restarted: bool = False, multiprocess: bool = False) -> bool:
+        """Take one poll in; False for a poll that is not newer than the last one, which is dropped."""
         if t <= self.t:
-            return
+            return False
         if restarted:
             self._monotonic.restart()
         self.multiprocess = multiprocess
@@ -123,12 +132,13 @@ class EngineWindow:
             self._keep_older(self.points.popleft())
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
+        return True
 
     def _keep_older(self, point: Point) -> None:
         """Thin what leaves the window out to a few points of the longer one."""
         if not self._older or point.t - self._older[-1].t >= self.shape_seconds / SHAPE_POINTS:
             self._older.append(point)
-        while self._older[0].t < self.t - self.shape_seconds:
+        while self._older and self._older[0].t < self.t - self.shape_seconds:
             self._older.popleft()
 
     def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
@@ -252,7 +262,9 @@ class GpuWindow:
         return self.samples[-1]
 
     def add(self, sample: GpuSample) -> None:
-        """Take one reading in; one that is not newer than the last is dropped."""
+        """Take one reading in; one that is not newer than the last is dropped, and a clock set back starts anew."""
+        if self.samples and stepped_back(self.samples[-1].t, sample.t):
+            self.samples.clear()
         if self.samples and sample.t <= self.samples[-1].t:
             return
         self.samples.append(sample)

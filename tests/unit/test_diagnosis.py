@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -297,7 +298,7 @@ def test_causes_never_flap_faster_than_the_dwell_time_allows(states):
         if last is not None and told is not last:
             changes.append(t)
         last = told
-    assert all(b - a >= THRESHOLDS.cause_dwell_seconds for a, b in zip(changes, changes[1:], strict=False))
+    assert all(b - a >= THRESHOLDS.cause_dwell_seconds for a, b in itertools.pairwise(changes))
 
 
 def test_a_vanished_page_is_unknown_at_once_and_exactly_one_cause_is_ever_one():
@@ -319,8 +320,7 @@ def causes_of(name: str, *, keep=lambda index: True, change=lambda page, index: 
     for index, line in enumerate(lines(name)):
         if keep(index):
             page = change(reader.read(line.page, line.t), index)
-            for view in pipeline.on_page(FakeTarget(), page):
-                told.append((line.label, view.diagnosis.cause))
+            told += [(line.label, view.diagnosis.cause) for view in pipeline.on_page(FakeTarget(), page)]
     return told
 
 

@@ -74,9 +74,64 @@ def test_a_restarted_server_is_noticed_by_its_start_time():
 
 def test_too_many_engines_are_left_out_and_counted():
     made = pipeline(max_engines=2)
-    views = made.on_page(FakeTarget(), page(0.0, "0", "1", "2", "3"))
-    assert len(views) == 2
+    made.on_page(FakeTarget(), page(0.0, "0", "1", "2", "3"))
+    assert len(made.engine_views(0.0)) == 2
     assert made.caps_reached["engines"] == 2
+
+
+def test_a_target_with_endlessly_many_engines_starves_no_other():
+    made = pipeline(max_engines=20)
+    for t in range(5):
+        made.on_page(FakeTarget(name="greedy"), page(float(t), *(f"{t}-{i}" for i in range(30))))
+        made.on_page(FakeTarget(name="good"), page(float(t), "0", "1"))
+    good = [view for view in made.engine_views(4.0) if view.target == "good"]
+    assert [view.engine for view in good] == ["0", "1"]
+    assert len(made.engine_views(4.0)) == 20
+    assert made.caps_reached["engines"] > 100
+
+
+def test_two_over_long_names_that_start_alike_stay_two_series():
+    made = pipeline(max_label_length=40)
+    for end in "ab":
+        made.on_page(FakeTarget(name="x" * 500 + end), page(0.0, "0"))
+    names = {view.target for view in made.engine_views(0.0)}
+    assert {len(name) for name in names} == {40}
+    assert len(names) == 2
+
+
+def test_a_clock_set_back_starts_the_history_anew_instead_of_freezing_it():
+    made = pipeline()
+    for t in range(30):
+        made.on_page(FakeTarget(), page(10_000.0 + t, "0", steps=10.0 * t))
+    assert made.engine_views(6400.0) == ()
+    for t in range(5):
+        made.on_page(FakeTarget(), page(6400.0 + t, "0", steps=300.0 + t))
+    (view,) = made.engine_views(6404.0)
+    assert view.t == 6404.0
+    assert made._engines["chat/vllm-0:8000", "m", "0"].window.delta("steps") == 4
+
+
+def test_a_gap_longer_than_every_window_is_survived():
+    made = pipeline()
+    for t in (0.0, 1.0, 2.0, 9000.0, 9001.0):
+        views = made.on_page(FakeTarget(), page(t, "0", steps=t))
+    assert views[0].t == 9001.0
+
+
+def test_a_page_that_comes_twice_is_counted_once():
+    made = pipeline()
+    for t in (0.0, 0.0, 1.0, 1.0, 1.0, 2.0):
+        made.on_page(FakeTarget(), page(t, "0", steps=10.0 * t))
+    histogram = made.engine_views(2.0)[0].derived["effective_batch_size"]
+    assert histogram.count == 20
+
+
+def test_other_thresholds_reach_what_is_known_of_healthy_states_already():
+    made = pipeline()
+    made.on_page(FakeTarget(), page(0.0, "0"))
+    other = load_thresholds("baseline_min_seconds: 120")
+    made.set_thresholds(other)
+    assert made._engines["chat/vllm-0:8000", "m", "0"].baseline.limits is other
 
 
 def test_a_target_that_is_gone_is_forgotten_at_once():
@@ -239,6 +294,45 @@ def test_a_recordings_gpus_reach_the_score(tmp_path):
     last = json.loads(result.stdout.splitlines()[-1])
     assert last["memory_high_compute_low_score"] == 1.0
     assert last["engine_gpu_info"] == {"GPU-1": 1.0}
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        {"uuid": None},
+        {"memory_used_bytes": 1},
+        "text",
+        {"uuid": "G", "memory_used_bytes": float("nan"), "memory_total_bytes": 10},
+        {"uuid": "G", "memory_used_bytes": 20, "memory_total_bytes": 10, "utilization_ratio": 17},
+        {"uuid": "G", "memory_used_bytes": "much", "utilization_ratio": None},
+    ],
+)
+def test_a_recordings_gpus_are_believed_no_more_than_a_drivers(tmp_path, gpu):
+    path = tmp_path / "odd.jsonl"
+    page = lines("long-context-collapse")[0].page.decode()
+    path.write_text("".join(json.dumps({"t": t, "page": page, "gpus": [gpu]}) + "\n" for t in range(3)))
+    result = CliRunner().invoke(main, ["replay", "--json", str(path)])
+    assert result.exit_code == 0
+    for line in result.stdout.splitlines():
+        row = json.loads(line, parse_constant=pytest.fail)
+        assert "requests_running" in row
+        assert not {"engine_gpu_memory_used_ratio", "engine_gpu_utilization_ratio"} & row.keys()
+
+
+def test_a_recording_without_a_usable_line_ends_with_exit_code_two(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("{}\n")
+    result = CliRunner().invoke(main, ["replay", str(path)])
+    assert result.exit_code == 2
+    assert "no usable line" in result.stderr
+
+
+def test_two_recordings_in_one_file_are_both_shown(tmp_path):
+    path = tmp_path / "two.jsonl"
+    page = lines("idle")[0].page.decode()
+    path.write_text("".join(json.dumps({"t": t, "page": page}) + "\n" for t in (1000, 1001, 10, 11)))
+    result = CliRunner().invoke(main, ["replay", "--json", str(path)])
+    assert [json.loads(line)["t"] for line in result.stdout.splitlines()] == [1000, 1001, 10, 11]
 
 
 def test_the_table_for_people_says_what_the_recording_was(tmp_path):

@@ -15,6 +15,7 @@ from yarl import URL
 from kvpressure.fleet import GpuFleet, real_gpus
 from kvpressure.samples import GpuReport, GpuSample
 from kvpressure.settings import Settings
+from kvpressure.settings.types import split_url
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.credentials import Authorization
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
@@ -41,14 +42,15 @@ class Recorder:
     """Polls one full page per interval and writes each that answers."""
 
     def __init__(self, url: str, interval_seconds: float, clock: Clock) -> None:
-        self._url = URL(url if URL(url).path.strip("/") else f"{url.rstrip('/')}/metrics")
+        self._url = URL(url)
         self._interval_seconds = interval_seconds
         self._clock = clock
+        self.written = 0
         self._client = HttpClient(clock, tls=None, authorization=Authorization(None, None))
 
-    async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _NewestGpus | None) -> int:
-        """Record for `seconds`; gives the number of pages written. Failed polls are named on standard error."""
-        written, due = 0, self._clock.monotonic()
+    async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _NewestGpus | None) -> None:
+        """Record for `seconds`, counting `written` pages. Failed polls are named on standard error."""
+        due = self._clock.monotonic()
         end = due + seconds
         try:
             while due < end:
@@ -56,14 +58,13 @@ class Recorder:
                     async with asyncio.timeout(0.9 * self._interval_seconds):
                         answer = await self._client.get(self._url)
                     writer.write(answer.t, answer.body, label, None if gpus is None else gpus.samples())
-                    written += 1
+                    self.written += 1
                 except (SourceError, TimeoutError) as error:
                     click.echo(str(error) or f"no answer within {0.9 * self._interval_seconds:g} s", err=True)
                 due += self._interval_seconds
                 await self._clock.sleep_until(due)
         finally:
             await self._client.aclose()
-        return written
 
 
 @click.command()
@@ -88,20 +89,32 @@ def command(url: str | None, output: Path, duration: float, interval: float, lab
     elif not output.name.endswith(SUFFIXES):
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
+        recorder = Recorder(_page_url(url), interval, SystemClock())
         try:
-            written = asyncio.run(_record(url, output, duration, interval, label, gpus))
+            asyncio.run(_record(recorder, output, duration, label, gpus))
         except OSError as error:
             raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
-        click.echo(f"{written} pages written to {output}")
-        sys.exit(0 if written else 1)
+        except KeyboardInterrupt:
+            click.echo(err=True)  # what was recorded until now is kept
+        click.echo(f"{recorder.written} pages written to {output}" if recorder.written else "no page was recorded")
+        sys.exit(0 if recorder.written else 1)
 
 
-async def _record(url: str, output: Path, duration: float, interval: float, label: str | None, gpus: bool) -> int:
+def _page_url(text: str) -> str:
+    """The page's full address. Raises UsageError for what is no address."""
+    try:
+        base, path = split_url(text)
+    except ValueError as error:
+        raise click.UsageError(f"URL {error}") from None
+    return f"{base}{path or '/metrics'}"
+
+
+async def _record(recorder: Recorder, output: Path, duration: float, label: str | None, gpus: bool) -> None:
     newest = _NewestGpus() if gpus else None
     fleet = GpuFleet(Settings(), real_gpus, newest.take) if newest is not None else None
     try:
         with TraceWriter(output) as writer:
-            return await Recorder(url, interval, SystemClock()).run(writer, duration, label, newest)
+            await recorder.run(writer, duration, label, newest)
     finally:
         if fleet is not None:
             await fleet.stop()

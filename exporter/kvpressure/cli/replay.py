@@ -58,7 +58,7 @@ class Replay:
                 yield TraceError(f"{path}:{line.number}: {error}")
                 continue
             pipeline.expire(line.t)
-            if line.t - shown >= MIN_SPACING_SECONDS:
+            if abs(line.t - shown) >= MIN_SPACING_SECONDS:
                 shown = line.t
                 yield line, views
 
@@ -77,12 +77,16 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
     thresholds = load_thresholds()
     show = _print_json if as_json else _Table().show
     for path in traces:
+        used = False
         try:
             for item in Replay(ReplayTarget(stem(path)), thresholds, settings).views(path):
                 if isinstance(item, TraceError):
                     click.echo(item, err=True)
                 else:
+                    used = True
                     show(*item)
+            if not used:
+                raise TraceError(f"{path}: no usable line")
         except TraceError as error:
             click.echo(error, err=True)
             sys.exit(2)

@@ -22,19 +22,19 @@ class Baseline:
     """
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._limits = thresholds
+        self.limits = thresholds
         self._mean: dict[str, float] = {}
         self._seen_seconds: dict[str, float] = {}
         self._t: float | None = None
 
     def values(self) -> Mapping[str, float]:
         """The healthy p95 of what there is enough evidence for, by latency kind, `batch` and `step_tokens`."""
-        enough = self._limits.baseline_min_seconds
+        enough = self.limits.baseline_min_seconds
         return {name: mean for name, mean in self._mean.items() if self._seen_seconds[name] >= enough}
 
     def update(self, t: float, derived: Derived, step_tokens: float | None, *, healthy: bool) -> None:
         """Let the values derived at `t` count for the time since the last update, if the engine is healthy."""
-        elapsed = 0.0 if self._t is None else min(t - self._t, self._limits.baseline_min_seconds)
+        elapsed = 0.0 if self._t is None else min(t - self._t, self.limits.baseline_min_seconds)
         self._t = t
         if healthy and elapsed > 0:
             for kind in KINDS:
@@ -46,10 +46,10 @@ class Baseline:
         if value is None:
             return
         mean = self._mean.get(name, value)
-        if name in KINDS and value >= self._limits.latency_inflated_min_factor * mean > 0:
+        if name in KINDS and value >= self.limits.latency_inflated_min_factor * mean > 0:
             return
         seen = self._seen_seconds.get(name, 0.0) + elapsed
         self._mean[name] = mean + (value - mean) * elapsed / min(
-            seen, self._limits.baseline_half_life_seconds / math.log(2)
+            seen, self.limits.baseline_half_life_seconds / math.log(2)
         )
         self._seen_seconds[name] = seen

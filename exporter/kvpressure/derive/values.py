@@ -35,8 +35,12 @@ class Context:
 
 
 def known(values: Mapping[str, Value | None]) -> Derived:
-    """`values` without the unknown ones."""
-    return {name: value for name, value in values.items() if value is not None}
+    """`values` without the unknown ones; a number that is no finite one is not known either."""
+    return {name: value for name, value in values.items() if value is not None and _finite(value)}
+
+
+def _finite(value: Value) -> bool:
+    return not isinstance(value, int | float) or math.isfinite(value)
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:

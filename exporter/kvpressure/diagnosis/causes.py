@@ -40,7 +40,7 @@ def kv_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
 
 
 def _kv_still_limits(inputs: Inputs) -> bool:
-    """A pool that was full empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
+    """A full pool empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
     ratio = inputs.recent.blocked_by_long_ratio
     stays = ratio is not None and ratio >= inputs.thresholds.admission_unblocked_max_ratio
     return stays and queued(inputs) and not at_cap(inputs)

@@ -13,8 +13,8 @@ class Diagnostician:
     """Diagnoses one engine, poll after poll.
 
     A new cause is told once it held `cause_hold_seconds` without a break, and no sooner than `cause_dwell_seconds`
-    after the last change. From `unknown` the first cause is told at once, and `unknown` itself is: neither contradicts a
-    verdict, so the first verdict may also be corrected without waiting that long.
+    after the last change. From `unknown` the first cause is told at once, and `unknown` itself is: neither
+    contradicts a verdict, so the first verdict may also be corrected without waiting that long.
     """
 
     def __init__(self) -> None:

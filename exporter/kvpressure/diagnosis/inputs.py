@@ -23,9 +23,9 @@ BURST_SECONDS = 5.0
 class Recent:
     """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
 
-    `steadiness` is the median batch over its highest in the window: near 1 at a fixed cap, lower where the pool decides.
+    `steadiness` is the median batch over its highest in the window: near 1 at a fixed cap, lower under a pool.
     `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's.
-    `slowdown` is inter-token p95 over the healthy one, `step_tokens` how many prompt and output tokens a step computes.
+    `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `still_seconds` is how long requests have waited with nothing running and no token.
     """
 
@@ -56,8 +56,8 @@ class Inputs:
     """Everything one verdict depends on.
 
     `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
-    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
-    where not known.
+    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes;
+    None where not known.
     `extra` holds evidence that other sources bring (pods, logs, host), by symptom name.
     """
 

@@ -6,7 +6,6 @@ Both formats carry the same sample lines; only the headers of counters and the e
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -17,8 +16,6 @@ from kvpressure.samples import HistogramSample
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
-MAX_LABEL_LENGTH = 128
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -57,6 +54,7 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, ob
             )
             for health in snapshot.sources
         ],
+        Scope.CONTAINER: [],  # comes with the Kubernetes sources
         Scope.EXPORTER: [("", snapshot.exporter)],
     }
 
@@ -103,20 +101,12 @@ def _le_pairs(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _pair(name: str, value: str) -> str:
-    return f'{name}="{_cut(value).translate(_ESCAPES)}"'
+    return f'{name}="{value.translate(_ESCAPES)}"'
 
 
 def labels(names: Iterable[str], values: Iterable[str]) -> str:
-    """`name="value"` pairs, escaped and cut, joined by commas."""
+    """`name="value"` pairs, escaped, joined by commas."""
     return ",".join(map(_pair, names, values))
-
-
-def _cut(value: str) -> str:
-    """An over-long label value ends in a hash of the whole, so that two that start alike stay two series."""
-    if len(value) <= MAX_LABEL_LENGTH:
-        return value
-    digest = hashlib.blake2s(value.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{value[: MAX_LABEL_LENGTH - 9]}~{digest}"
 
 
 def number_text(value: float) -> str:

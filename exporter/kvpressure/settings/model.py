@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from kvpressure.settings.engines import EngineSettings
 from kvpressure.settings.polling import DERIVED, PollSettings, Section
@@ -54,6 +54,15 @@ class GpuSettings(Section):
         le=3600,
         description="How long to let go of the driver after SIGUSR1, so that it can be unloaded.",
     )
+    simulated_file: Path | None = Field(
+        default=None, description="Readings that the vendor `simulated` gives, as JSON; read again at every reading."
+    )
+
+    @model_validator(mode="after")
+    def _simulated(self) -> GpuSettings:
+        if "simulated" in self.vendors and self.simulated_file is None:
+            raise ValueError("needs simulated_file for the vendor simulated")
+        return self
 
 
 class LimitSettings(Section):

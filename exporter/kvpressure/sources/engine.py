@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,12 +19,19 @@ from kvpressure.runtimes.reader import PageError
 from kvpressure.samples import EnginePage, SourceHealth
 from kvpressure.sources.base import Guard, SourceError, brief
 from kvpressure.sources.credentials import Authorization, BasicAuth, FileName, TlsOptions
-from kvpressure.sources.http import LARGEST_BODY_BYTES, HttpClient, shown
+from kvpressure.sources.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown
 from kvpressure.sources.name_filter import FilterSetting, Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.sources.schedule import Clock, SystemClock
 
 SOURCE: Final = "engine"
-PROBE_SHARE: Final = 0.5
+HEDGE_SHARE: Final = 0.25
+LEAST_PATIENCE_SECONDS: Final = 0.05
+
+INLINE_BYTES: Final = 256 * 1024
+"""Four ranks' full pages; reading this much takes a few milliseconds at worst."""
+
+# One thread for the long pages of all targets: they wait for each other, not the targets with ordinary pages for them.
+_long_pages: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="long-pages")
 
 
 class EngineTarget(Protocol):
@@ -104,12 +112,11 @@ class EngineSource:
         self._reader = reader
         self._names = names
         self._clock: Clock = clock or SystemClock()
-        self._client = HttpClient(
-            self._clock,
-            tls=target.tls,
-            authorization=Authorization(target.bearer_token_file, target.basic_auth),
-            cap_bytes=options.max_page_bytes,
-        )
+        self._cap_bytes = options.max_page_bytes
+        self._client = self._new_client()
+        self._beside_requests = 0
+        self._beside_bytes = 0
+        self._reading: asyncio.Future[EnginePage] | None = None
         self._guard: Guard[EnginePage] = Guard(
             SOURCE,
             target.name,
@@ -141,9 +148,8 @@ class EngineSource:
     def stats(self) -> EngineSourceStats:
         """Counts since the source was made."""
         counts, client = self._guard.counts, self._client
-        return EngineSourceStats(
-            counts.polls, counts.late, counts.missed, client.requests, client.bytes_received, self._filter.mode
-        )
+        requests, received = client.requests + self._beside_requests, client.bytes_received + self._beside_bytes
+        return EngineSourceStats(counts.polls, counts.late, counts.missed, requests, received, self._filter.mode)
 
     async def aclose(self) -> None:
         """Closes the connection."""
@@ -166,40 +172,97 @@ class EngineSource:
     async def _page(self, full: bool, now: float) -> EnginePage:
         urls = self._addresses()
         if not self._filter.asks(now):
-            return await self._fetch(urls.plain)
-        page, error = await self._filtered(urls.full if full else urls.poll)
-        if page is not None:
-            self._filter.honoured()
-            return page
-        page = await self._fetch(urls.plain)
-        self._filter.ignored(now, error)
+            return await self._fetch(self._client, urls.plain)
+        wanted = urls.full if full else urls.poll
+        if self._filter.probing():
+            return await self._probe(wanted, urls.plain, now)
+        found = await self._try(wanted)
+        if isinstance(found, EnginePage):
+            return found
+        page = await self._fetch(self._client, urls.plain)
+        self._filter.ignored(now, found)
         return page
 
-    async def _filtered(self, url: URL) -> tuple[EnginePage | None, SourceError | None]:
-        """The page of the filtered address, or None when the plain one has to be asked, with the reason if any."""
-        seconds = PROBE_SHARE * self._guard.deadline_seconds if self._filter.probing() else None
+    async def _try(self, url: URL) -> EnginePage | SourceError:
+        """The page of the filtered address, or why the plain one has to be asked; raises where that would not help."""
         try:
-            async with asyncio.timeout(seconds):
-                page = await self._fetch(url)
-        except TimeoutError:
-            return None, self._client.timed_out(shown(url), seconds or 0.0)
+            page = await self._fetch(self._client, url)
         except SourceError as error:
             if not self._filter.falls_back(error):
                 raise
-            return None, error
-        return (page if page.engines or self._filter.insists else None), None
+            return error
+        if page.engines or self._filter.insists:
+            return page
+        return SourceError("not_metrics", f"{shown(url)} answered a page without engines")
 
-    async def _fetch(self, url: URL) -> EnginePage:
-        answer = await self._client.get(url)
+    async def _probe(self, filtered: URL, plain: URL, now: float) -> EnginePage:
+        """Ask the filtered address on trial, and the plain one too as soon as the answer is slow in coming.
+
+        One after the other would leave a slow server less than the deadline for the page that is sure to be there.
+        """
+        trial = asyncio.ensure_future(self._try(filtered))
+        page: EnginePage | None = None
+        try:
+            await asyncio.wait({trial}, timeout=HEDGE_SHARE * self._guard.deadline_seconds)
+            if not trial.done() and not self._client.connected:
+                await asyncio.wait({trial})
+            if not trial.done():
+                began = self._clock.monotonic()
+                page = await self._beside(plain)
+                patience = max(LEAST_PATIENCE_SECONDS, self._clock.monotonic() - began)
+                await asyncio.wait({trial}, timeout=patience)
+            seconds = self._guard.deadline_seconds
+            found = trial.result() if trial.done() else self._client.timed_out(shown(filtered), seconds)
+        finally:
+            trial.cancel()
+            await asyncio.gather(trial, return_exceptions=True)
+        if isinstance(found, EnginePage):
+            self._filter.honoured()
+            return found
+        page = page or await self._fetch(self._client, plain)
+        self._filter.ignored(now, found)
+        return page
+
+    async def _beside(self, url: URL) -> EnginePage:
+        """The page on a connection of its own."""
+        client = self._new_client()
+        try:
+            return await self._fetch(client, url)
+        finally:
+            self._beside_requests += client.requests
+            self._beside_bytes += client.bytes_received
+            await client.aclose()
+
+    async def _fetch(self, client: HttpClient, url: URL) -> EnginePage:
+        answer = await client.get(url)
         where = shown(url)
         try:
-            page = self._reader.read(answer.body, answer.t)
+            page = await self._parse(answer)
         except PageError as error:
             raise SourceError(error.reason, f"{where}: {brief(error)}") from error
         if not answer.body.endswith(b"\n"):
             # The text format ends each line, so a number at the very end may have lost digits.
             raise SourceError("truncated", f"{where} answered a page whose last line is cut short")
         return page
+
+    async def _parse(self, answer: Answer) -> EnginePage:
+        """Read a page: at once when it is short, in a thread when it is long, so that it delays no other target.
+
+        The reader remembers between pages, so a page is not read while the one before still is.
+        """
+        if self._reading is not None and not self._reading.done():
+            raise SourceError("too_large", f"{self.target.name}: the page before is still being read")
+        if len(answer.body) <= INLINE_BYTES:
+            return self._reader.read(answer.body, answer.t)
+        self._reading = asyncio.get_running_loop().run_in_executor(
+            _long_pages, self._reader.read, answer.body, answer.t
+        )
+        return await asyncio.shield(self._reading)
+
+    def _new_client(self) -> HttpClient:
+        target = self.target
+        authorization = Authorization(target.bearer_token_file, target.basic_auth)
+        return HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=self._cap_bytes)
 
     def _addresses(self) -> PageUrls:
         if self._urls is None:

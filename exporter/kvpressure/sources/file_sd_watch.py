@@ -83,6 +83,10 @@ class FileGroup:
         """One record for each file."""
         return tuple(file.health for file in self._files.values() if file.health)
 
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look: also when the clock was set back and `due` lies further off than any wait."""
+        return self.due <= now or self.due > now + self.settings.refresh_seconds
+
     def look(self, now: float) -> bool:
         """Take in the changes of the files; true when the targets may have changed. Reads files; never raises."""
         matching = set(_matches(self.settings.files))

@@ -81,6 +81,8 @@ class HttpClient:
 
         It has no deadline of its own: the caller cancels it, and `timed_out` then says what it was waiting for.
         """
+        if url.scheme not in {"http", "https"} or not url.raw_host:
+            raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
         where = shown(url)
         context = await self._prepare(url)
         value = self._authorization.value()
@@ -98,6 +100,11 @@ class HttpClient:
                 return Answer(await self._body(response, where), t)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise explain(error, where) from error
+
+    @property
+    def connected(self) -> bool:
+        """Whether the request under way has its connection and waits for the answer."""
+        return not self._resolver.pending and self._connector is not None and not self._connector.connecting
 
     def timed_out(self, where: str, seconds: float) -> SourceError:
         """What to say of a `get` that was cancelled after `seconds`."""

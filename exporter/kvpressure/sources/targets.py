@@ -77,7 +77,7 @@ class TargetSet:
 
     def refresh(self, now: float) -> Changes:
         """Look at the files that are due at `now` (unix seconds) and give what changed. Reads files; never raises."""
-        due = [group for group in self._groups if group.due <= now]
+        due = [group for group in self._groups if group.is_due(now)]
         touched = [group.look(now) for group in due]
         if self._started and not any(touched):
             return Changes()
@@ -88,6 +88,10 @@ class TargetSet:
     def next_refresh(self) -> float:
         """When `refresh` has something to do next, in unix seconds; infinity without file_sd."""
         return min((group.due for group in self._groups), default=float("inf"))
+
+    def is_due(self, now: float) -> bool:
+        """Whether `refresh` has something to do at `now` (unix seconds); never again without file_sd."""
+        return not self._started or any(group.is_due(now) for group in self._groups)
 
     def _merge(self) -> dict[str, Target]:
         merged: dict[str, Target] = {}
@@ -116,11 +120,16 @@ class TargetSet:
 
     def _swap(self, merged: dict[str, Target]) -> Changes:
         old, self._targets = self._targets, merged
-        return Changes(
-            added=tuple(target for name, target in merged.items() if name not in old),
-            removed=tuple(target for name, target in old.items() if name not in merged),
-            changed=tuple(target for name, target in merged.items() if name in old and old[name] != target),
-        )
+        return changes_between(old, merged)
+
+
+def changes_between(old: Mapping[str, Target], new: Mapping[str, Target]) -> Changes:
+    """What leads from one set of targets, by name, to another."""
+    return Changes(
+        added=tuple(target for name, target in new.items() if name not in old),
+        removed=tuple(target for name, target in old.items() if name not in new),
+        changed=tuple(target for name, target in new.items() if name in old and old[name] != target),
+    )
 
 
 def _fixed_targets(settings: Settings) -> Iterable[Target]:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, cast
 
 from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.sources.gpu.plausible import Sieve
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
 
@@ -75,34 +76,42 @@ def _parse(path: Path, number: int, line: str) -> TraceLine | TraceError:
         t, page, label = float(record["t"]), record["page"], record.get("label")
         if not math.isfinite(t) or not isinstance(page, str):
             raise ValueError("`t` must be a number and `page` a string")
-        gpus = _gpus(t, record["gpus"]) if record.get("gpus") is not None else None
+        gpus = _gpus(t, record["gpus"]) if isinstance(record.get("gpus"), list) else None
         return TraceLine(number, t, page.encode(), None if label is None else str(label), gpus)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error)
         return TraceError(f"{path}:{number}: not a line of a recording: {what}")
 
 
-def _gpus(t: float, items: list[Mapping[str, Any]]) -> GpuReport:
-    samples = []
-    for position, item in enumerate(items):
-        utilization = item.get("utilization_ratio")
-        samples.append(
-            GpuSample(
-                t=t,
-                uuid=str(item["uuid"]),
-                index=str(item.get("index", position)),
-                vendor=str(item.get("vendor", "")),
-                name=str(item.get("name", "")),
-                memory_used_bytes=_number(item.get("memory_used_bytes")),
-                memory_total_bytes=_number(item.get("memory_total_bytes")),
-                utilization=() if utilization is None else (float(utilization),),
-            )
-        )
-    return GpuReport(t, tuple(samples))
+def _gpus(t: float, items: Any) -> GpuReport:
+    """The GPUs of a line; an entry that is none, and readings that cannot be true, are left out and counted."""
+    sieve = Sieve()
+    samples = [_gpu(t, position, item, sieve) for position, item in enumerate(items) if isinstance(item, dict)]
+    found = tuple(sample for sample in samples if sample is not None)
+    return GpuReport(t, found, rejected=sieve.rejected)
+
+
+def _gpu(t: float, position: int, item: Mapping[str, Any], sieve: Sieve) -> GpuSample | None:
+    uuid = item.get("uuid")
+    if not isinstance(uuid, str) or not uuid:
+        return None
+    used, total = sieve.memory(_number(item.get("memory_used_bytes")), _number(item.get("memory_total_bytes")))
+    busy = _number(item.get("utilization_ratio"))
+    share = sieve.share(None if busy is None else 100.0 * busy)
+    return GpuSample(
+        t=t,
+        uuid=uuid,
+        index=str(item.get("index", position)),
+        vendor=str(item.get("vendor", "")),
+        name=str(item.get("name", "")),
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+        utilization=() if share is None else (share,),
+    )
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def open_trace(path: Path, mode: str) -> IO[str]:
@@ -112,10 +121,14 @@ def open_trace(path: Path, mode: str) -> IO[str]:
 
 
 class TraceWriter:
-    """Writes a recording line by line. Every line reaches the file at once, so an interrupted recording is usable."""
+    """Writes a recording line by line. The file is made with the first line: a recording of nothing replaces none.
+
+    Lines of plain and gzip files are on disk as they come, those of xz when the recording ends.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = open_trace(path, "wt")
+        self._path = path
+        self._file: IO[str] | None = None
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -123,7 +136,8 @@ class TraceWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def write(self, t: float, page: bytes, label: str | None, gpus: Iterable[GpuSample] | None) -> None:
         """Append one poll."""
@@ -133,6 +147,8 @@ class TraceWriter:
         record["page"] = page.decode("utf-8", "replace")
         if gpus is not None:
             record["gpus"] = [_gpu_record(sample) for sample in gpus]
+        if self._file is None:
+            self._file = open_trace(self._path, "wt")
         self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
         self._file.flush()
 
