@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
-DEBIAN := prometheus:promtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl
+DEBIAN := prometheus:promtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt bench docs golden lock tools python clean
+.PHONY: help demo test lint fmt bench bench-detection docs golden lock tools python clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -32,6 +32,9 @@ fmt: $(VENV)/.dev ## format the code
 
 bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/results.json
 	$(BIN)/python -m bench
+
+bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
+	$(BIN)/python -m bench.detection
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md

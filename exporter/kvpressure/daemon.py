@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import structlog
 
 from kvpressure import __version__
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.diagnosis.advice import Action, Place, advise, known_limits
+from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.fleet import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.process_stats import process_stats
@@ -19,7 +20,7 @@ from kvpressure.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.settings import ConfigError, Settings, read_text
 from kvpressure.sources.files import FileWatch
 from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.targets import Target, TargetSet
+from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
 from kvpressure.thresholds import Thresholds, load_thresholds
 from kvpressure.trail import Trail
 
@@ -87,6 +88,14 @@ class Daemon:
         """The newest snapshot; the same object until the next tick."""
         return self._snapshot
 
+    def advice(self, view: EngineView) -> tuple[Action, ...]:
+        """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
+        if view.diagnosis is None:
+            return ()
+        limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view))
+        place = Place(namespace=view.namespace, pod=view.pod, target=view.target, model_name=view.model_name)
+        return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds)
+
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
         age = self._clock.wall() - self._snapshot.t
@@ -123,7 +132,7 @@ class Daemon:
         if changed or self._reload_wanted.is_set():
             self._reload_wanted.clear()
             await self._reload()
-        if self._targets.next_refresh <= now or not self._snapshot.exporter:
+        if self._targets.is_due(now):
             changes = await asyncio.to_thread(self._targets.refresh, now)
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
@@ -152,7 +161,7 @@ class Daemon:
         new = self.settings
         if _pipeline_settings(before.settings) != _pipeline_settings(new):
             self._pipeline = _pipeline(self._loaded)
-        self._pipeline.thresholds = self._loaded.thresholds
+        self._pipeline.set_thresholds(self._loaded.thresholds)
         if before.settings.gpu != new.gpu:
             await self._gpus.stop()
             self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
@@ -161,15 +170,23 @@ class Daemon:
             new.poll,
             new.limits,
         ):
-            self._rejected_before.update(self._targets.rejected)
-            old_targets, self._targets = self._targets, TargetSet(new)
-            changes = await asyncio.to_thread(self._targets.refresh, self._clock.wall())
-            totals = self._fleet
-            await totals.stop()
-            self._fleet = EngineFleet(new, self._clock, self._on_page, totals.totals())
-            await self._fleet.apply(changes)
-            kept = {target.name for target in self._targets.targets}
-            self._pipeline.forget(target.name for target in old_targets.targets if target.name not in kept)
+            await self._change_targets(restart=before.settings.poll != new.poll)
+
+    async def _change_targets(self, *, restart: bool) -> None:
+        """Poll the targets of the new settings; those that stay as they were go on undisturbed unless `restart`."""
+        self._rejected_before.update(self._targets.rejected)
+        old = {target.name: target for target in self._targets.targets}
+        self._targets = TargetSet(self.settings)
+        await asyncio.to_thread(self._targets.refresh, self._clock.wall())
+        new = {target.name: target for target in self._targets.targets}
+        if restart:
+            fleet, self._fleet = self._fleet, EngineFleet(self.settings, self._clock, self._on_page)
+            await fleet.stop()
+            self._fleet.inherit(fleet)
+            await self._fleet.apply(Changes(added=tuple(new.values())))
+        else:
+            await self._fleet.apply(changes_between(old, new))
+        self._pipeline.forget(old.keys() - new.keys())
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self._pipeline.on_page(target, page)
@@ -230,6 +247,7 @@ def _pipeline_settings(settings: Settings) -> PipelineSettings:
         shape_window_seconds=settings.shape_window_seconds,
         staleness_seconds=settings.staleness_seconds,
         max_engines=settings.limits.max_engines,
+        max_label_length=settings.limits.max_label_length,
     )
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
 
+from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import diagnosis_json, status, text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.panel import Action
+from kvpressure.exposition.snapshot import EngineView, Snapshot
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RUNBOOKS: Mapping[Cause, str] = {}
+"""The runbook that fits a cause, by the name of its alert; causes without one get no link."""
+
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'",
@@ -25,6 +31,9 @@ class Exporter(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot; the same object until the next one is made."""
+
+    def advice(self, view: EngineView) -> Sequence[Action]:
+        """What to do about one engine, in order; empty when there is nothing to be done. Called from any thread."""
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready, in sentences; empty when it is."""
@@ -59,6 +68,8 @@ class Site:
         self._telemetry_path = telemetry_path
         self._authorize = authorize
         self._pages = Pages(exporter.snapshot())
+        self._drawing = asyncio.Lock()
+        self._drawn: tuple[Snapshot | None, str, str] = (None, "", "")
 
     def app(self) -> web.Application:
         """The application with all routes."""
@@ -99,12 +110,24 @@ class Site:
         return web.json_response(status.targets_json(self._exporter.snapshot()))
 
     async def _diagnosis(self, _: web.Request) -> web.Response:
-        return web.json_response(diagnosis_json.diagnosis_json(self._exporter.snapshot()))
+        return web.json_response(diagnosis_json.diagnosis_json(self._exporter.snapshot(), self._exporter.advice))
 
-    async def _root(self, _: web.Request) -> web.Response:
-        page = status.status_html(self._exporter.snapshot(), self._telemetry_path)
+    async def _root(self, request: web.Request) -> web.Response:
+        page = await self._page(request.query.get("engine", ""))
         headers = {"Content-Security-Policy": status.content_security_policy(), "Cache-Control": "no-store"}
         return web.Response(text=page, content_type="text/html", headers=headers)
+
+    async def _page(self, wanted: str) -> str:
+        """The page for people, drawn once per snapshot, in a thread: with dozens of engines it takes a while."""
+        async with self._drawing:
+            snapshot = self._exporter.snapshot()
+            if self._drawn[0] is not snapshot or self._drawn[1] != wanted:
+                advise = self._exporter.advice
+                page = await asyncio.to_thread(
+                    status.status_html, snapshot, self._telemetry_path, advise, RUNBOOKS, wanted
+                )
+                self._drawn = snapshot, wanted, page
+            return self._drawn[2]
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="kvpressure is healthy\n")

@@ -18,6 +18,9 @@ from kvpressure.diagnosis.verdict import Diagnosis
 STEP_SECONDS = 5.0
 POINTS = 180
 MAX_CAUSES = 64
+LONGEST_GAP_SECONDS = 10.0
+"""An engine not read for longer leaves a gap among its causes."""
+
 MAX_TRAILS = 512
 """Engines, and as many GPUs, whose past is kept; beyond it whoever has been gone longest is forgotten first."""
 
@@ -114,7 +117,6 @@ class _Ring:
     """`rows` rows of `POINTS` values behind each other; the value of time slot s is at s modulo `POINTS`."""
 
     rows: int
-    first_seen: float
     seen: float
     values: array[float] = field(init=False)
     causes: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_CAUSES))
@@ -137,17 +139,19 @@ class _Ring:
         return {name: row[newest:] + row[:newest] for name, row in zip(names, rows, strict=True)}
 
     def judge(self, now: float, verdict: Diagnosis) -> None:
-        last = self.causes[-1] if self.causes else None
-        if last is not None and last.cause == verdict.cause.value and verdict.since <= last.until:
-            self.causes[-1] = Span(last.since, now, last.cause)
+        cause, last = verdict.cause.value, self.causes[-1] if self.causes else None
+        read = last is not None and now - last.until <= LONGEST_GAP_SECONDS
+        if last is not None and read and last.cause == cause:
+            self.causes[-1] = Span(last.since, now, cause)
         else:
-            self.causes.append(Span(max(verdict.since, self.first_seen), now, verdict.cause.value))
+            since = max(verdict.since, last.until if last is not None and read else now)
+            self.causes.append(Span(since, now, cause))
         while self.causes[0].until < now - POINTS * STEP_SECONDS:
             self.causes.popleft()
 
 
 class Trail:
-    """The past of everything seen in the last quarter of an hour. `add` and the readers belong to one thread."""
+    """The past of everything seen in the last quarter of an hour. One thread adds, any may read."""
 
     def __init__(self) -> None:
         self._slot: int | None = None
@@ -208,7 +212,7 @@ def _ring(rings: dict[tuple[str, ...], _Ring], labels: tuple[str, ...], rows: in
             if rings[oldest].seen >= now - STEP_SECONDS:
                 return None
             del rings[oldest]
-        ring = rings[labels] = _Ring(rows, now, now)
+        ring = rings[labels] = _Ring(rows, now)
     ring.seen = now
     return ring
 

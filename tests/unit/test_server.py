@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvpressure.exposition import text
+from kvpressure.exposition import status, text
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.server import Pages, Site
 from tests.unit.snapshots import collapsed
@@ -21,6 +21,9 @@ class FakeExporter:
 
     def snapshot(self) -> Snapshot:
         return self.current
+
+    def advice(self, view: EngineView) -> tuple[()]:
+        return ()
 
     def not_ready(self) -> list[str]:
         return self.reasons
@@ -108,9 +111,33 @@ async def test_nothing_that_comes_from_outside_is_markup(client, exporter):
     exporter.current = Snapshot(0.0, (EngineView(evil, "", "", f'"><img src=x onerror={evil}>', evil, 0.0, {}),))
     response = await client.get("/")
     page = await response.text()
-    assert "<script" not in page
+    assert page.count("<script") == 1
     assert "<img" not in page
     assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+
+async def test_only_the_page_may_run_its_own_script(client):
+    policies = {path: (await client.get(path)).headers["Content-Security-Policy"] for path in ("/", "/targets")}
+    assert "script-src 'sha256-" in policies["/"]
+    assert policies["/targets"] == "default-src 'none'"
+
+
+async def test_the_page_is_drawn_once_per_snapshot_and_engine_asked_for(client, exporter, monkeypatch):
+    calls = []
+    real = status.status_html
+    monkeypatch.setattr(status, "status_html", lambda *args: calls.append(args[-1]) or real(*args))
+    for path in ("/", "/", "/?engine=e1", "/?engine=e1"):
+        assert (await client.get(path)).status == 200
+    exporter.current = Snapshot(exporter.current.t)
+    assert "No engine has been read yet." in await (await client.get("/?engine=e1")).text()
+    assert calls == ["", "e1", "e1"]
+
+
+async def test_the_diagnosis_is_json_for_programs(client, exporter):
+    document = json.loads(await (await client.get("/api/v1/diagnosis")).read())
+    (engine,) = document["engines"]
+    assert (engine["target"], engine["cause"]) == ("chat/vllm-0:8000", "kv_cache_pressure")
+    assert [gpu["gpu_uuid"] for gpu in document["gpus"]] == ["GPU-11", "MIG-22"]
 
 
 async def test_an_empty_exporter_says_so(client, exporter):

@@ -12,8 +12,11 @@ from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.palette import CALM, CAUSES
 from kvpressure.trail import POINTS, STEP_SECONDS, History, Span
 
-HEIGHT = 48.0
-"""Height of a chart in its own units; its width is one per point. The page stretches it to whatever room there is."""
+HEIGHT, TOP, BOTTOM = 480, 10, 470
+"""Height of a chart in its own units, and the places of its lines' highest and lowest points.
+
+Its width is one per point; the page stretches it to whatever room there is.
+"""
 
 SHORT_POINTS = 60
 """Points of a chart whose engine has been seen for less than five minutes: a line in a corner says little."""
@@ -52,7 +55,7 @@ def chart(ident: str, description: str, lines: Sequence[Line], top: float, past:
     `ident` is unique on the page and `description` is what a screen reader says.
     """
     return Markup(
-        '<svg viewBox="0 0 {w:g} {h:g}" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
+        '<svg viewBox="0 0 {w} {h}" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
         '<title id="{id}">{text}</title>{shades}{ticks}{mark}{lines}</svg>'
     ).format(
         w=past.points,
@@ -69,7 +72,7 @@ def chart(ident: str, description: str, lines: Sequence[Line], top: float, past:
 def strip(ident: str, description: str, past: History) -> Markup:
     """A band of the causes that held, each in its colour; gaps where nothing was read."""
     return Markup(
-        '<svg class="strip" viewBox="0 0 {w:g} 10" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
+        '<svg class="strip" viewBox="0 0 {w} 10" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
         '<title id="{id}">{text}</title>{bands}</svg>'
     ).format(w=past.points, id=ident, text=description, bands=_bands(past, past.causes, _FILLS, "band"))
 
@@ -99,35 +102,32 @@ def runs(values: Sequence[float]) -> Iterable[list[tuple[int, float]]]:
 
 
 def _path(line: Line, top: float) -> Markup:
-    parts: list[str] = []
-    for run in runs(line.values):
-        points = _corners(run, top)
-        # A lone point is drawn as a dash of its own width: a line of no length shows nothing.
-        parts.append(f"M{points}" + ("h1" if len(run) == 1 else ""))
-    return Markup('<path class="{}" d="{}"/>').format(line.style, "".join(parts))
+    # A lone point is drawn as a dash of its own width: a line of no length shows nothing.
+    drawn = (f"M{_corners(run, top)}" + "h1" * (len(run) == 1) for run in runs(line.values))
+    return Markup('<path class="{}" d="{}"/>').format(line.style, "".join(drawn))
 
 
 def _corners(run: list[tuple[int, float]], top: float) -> str:
     """Points of a run without those on a level between two equals, which is most of a calm engine's."""
-    levels = [(x, _y(value, top)) for x, value in run]
-    last = len(levels) - 1
+    ys = [_y(value, top) for _, value in run]
+    last = len(ys) - 1
     return "L".join(
         f"{x} {y}"
-        for i, (x, y) in enumerate(levels)
-        if i in (0, last) or not (levels[i - 1][1] == y and y == levels[i + 1][1])
+        for i, ((x, _), y) in enumerate(zip(run, ys, strict=True))
+        if i in (0, last) or ys[i - 1] != y or y != ys[i + 1]
     )
 
 
-def _y(value: float, top: float) -> str:
-    """Vertical place, one unit kept free above and below for the line's width."""
-    share = min(1.0, max(0.0, value / top)) if top > 0 else 0.0
-    return f"{HEIGHT - 1 - share * (HEIGHT - 2):.1f}".removesuffix(".0")
+def _y(value: float, top: float) -> int:
+    """Vertical place, a little kept free above and below for the line's width."""
+    share = min(top, max(0.0, value)) / top if top > 0 else 0.0
+    return BOTTOM - int(share * (BOTTOM - TOP))
 
 
 def _mark(value: float | None, top: float, past: History) -> Markup:
     if value is None or not 0 < value <= top:
         return Markup("")
-    return Markup('<path class="mark" d="M0 {}H{:g}"/>').format(_y(value, top), past.points)
+    return Markup('<path class="mark" d="M0 {}H{}"/>').format(_y(value, top), past.points)
 
 
 def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: str) -> Markup:
@@ -137,7 +137,7 @@ def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: 
         end = min(past.points, (span.until - past.began) / STEP_SECONDS + 1)
         if span.cause in fills and end > start:
             found.append(
-                Markup('<rect class="{}" x="{:.1f}" width="{:.1f}" height="{:g}" fill="{}"/>').format(
+                Markup('<rect class="{}" x="{:.1f}" width="{:.1f}" height="{}" fill="{}"/>').format(
                     style, start, end - start, HEIGHT, fills[span.cause]
                 )
             )
@@ -147,5 +147,5 @@ def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: 
 def _ticks(past: History) -> Markup:
     """A line every five minutes, or every minute where less than that is shown."""
     every = SHORT_POINTS if past.points > SHORT_POINTS else SHORT_POINTS // 5
-    lines = "".join(f"M{x} 0V{HEIGHT:g}" for x in range(every, past.points, every))
+    lines = "".join(f"M{x} 0V{HEIGHT}" for x in range(every, past.points, every))
     return Markup('<path class="tick" d="{}"/>').format(lines)

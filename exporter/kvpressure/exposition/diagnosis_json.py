@@ -66,6 +66,8 @@ def _action(action: Action) -> dict[str, object]:
     return {
         "title": action.title,
         "why": action.why,
+        "current": action.current,
+        "new": action.new,
         "cost": action.cost,
         "verify": action.verify,
         "commands": list(action.commands),

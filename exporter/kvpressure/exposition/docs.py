@@ -10,6 +10,7 @@ _TITLES = {
     Scope.ENGINE: "Engines",
     Scope.GPU: "GPUs",
     Scope.SOURCE: "Sources",
+    Scope.CONTAINER: "Containers of engines",
     Scope.EXPORTER: "The exporter itself",
 }
 
@@ -33,7 +34,8 @@ def metrics_markdown() -> str:
         for family in FAMILIES:
             if family.scope is scope:
                 own = ", ".join(f"`{label}`" for label in family.labels)
-                parts.append(f"| `{family.name}` | {family.type} | {own} | {family.help} |\n")
+                later = f" Comes with {family.comes_with}." if family.comes_with else ""
+                parts.append(f"| `{family.name}` | {family.type} | {own} | {family.help}{later} |\n")
     return "".join(parts)
 
 

@@ -40,7 +40,7 @@ CAUSES: dict[Cause, Look] = {
 
 STAGES: dict[Stage, str] = {
     Stage.NONE: "",
-    Stage.BUILDING: "building",
+    Stage.BUILDING: "pressure building",
     Stage.COLLAPSED: "collapsed",
     Stage.FAILING: "failing",
 }

@@ -11,7 +11,7 @@ from typing import Protocol
 from markupsafe import Markup
 
 from kvpressure.derive.values import at
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence
+from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
 from kvpressure.exposition.palette import CALM, CAUSES, STAGES
 from kvpressure.exposition.snapshot import EngineView, GpuView
@@ -33,6 +33,14 @@ class Action(Protocol):
     @property
     def why(self) -> str:
         """Why it helps."""
+
+    @property
+    def current(self) -> str:
+        """Value in force, "" where nothing changes from a value to another."""
+
+    @property
+    def new(self) -> str:
+        """Value to set."""
 
     @property
     def cost(self) -> str:
@@ -62,7 +70,7 @@ class Plot:
 PLOTS = (
     Plot((("kv", "KV used"),), "ratio", "kv_saturated"),
     Plot((("blocked", "admission blocked"),), "ratio", "admission_blocked"),
-    Plot((("running", "running"), ("waiting", "waiting"))),
+    Plot((("running", "running"), ("waiting", "waiting")), "requests"),
     Plot((("batch", "batch p95"),), "sequences", "batch_collapse"),
     Plot((("tokens", "generated tokens/s"),)),
     Plot((("latency", "end-to-end p95"),), "seconds"),
@@ -72,14 +80,17 @@ PLOTS = (
 
 
 def engine_panel(
-    view: EngineView, now: float, past: History | None, actions: Iterable[Action], runbook: str
+    view: EngineView, now: float, past: History | None, actions: Iterable[Action], runbook: str, *, wanted: bool
 ) -> dict[str, object]:
-    """Everything the page says of one engine. `runbook` is the address of the one that fits, "" without."""
+    """Everything the page says of one engine: open when in trouble or `wanted`, without charts when `past` is None.
+
+    `runbook` is the address of the one that fits, "" without.
+    """
     diagnosis = view.diagnosis
     cause = cause_of(view)
-    ident = _ident(view.labels)
+    key = ident(view.labels)
     return {
-        "id": ident,
+        "id": key,
         "target": view.target,
         "model_name": view.model_name,
         "engine": view.engine,
@@ -88,12 +99,14 @@ def engine_panel(
         "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
         "calm": cause in CALM,
+        "uncharted": past is None,
+        "open": wanted or cause not in CALM,
         "since": _since(diagnosis, now),
         "facts": _facts(view, now, calm=cause in CALM),
         "evidence": _evidence(diagnosis),
-        "actions": [_action(action, f"{ident}-{number}") for number, action in enumerate(actions, 1)],
+        "actions": [_action(action, f"{key}-{number}") for number, action in enumerate(actions, 1)],
         "runbook": runbook,
-        **_past(ident, past, diagnosis),
+        **_past(key, past, diagnosis),
     }
 
 
@@ -122,17 +135,22 @@ def cause_of(view: EngineView) -> Cause:
 
 
 def worst_first(views: Iterable[EngineView]) -> list[EngineView]:
-    """Engines with trouble before calm ones, and the higher score first among them; names decide between equals."""
+    """Engines in trouble, then unknown ones, then those where pressure builds, then calm ones.
+
+    Among equals the higher score comes first; names decide the rest, so that a refresh moves nothing without a reason.
+    """
 
     def badness(view: EngineView) -> tuple[object, ...]:
-        cause, score = cause_of(view), view.diagnosis.score if view.diagnosis else None
-        rank = 2 if cause in CALM else 1 if cause is Cause.UNKNOWN else 0
+        cause, diagnosis = cause_of(view), view.diagnosis
+        stage = diagnosis.stage if diagnosis else Stage.NONE
+        score = diagnosis.score if diagnosis else None
+        rank = 1 if cause is Cause.UNKNOWN else 0 if cause not in CALM else 2 if stage is not Stage.NONE else 3
         return rank, 0.0 if score is None else -score, view.labels
 
     return sorted(views, key=badness)
 
 
-def _ident(labels: tuple[str, ...]) -> str:
+def ident(labels: tuple[str, ...]) -> str:
     """An id for the document that stays with the engine, whatever its names hold."""
     whole = "\0".join(labels).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
@@ -145,20 +163,30 @@ def _since(diagnosis: Diagnosis | None, now: float) -> str:
 
 
 def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
-    diagnosis, derived = view.diagnosis, view.derived
-    facts: list[Shown] = []
-    if diagnosis and not calm:
-        since = [Shown(duration(now - diagnosis.since), repr(diagnosis.since), "for")] if diagnosis.since > 0 else []
-        facts = [*since, shown(diagnosis.confidence, "ratio", "confidence")]
-    if diagnosis and (not calm or diagnosis.score):
-        facts.append(shown(diagnosis.score, "score", "score"))
-    return [
-        *facts,
-        shown(at(derived, "requests_running"), "", "running"),
-        shown(at(derived, "requests_waiting"), "", "waiting"),
+    """The numbers of an engine's first line: the verdict's own first in trouble, last where there is none."""
+    derived = view.derived
+    state = [
+        shown(at(derived, "requests_running"), "requests", "running"),
+        shown(at(derived, "requests_waiting"), "requests", "waiting"),
         shown(judged(view, "kv"), "ratio", "KV used"),
         shown(at(derived, "tokens_per_second", "generation"), "", "tokens/s"),
     ]
+    if view.diagnosis is None:
+        return state
+    verdict = _verdict_facts(view.diagnosis, now, at(derived, "kv_exhaustion_seconds"))
+    return [*state, *verdict[-1:]] if calm else [*verdict, *state]
+
+
+def _verdict_facts(diagnosis: Diagnosis, now: float, exhaustion: float | None) -> list[Shown]:
+    """Since when, how sure, the score and, while pressure only builds, when the cache will be full."""
+    facts = [
+        Shown(duration(now - diagnosis.since) if diagnosis.since > 0 else NOT_KNOWN, "", "for"),
+        shown(diagnosis.confidence, "ratio", "confidence"),
+        shown(diagnosis.score, "score", "score"),
+    ]
+    if diagnosis.stage is Stage.BUILDING and exhaustion is not None:
+        facts.append(Shown(duration(exhaustion), repr(exhaustion), "KV full in"))
+    return facts
 
 
 def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
@@ -180,18 +208,19 @@ def _symptom(evidence: Evidence) -> dict[str, object]:
     }
 
 
-def _action(action: Action, ident: str) -> dict[str, object]:
+def _action(action: Action, key: str) -> dict[str, object]:
     return {
-        "id": ident,
+        "id": key,
         "title": action.title,
         "why": action.why,
         "cost": action.cost,
         "verify": action.verify,
-        "commands": "\n".join(action.commands),
+        "commands": "\n".join(action.commands).splitlines(),
+        "change": f"{action.current} → {action.new}" if action.current and action.new else action.new,
     }
 
 
-def _past(ident: str, past: History | None, diagnosis: Diagnosis | None) -> dict[str, object]:
+def _past(key: str, past: History | None, diagnosis: Diagnosis | None) -> dict[str, object]:
     if past is None:
         return {"charts": [], "strip": "", "changes": [], "minutes": 0}
     past = fitted(past)
@@ -200,16 +229,16 @@ def _past(ident: str, past: History | None, diagnosis: Diagnosis | None) -> dict
         for span in past.causes
     ]
     told = "; ".join(f"{change['label']} from {change['since']}" for change in changes)
-    charts = [_plot(f"{ident}-c{number}", plot, past, diagnosis) for number, plot in enumerate(PLOTS)]
+    charts = [_plot(f"{key}-c{number}", plot, past, diagnosis) for number, plot in enumerate(PLOTS)]
     return {
         "charts": [each for each in charts if each],
-        "strip": strip(f"{ident}-causes", f"Causes over the last {minutes(past)} minutes: {told or NOT_KNOWN}", past),
+        "strip": strip(f"{key}-causes", f"Causes over the last {minutes(past)} minutes: {told or NOT_KNOWN}", past),
         "changes": changes[-SHOWN_CHANGES:],
         "minutes": minutes(past),
     }
 
 
-def _plot(ident: str, plot: Plot, past: History, diagnosis: Diagnosis | None) -> dict[str, object] | None:
+def _plot(key: str, plot: Plot, past: History, diagnosis: Diagnosis | None) -> dict[str, object] | None:
     """One chart with its captions; None while nothing of it is known, which would be an empty box."""
     lines = [Line(label, past.values[row], style) for (row, label), style in zip(plot.lines, "ab", strict=False)]
     known = [value for line in lines for value in line.known]
@@ -218,7 +247,8 @@ def _plot(ident: str, plot: Plot, past: History, diagnosis: Diagnosis | None) ->
     evidence = diagnosis.symptoms.get(plot.symptom) if diagnosis else None
     low, high = quantity(min(known), plot.unit), quantity(max(known), plot.unit)
     now = " · ".join(_latest(line, plot.unit) for line in lines)
-    described = f"{' and '.join(line.label for line in lines)} over the last {minutes(past)} minutes: now {now}, {low} to {high}"
+    what = " and ".join(line.label for line in lines)
+    described = f"{what} over the last {minutes(past)} minutes: now {now}, {low} to {high}"
     top = 1.0 if plot.unit in ("ratio", "score") else max(*known, 1e-9)
     mark = evidence.threshold if evidence and evidence.unit == plot.unit else None
     return {
@@ -226,7 +256,7 @@ def _plot(ident: str, plot: Plot, past: History, diagnosis: Diagnosis | None) ->
         "now": now,
         "low": f"min {low}",
         "high": f"max {high}",
-        "svg": chart(ident, described, lines, top, past, mark),
+        "svg": chart(key, described, lines, top, past, mark),
     }
 
 
@@ -241,7 +271,7 @@ def _gpu_chart(view: GpuView, past: History) -> Markup | str:
     if not any(line.known for line in lines):
         return ""
     told = ", ".join(f"{line.label} now {_latest(line, 'ratio')}" for line in lines)
-    return chart(_ident(view.labels), f"Over the last {minutes(past)} minutes: {told}", lines, 1.0, past, None)
+    return chart(ident(view.labels), f"Over the last {minutes(past)} minutes: {told}", lines, 1.0, past, None)
 
 
 _VERDICTS: Mapping[bool | None, str] = {True: "true", False: "false", None: NOT_KNOWN}

@@ -10,17 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.palette import CALM, CAUSES
-from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, worst_first
+from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, ident, worst_first
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.wording import clock
 from kvpressure.samples import SourceHealth
 
 if TYPE_CHECKING:
     import jinja2
+
+CHARTED_ENGINES = 12
+"""How many engines get their charts unasked: drawing one takes milliseconds, and a node may have dozens."""
 
 Advise = Callable[[EngineView], Sequence[Action]]
 """Gives what to do about an engine, in order; () when there is nothing to be done."""
@@ -41,21 +44,24 @@ def status_html(
     metrics_path: str,
     advise: Advise = no_advice,
     runbooks: Mapping[Cause, str] | None = None,
+    wanted: str = "",
 ) -> str:
     """The page: engines, worst first, then GPUs and sources. Everything from outside is escaped.
 
-    `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link.
+    `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link. Charts
+    are drawn for the `CHARTED_ENGINES` worst engines and for the one whose id is `wanted`, which is shown open.
     """
     assets, trail, known = _assets(), snapshot.trail, runbooks or {}
     engines = [
         engine_panel(
             view,
             snapshot.t,
-            trail.engine(view.labels) if trail else None,
+            trail.engine(view.labels) if trail and (place < CHARTED_ENGINES or ident(view.labels) == wanted) else None,
             advise(view),
-            f"/runbooks/{quote(known[cause], safe='')}" if (cause := cause_of(view)) in known else "",
+            _runbook(known[cause_of(view)], view) if cause_of(view) in known else "",
+            wanted=ident(view.labels) == wanted,
         )
-        for view in worst_first(snapshot.engines)
+        for place, view in enumerate(worst_first(snapshot.engines))
     ]
     return assets.page.render(
         t=repr(snapshot.t),
@@ -133,6 +139,19 @@ def _icon(engines: Sequence[EngineView]) -> str:
         "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
         f"%3Ccircle cx='4' cy='4' r='4' fill='%23{fill[1:]}'/%3E%3C/svg%3E"
     )
+
+
+def _runbook(name: str, view: EngineView) -> str:
+    """The address of a runbook, filled in for this engine."""
+    labels = {
+        "namespace": view.namespace,
+        "pod": view.pod,
+        "target": view.target,
+        "model": view.model_name,
+        "engine": view.engine,
+    }
+    known = {label: value for label, value in labels.items() if value}
+    return f"/runbooks/{quote(name, safe='')}?{urlencode(known, errors='replace')}"
 
 
 def _down(sources: Sequence[SourceHealth]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -33,18 +34,18 @@ def quantity(value: float, unit: str = "") -> str:
     """
     if math.isinf(value):
         return "-∞" if value < 0 else "∞"
-    if unit == "ratio":
-        # A share that is not all and not nothing must not be rounded to it: 99.6 % blocked is not 100 %.
-        return f"{min(max(value, 0.01), 0.99):.0%}" if 0.0 < value < 1.0 else f"{value:.0%}"
-    if unit == "score":
-        return f"{value:.2f}"
-    if unit == "factor":
-        return f"{value:.1f}x"
-    if unit == "seconds":
-        return seconds(value)
-    if unit == "bytes":
-        return f"{value / 2**30:,.1f} GiB"
-    return count(value) if unit in ("", "sequences") else f"{count(value)} {unit.replace('_', ' ')}"
+    if unit in _FORMS:
+        return _FORMS[unit](value)
+    return f"{count(value)} {unit.replace('_', ' ')}"
+
+
+def percent(value: float) -> str:
+    """A share; one that is neither all nor nothing is not rounded to it.
+
+    >>> percent(0.934), percent(0.9996), percent(0.0004), percent(0.0)
+    ('93%', '99%', '1%', '0%')
+    """
+    return f"{min(max(value, 0.01), 0.99):.0%}" if 0.0 < value < 1.0 else f"{value:.0%}"
 
 
 def seconds(value: float) -> str:
@@ -67,6 +68,15 @@ def count(value: float) -> str:
     if value == int(value) or abs(value) >= 10:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def requests(value: float) -> str:
+    """A mean number of requests.
+
+    >>> requests(0.03), requests(0.0), requests(12.6)
+    ('<0.1', '0', '13')
+    """
+    return "<0.1" if 0 < value < 0.1 else count(value)
 
 
 def duration(total: float) -> str:
@@ -92,3 +102,15 @@ def clock(t: float, *, day: bool = False) -> str:
         return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if day else "%H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         return NOT_KNOWN
+
+
+_FORMS: Mapping[str, Callable[[float], str]] = {
+    "": count,
+    "sequences": count,
+    "requests": requests,
+    "ratio": percent,
+    "score": "{:.2f}".format,
+    "factor": "{:.1f}x".format,
+    "seconds": seconds,
+    "bytes": lambda value: f"{value / 2**30:,.1f} GiB",
+}

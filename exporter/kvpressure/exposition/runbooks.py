@@ -1,0 +1,167 @@
+"""The runbooks, one per alert: Markdown in the package, HTML for people, filled in for the engine that is asked about.
+
+The Markdown is ours, the values are not: they reach only code blocks, each quoted as its language wants it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    import jinja2
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+INDEX = "README"
+"""The page that lists the runbooks and holds the steps they share."""
+
+PLACEHOLDERS: Mapping[str, str] = {
+    "$NAMESPACE": "namespace",
+    "$POD": "pod",
+    "$TARGET": "target",
+    "$MODEL": "model",
+    "$ENGINE": "engine",
+    "$INSTANCE": "instance",
+}
+"""What commands leave open, and the parameter of the address that fills it in: the alert's label of that name, `model`
+being `model_name`."""
+
+MAX_VALUE_CHARACTERS = 512
+"""Longer values are no label of ours."""
+
+_SLOT = re.compile("|".join(f"{re.escape(name)}\\b" for name in PLACEHOLDERS))
+_MATCHER = re.compile(rf'\w+="({_SLOT.pattern})",?\s*')
+_LINK = re.compile(r"([A-Za-z]+)\.md(#[\w-]*)?")
+
+
+def names() -> tuple[str, ...]:
+    """The alerts that have a runbook."""
+    files = (resources.files("kvpressure") / "runbooks").iterdir()
+    found = (file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
+    return tuple(sorted(name for name in found if name != INDEX))
+
+
+def source(name: str) -> str:
+    """A runbook (or `INDEX`) as it is written, in Markdown. Raises KeyError when there is none of that name."""
+    if name != INDEX and name not in names():
+        raise KeyError(name)
+    return (resources.files("kvpressure") / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def fill(code: str, language: str, values: Mapping[str, str]) -> str:
+    """A code block with its placeholders filled in, `values` by parameter; what is not known stays as it is.
+
+    In `bash` a value is one word, whatever it holds. In `promql` it stands in a string, and a matcher whose value is
+    known to be empty is left out: an engine outside Kubernetes has no namespace.
+
+    >>> fill("kubectl -n $NAMESPACE get pod/$POD", "bash", {"namespace": "a b", "pod": ""})
+    "kubectl -n 'a b' get pod/$POD"
+    >>> fill('kvpressure_score{namespace="$NAMESPACE",model_name="$MODEL"}', "promql", {"namespace": "", "model": "m"})
+    'kvpressure_score{model_name="m"}'
+    """
+    if language == "promql":
+        code = _MATCHER.sub(lambda found: "" if values.get(PLACEHOLDERS[found[1]]) == "" else found[0], code)
+    quote = {"bash": shlex.quote, "promql": _promql}.get(language)
+    if quote is None:
+        return code
+    return _SLOT.sub(lambda found: quote(value) if (value := values.get(PLACEHOLDERS[found[0]])) else found[0], code)
+
+
+def page_html(name: str, query: Mapping[str, str]) -> str:
+    """A runbook, or the list of all (`INDEX`), filled in from the parameters of the address. Raises KeyError."""
+    return _page(name, query, "")
+
+
+def missing_html(name: str, query: Mapping[str, str]) -> str:
+    """The list of all, saying that there is no runbook of this name."""
+    return _page(INDEX, query, name)
+
+
+def content_security_policy() -> str:
+    """What a browser may do on the page: its own style, and asking for it again with other values."""
+    digest = base64.b64encode(hashlib.sha256(_assets().css.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Assets:
+    page: jinja2.Template
+    css: str
+    markdown: MarkdownIt
+
+
+@functools.cache
+def _assets() -> _Assets:
+    # Imported with the first runbook that is asked for: most exporters are only ever scraped.
+    import jinja2  # noqa: PLC0415
+    from markdown_it import MarkdownIt  # noqa: PLC0415
+
+    loader = jinja2.PackageLoader("kvpressure.exposition", "templates")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    css = "".join(loader.get_source(environment, name)[0] for name in ("page.css", "runbook.css"))
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return _Assets(environment.get_template("runbook.html.j2"), css, markdown)
+
+
+def _page(name: str, query: Mapping[str, str], missing: str) -> str:
+    assets, values = _assets(), _values(query)
+    text = source(name)
+    tokens = assets.markdown.parse(text)
+    asked = urlencode(values)
+    for token in tokens:
+        _finish(token, values, f"?{asked}" if asked else "")
+    _name_headings(tokens)
+    slots = {found for token in tokens if token.type == "fence" for found in _SLOT.findall(token.content)}
+    slots |= {slot for slot, parameter in PLACEHOLDERS.items() if slot in text and parameter in values}
+    return assets.page.render(
+        title="Runbooks" if name == INDEX else name,
+        body=assets.markdown.renderer.render(tokens, assets.markdown.options, {}),
+        fields=[(parameter, values.get(parameter, "")) for slot, parameter in PLACEHOLDERS.items() if slot in slots],
+        query=f"?{asked}" if asked else "",
+        missing=missing,
+        css=assets.css,
+    )
+
+
+def _values(query: Mapping[str, str]) -> dict[str, str]:
+    """The parameters that are ours, without anything that a terminal would act on."""
+    return {
+        parameter: "".join(c if c.isprintable() else "?" for c in query[parameter])
+        for parameter in PLACEHOLDERS.values()
+        if len(query.get(parameter, "x" * (MAX_VALUE_CHARACTERS + 1))) <= MAX_VALUE_CHARACTERS
+    }
+
+
+def _finish(token: Token, values: Mapping[str, str], query: str) -> None:
+    """Fill in a code block; point links to other runbooks at their pages."""
+    if token.type == "fence":
+        token.content = fill(token.content, token.info.strip(), values)
+    for child in token.children or ():
+        found = _LINK.fullmatch(str(child.attrs.get("href", "")))
+        if child.type == "link_open" and found:
+            page = "./" if found[1] == INDEX else found[1]
+            child.attrSet("href", f"{page}{query}{found[2] or ''}")
+
+
+def _name_headings(tokens: list[Token]) -> None:
+    """The ids that links to headings use, the way that Git hosts make them."""
+    for heading, title in zip(tokens, tokens[1:], strict=False):
+        if heading.type == "heading_open":
+            heading.attrSet("id", re.sub(r"[^\w -]", "", title.content.lower()).replace(" ", "-"))
+
+
+def _promql(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
