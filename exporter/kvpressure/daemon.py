@@ -93,7 +93,14 @@ class Daemon:
         if view.diagnosis is None:
             return ()
         limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view))
-        place = Place(namespace=view.namespace, pod=view.pod, target=view.target, model_name=view.model_name)
+        target = next((target for target in self._targets.targets if target.name == view.target), None)
+        place = Place(
+            namespace=view.namespace,
+            pod=view.pod,
+            url="" if target is None else target.url,
+            target=view.target,
+            model_name=view.model_name,
+        )
         return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds)
 
     def not_ready(self) -> list[str]:

@@ -19,18 +19,20 @@ class Diagnostician:
 
     def __init__(self) -> None:
         self._cause = Cause.UNKNOWN
-        self._since = 0.0
+        self._since: float | None = None
         self._stays_until = 0.0
         self._pending = Cause.UNKNOWN
         self._pending_since = 0.0
 
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
         """The diagnosis at `t` (unix seconds, not decreasing)."""
+        if self._since is None:
+            self._since = self._pending_since = t
         symptoms = judge_all(inputs)
         self._follow(t, candidate(inputs, symptoms, self._cause), inputs)
         return Diagnosis(
             t=t,
-            since=self._since,
+            since=self._since or t,
             cause=self._cause,
             confidence=scoring.confidence(self._cause, symptoms),
             score=scoring.score(inputs),
