@@ -32,6 +32,7 @@ from bench.detection.table import (
     variants_table,
 )
 from bench.detection.variants import AS_IS, VARIANTS
+from kvpressure.thresholds import load_thresholds
 
 RESULTS: Final = Path(__file__).parent / "results.json"
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
@@ -81,7 +82,7 @@ def main() -> int:
 def judged(chosen: Sequence[Spec], workers: int = WORKERS) -> list[Outcome]:
     """Every episode's outcome, in order, made by that many processes."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(partial(outcome, each=EACH), chosen, chunksize=2))
+        return list(pool.map(partial(outcome, thresholds=load_thresholds(), each=EACH), chosen, chunksize=2))
 
 
 def compared(outcomes: Sequence[Outcome]) -> list[RuleScore]:

@@ -1,16 +1,40 @@
-"""docs/detection.md: the tables, and how to read them."""
+"""docs/detection.md: what the tables mean, and the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bench.detection.judge import Outcome
 from bench.detection.table import Table
 
-_INTRO = """# How well causes are found
+_INTRO: Final = """# How well causes are found
 
-Written by `python -m bench.detection --write-docs`. {episodes} episodes: {recordings} recordings of a real vLLM,
-labelled with what their client did, and {simulated} seeded runs of the simulator, at least 40 of every cause.
+Written by `python -m bench.detection --write-docs`; `make bench-detection` prints the same tables and fails when a bar
+is missed. {episodes} episodes: {recordings} recordings of a real vLLM, labelled with what their client did, and
+{simulated} seeded runs of the simulator, at least 40 of every cause. Every page goes through the same code as in
+`kvpressure run`; a verdict is taken from every poll of every engine.
+
+**The truth** of a simulated second is not the intention of its load but what the simulated scheduler knows
+(`bench/detection/truth.py`): the share of the 20 s around it in which the head of the queue lacked blocks (at least
+0.5: KV cache pressure; at most 0.1: none), or only a place in the batch (the sequence cap), how much longer than empty
+ones the steps took (0.7: compute), whether the API process was behind (host), whether the scheduler stood still
+(stuck). In between two causes either may be named; those seconds are counted apart, as *between*. Seconds within
+45 s of a change are *excluded*: a window of 60 s is then mostly of the past. `unknown` is wrong from the 15th second.
+
+**KV found** counts stretches of clear KV pressure of at least 10 s that were named before they were 45 s over; **false
+KV** counts stretches of KV verdicts that are neither in nor up to 45 s after any possible KV pressure. **Delay** runs
+from the onset, as the scheduler knows it, to the first verdict.
+
+**Variants**: every recording in all of them, every simulated episode as it is and in three of the others by turns. No
+GPU data; utilization that reads 1 whenever a request runs; MIG (memory only); a fifth of the polls lost; counters of a
+server that has run for a year; histograms with every sixth poll only, as in live operation; a restart of ten seconds
+in the middle; and no GPU, lost polls, old counters and few names together.
+
+**Alerts** are evaluated by a real Prometheus, every 15 s, on the same episodes scraped every 15 s, with `for` applied
+as its rule engine does (a test compares them). Times within 45 s after KV pressure count neither way. KV pressure lasts
+for 8 minutes in most simulated episodes, so that rules over 5 minutes can fire. GPU memory is judged on episodes that
+have a GPU. Alerts that need most of a minute cannot fire in every recording: some last only 20 s.
 
 """
 

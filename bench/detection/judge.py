@@ -13,7 +13,7 @@ from kvpressure.cli.replay import ReplayTarget
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.samples import GpuReport
-from kvpressure.thresholds import Thresholds, load_thresholds
+from kvpressure.thresholds import Thresholds
 
 SCRAPE_SECONDS = 15.0
 Judge = Callable[[EngineView], str]
@@ -61,11 +61,10 @@ def verdicts(
     return found
 
 
-def outcome(spec: Spec, each: int = 3) -> Outcome:
+def outcome(spec: Spec, thresholds: Thresholds, each: int = 3) -> Outcome:
     """Make the episode and judge it as it is and in `each` other variants (recordings: in all)."""
     episode = build(spec)
     result = Outcome(episode.name, episode.group, episode.case)
-    thresholds = load_thresholds()
     for variant in list(VARIANTS) if spec.kind == "recording" else chosen(spec.seed, each):
         frames = VARIANTS[variant](episode.frames, random.Random(f"{episode.name}/{variant}"))
         tracks = verdicts(frames, episode.name, thresholds)

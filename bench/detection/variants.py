@@ -80,7 +80,7 @@ def restarted(frames: Sequence[Frame], rng: random.Random) -> Iterator[Frame]:
             yield frame
         elif frame.t >= up:
             moved = _engines(frame, lambda sample: _since(sample, base.get(sample.engine)))
-            started = None if frame.page.started is None else max(frame.page.started, up)
+            started = None if frame.page.started is None else frame.page.started + up - first
             yield replace(moved, page=replace(moved.page, started=started))
 
 

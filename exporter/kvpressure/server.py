@@ -1,4 +1,7 @@
-"""HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; no handler does I/O."""
+"""HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; and the runbooks.
+
+No handler does I/O, except that the first reader of a runbook has it read from the package, in a thread.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,18 @@ from typing import Protocol
 from aiohttp import web
 
 from kvpressure.diagnosis.verdict import Cause
-from kvpressure.exposition import diagnosis_json, status, text
+from kvpressure.exposition import diagnosis_json, runbooks, status, text
 from kvpressure.exposition.panel import Action
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-RUNBOOKS: Mapping[Cause, str] = {}
+RUNBOOKS: Mapping[Cause, str] = {
+    Cause.KV_CACHE_PRESSURE: "KVCachePressure",
+    Cause.CONCURRENCY_BOUND: "SequenceCapReached",
+    Cause.COMPUTE_BOUND: "EngineComputeBound",
+    Cause.HOST_BOUND: "EngineHostBound",
+    Cause.STUCK: "EngineStuck",
+}
 """The runbook that fits a cause, by the name of its alert; causes without one get no link."""
 
 _HEADERS = {
@@ -80,6 +89,9 @@ class Site:
                 web.get(self._telemetry_path, self._metrics),
                 web.get("/targets", self._targets),
                 web.get("/api/v1/diagnosis", self._diagnosis),
+                web.get("/runbooks", self._runbooks),
+                web.get("/runbooks/", self._runbook),
+                web.get("/runbooks/{alert}", self._runbook),
                 web.get("/-/healthy", self._healthy),
                 web.get("/-/ready", self._ready),
             ]
@@ -128,6 +140,19 @@ class Site:
                 )
                 self._drawn = snapshot, wanted, page
             return self._drawn[2]
+
+    async def _runbooks(self, request: web.Request) -> web.Response:
+        # Relative, so that it also works behind a proxy that adds a prefix.
+        raise web.HTTPFound(f"runbooks/?{request.rel_url.raw_query_string}")
+
+    async def _runbook(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("alert", runbooks.INDEX)
+        try:
+            page, found = await asyncio.to_thread(runbooks.page_html, name, request.query), True
+        except KeyError:
+            page, found = await asyncio.to_thread(runbooks.missing_html, name, request.query), False
+        headers = {"Content-Security-Policy": runbooks.content_security_policy()}
+        return web.Response(text=page, content_type="text/html", headers=headers, status=200 if found else 404)
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="kvpressure is healthy\n")

@@ -36,6 +36,7 @@ ASCENDING: Final = (
     ("plateau_token_growth_max_ratio", "plateau_demand_growth_min_ratio"),
     ("advice_sequences_cut_min_ratio", "advice_sequences_cut_max_ratio"),
     ("advice_memory_target_long_context_ratio", "advice_memory_target_ratio"),
+    ("alert_exhaustion_max_seconds", "kv_exhaustion_horizon_seconds"),
 )
 """Pairs whose first must stay below the second, or they contradict each other."""
 
@@ -102,6 +103,15 @@ class Thresholds:
     advice_request_share_max_ratio: float = _in("ratio")
     advice_long_context_min_tokens: float = _in("tokens")
     advice_bursty_min_factor: float = _in("factor")
+    alert_symptom_min_ratio: float = _in("ratio")
+    alert_cause_min_ratio: float = _in("ratio")
+    alert_score_min_ratio: float = _in("ratio")
+    alert_exhaustion_max_seconds: float = _in("seconds")
+    alert_exhaustion_min_usage_ratio: float = _in("ratio")
+    alert_prompt_shift_min_factor: float = _in("factor")
+    alert_cpu_pressure_min_ratio: float = _in("ratio")
+    alert_cpu_throttled_min_ratio: float = _in("ratio")
+    alert_gpu_stale_min_seconds: float = _in("seconds")
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 
     @property

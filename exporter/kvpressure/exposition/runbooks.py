@@ -124,12 +124,10 @@ def _page(name: str, query: Mapping[str, str], missing: str) -> str:
     for token in tokens:
         _finish(token, values, f"?{asked}" if asked else "")
     _name_headings(tokens)
-    slots = {found for token in tokens if token.type == "fence" for found in _SLOT.findall(token.content)}
-    slots |= {slot for slot, parameter in PLACEHOLDERS.items() if slot in text and parameter in values}
     return assets.page.render(
         title="Runbooks" if name == INDEX else name,
         body=assets.markdown.renderer.render(tokens, assets.markdown.options, {}),
-        fields=[(parameter, values.get(parameter, "")) for slot, parameter in PLACEHOLDERS.items() if slot in slots],
+        fields=[(parameter, values.get(parameter, "")) for slot, parameter in PLACEHOLDERS.items() if slot in text],
         query=f"?{asked}" if asked else "",
         missing=missing,
         css=assets.css,

@@ -180,7 +180,9 @@ def _mixed_pressure(rng: random.Random, engine: EngineConfig) -> Phase:
     """A tenth of the clients is long and takes twice the pool; short chat keeps finishing in between."""
     prompt, output = _sized(engine, rng.uniform(0.2, 0.35), 0.85)
     return Phase(
-        "kv_cache_pressure", PRESSURE_SECONDS, (calm(rng, engine, 0.2), _loop(engine, prompt, output, rng.uniform(2, 3)))
+        "kv_cache_pressure",
+        PRESSURE_SECONDS,
+        (calm(rng, engine, 0.2), _loop(engine, prompt, output, rng.uniform(2, 3))),
     )
 
 
