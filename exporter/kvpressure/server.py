@@ -1,6 +1,6 @@
 """HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; and the runbooks.
 
-No handler does I/O, except that the first reader of a runbook has it read from the package, in a thread.
+No handler does I/O but the runbooks', which are read from the package, in a thread.
 """
 
 from __future__ import annotations

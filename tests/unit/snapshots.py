@@ -54,7 +54,7 @@ def collapsed(trace: str = "long-context-collapse", seconds: int = 45) -> Snapsh
     )
     exporter = {
         "build_info": {"0.1.0": {"3.11.0": 1.0}},
-        "thresholds_info": {pipeline.thresholds.hash: 1.0},
+        "thresholds_info": {"0123456789abcdef": 1.0},
         "samples_rejected_total": pipeline.rejected,
         "caps_reached_total": {"engines": 0.0, "targets": 0.0},
         "config_last_reload_successful": 1.0,

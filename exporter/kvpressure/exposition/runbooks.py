@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import itertools
 import re
 import shlex
 from collections.abc import Mapping
@@ -60,19 +61,20 @@ def source(name: str) -> str:
 def fill(code: str, language: str, values: Mapping[str, str]) -> str:
     """A code block with its placeholders filled in, `values` by parameter; what is not known stays as it is.
 
-    In `bash` a value is one word, whatever it holds. In `promql` it stands in a string, and a matcher whose value is
-    known to be empty is left out: an engine outside Kubernetes has no namespace.
+    In `bash` a value is one word, whatever it holds. In `promql` it stands in a string, and a matcher without a value
+    is left out: a query that matches nothing would look like good news, and an engine need not have a namespace.
 
     >>> fill("kubectl -n $NAMESPACE get pod/$POD", "bash", {"namespace": "a b", "pod": ""})
     "kubectl -n 'a b' get pod/$POD"
     >>> fill('kvpressure_score{namespace="$NAMESPACE",model_name="$MODEL"}', "promql", {"namespace": "", "model": "m"})
     'kvpressure_score{model_name="m"}'
     """
-    if language == "promql":
-        code = _MATCHER.sub(lambda found: "" if values.get(PLACEHOLDERS[found[1]]) == "" else found[0], code)
     quote = {"bash": shlex.quote, "promql": _promql}.get(language)
     if quote is None:
         return code
+    if language == "promql":
+        code = _MATCHER.sub(lambda found: found[0] if values.get(PLACEHOLDERS[found[1]]) else "", code)
+        code = code.replace(",}", "}").replace("{}", "")
     return _SLOT.sub(lambda found: quote(value) if (value := values.get(PLACEHOLDERS[found[0]])) else found[0], code)
 
 
@@ -156,7 +158,7 @@ def _finish(token: Token, values: Mapping[str, str], query: str) -> None:
 
 def _name_headings(tokens: list[Token]) -> None:
     """The ids that links to headings use, the way that Git hosts make them."""
-    for heading, title in zip(tokens, tokens[1:], strict=False):
+    for heading, title in itertools.pairwise(tokens):
         if heading.type == "heading_open":
             heading.attrSet("id", re.sub(r"[^\w -]", "", title.content.lower()).replace(" ", "-"))
 
