@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
-DEBIAN := prometheus:promtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium
+DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt bench bench-detection docs golden lock tools python clean
+.PHONY: help demo test lint fmt bench bench-detection e2e-vllm docs rules golden lock tools tools-go python clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -36,9 +36,18 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
 
+e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM on the CPU (6 GB, 20 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
+
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
 	$(BIN)/python -c 'from kvpressure.settings import settings_reference; print(settings_reference(), end="")' > docs/configuration.md
+
+rules: $(VENV)/.dev ## write rules/generated and docs/alerts.md again
+	@hash='s/.*"thresholds_hash": "\(.*\)",/\1/p' && old=$$(sed -n "$$hash" rules/generated/bundle.json) && \
+	$(BIN)/python -m kvpressure generate --no-runbooks --out rules/generated && \
+	new=$$(sed -n "$$hash" rules/generated/bundle.json) && sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
+	cp rules/generated/alerts.md docs/alerts.md
 
 golden: $(VENV)/.dev ## write the golden files under tests/golden again
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k golden
@@ -61,6 +70,14 @@ tools:
 	    echo "installing$$missing"; apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	  else echo "not root or no apt-get: tests that need$$missing are skipped"; fi; fi
+
+# A current promtool beside Debian's, built from source through the Go module proxy (ten minutes); the rule tests use both.
+# Not `go install`: Prometheus' go.mod has exclude directives, which that refuses.
+PROMTOOL3 := v0.315.0
+tools-go: ## build a current promtool into .tools
+	@mkdir -p .tools && export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/prometheus/prometheus@$(PROMTOOL3) && \
+	dir=$$(cd / && go mod download -json $$module | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
+	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/promtool" ./cmd/promtool && .tools/promtool --version
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else \

@@ -36,7 +36,6 @@ ASCENDING: Final = (
     ("plateau_token_growth_max_ratio", "plateau_demand_growth_min_ratio"),
     ("advice_sequences_cut_min_ratio", "advice_sequences_cut_max_ratio"),
     ("advice_memory_target_long_context_ratio", "advice_memory_target_ratio"),
-    ("alert_exhaustion_max_seconds", "kv_exhaustion_horizon_seconds"),
 )
 """Pairs whose first must stay below the second, or they contradict each other."""
 
@@ -112,6 +111,7 @@ class Thresholds:
     alert_cpu_pressure_min_ratio: float = _in("ratio")
     alert_cpu_throttled_min_ratio: float = _in("ratio")
     alert_gpu_stale_min_seconds: float = _in("seconds")
+    alert_crash_loop_min_count: float = _in("count")
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 
     @property

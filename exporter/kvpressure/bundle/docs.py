@@ -1,0 +1,68 @@
+"""`alerts.md`, the page for the bundle's own users: what fires when, how loud, and what to read then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from kvpressure.bundle.rules import Alert
+from kvpressure.thresholds import Thresholds
+
+_INTRO: Final = """# Alerts
+
+Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
+
+`critical` wakes someone, `warning` makes a ticket, `info` is read when someone looks. "For" is how long the expression
+holds before the alert fires, "keeps firing" how long it may be false before the alert resolves: pressure comes and goes
+with every request that ends. Every alert has a runbook, and promtool tests under `rules/tests`.
+
+"""
+
+
+def alerts_markdown(alerts: Sequence[Alert], thresholds: Thresholds) -> str:
+    """The whole page: a table of all alerts, then one section each."""
+    parts = [
+        _INTRO.format(hash=f"`{thresholds.hash}`"),
+        "| alert | severity | for | keeps firing | about |\n",
+        "|---|---|---|---|---|\n",
+    ]
+    parts += [_row(alert) for alert in alerts]
+    for name, rules in groupby(alerts, key=lambda alert: alert.name):
+        parts.append(_section(name, list(rules), thresholds))
+    return "".join(parts)
+
+
+def _row(alert: Alert) -> str:
+    keeps = alert.rule.get("keep_firing_for", "-")
+    link = f"[{alert.name}](#{alert.name.lower()})"
+    return f"| {link} | {alert.severity} | {alert.rule['for']} | {keeps} | {alert.component} |\n"
+
+
+def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
+    parts = [f"\n## {name}\n\n"]
+    for rule in rules:
+        parts.append(f"**{rule.severity}**, for {rule.rule['for']}{_kept(rule)}: {rule.words}\n\n")
+        parts.append(f"```promql\n{rule.rule['expr']}\n```\n\n")
+    if rules[0].muted_by:
+        parts.append(f"Muted while one of these fires for the same engine: {_names(rules[0].muted_by)}.\n\n")
+    if rules[0].thresholds:
+        parts.append("| threshold | value | why |\n|---|---|---|\n")
+        parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
+        parts.append("\n")
+    parts.append(f"Template `rules/{rules[0].file}`, runbook [{name}](runbooks/{name}.md).\n")
+    return "".join(parts)
+
+
+def _kept(alert: Alert) -> str:
+    keeps = alert.rule.get("keep_firing_for")
+    return f", keeps firing {keeps}" if keeps else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"[{name}](#{name.lower()})" for name in names)
+
+
+def _threshold(key: str, thresholds: Thresholds) -> str:
+    entry = thresholds.entries[key]
+    return f"| `{key}` | {thresholds.values[key]:g} {entry.unit} | {entry.why} |\n"

@@ -1,0 +1,85 @@
+"""What a bundle is generated for: thresholds, which series the rules look at, and where links lead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from kvpressure.strict_yaml import ConfigError, Problem
+from kvpressure.thresholds import Thresholds
+
+SELECTOR: Final = 'job="kvpressure"'
+RUNBOOK_URL: Final = "http://{{ $labels.instance }}/runbooks"
+"""The exporter serves the runbooks itself, so the link works wherever Prometheus can scrape it."""
+
+PAGE_URL: Final = "http://127.0.0.1:5001/page"
+TICKET_URL: Final = "http://127.0.0.1:5001/ticket"
+
+_MATCHER: Final = re.compile(r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n`{}]|\\[^\n`])*"\s*')
+_INSTANCE: Final = "{{ $labels.instance }}"
+_LABEL: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Choices of one bundle; `labels` go onto the `PrometheusRule` objects, for an operator that selects by label.
+
+    `selector` is label matchers, without braces, that find the exporters' series and no others. `runbook_url` is the
+    address that runbooks lie under; `dashboard_url` is Grafana's, "" links to the exporter's own page instead.
+    """
+
+    thresholds: Thresholds
+    selector: str = SELECTOR
+    runbook_url: str = RUNBOOK_URL
+    dashboard_url: str = ""
+    page_url: str = PAGE_URL
+    ticket_url: str = TICKET_URL
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise ConfigError with everything that is wrong with these options."""
+        problems = [Problem("generate", None, name, message) for name, message in self._problems()]
+        if problems:
+            raise ConfigError(problems)
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        yield from _selector_problems(self.selector)
+        for name in ("runbook_url", "dashboard_url", "page_url", "ticket_url"):
+            value = getattr(self, name)
+            if value or name != "dashboard_url":
+                yield from _url_problems(f"--{name.replace('_', '-')}", value)
+        for key, value in self.labels.items():
+            if not _LABEL.fullmatch(key) or (value and not _LABEL.fullmatch(value)):
+                yield "--label", f"{key}={value} is not a Kubernetes label"
+
+
+def _selector_problems(selector: str) -> Iterator[tuple[str, str]]:
+    if not selector.strip():
+        yield "--selector", f"is missing: without one no rule can tell that an exporter is gone; such as {SELECTOR}"
+    elif selector.strip() != selector or not _matchers(selector):
+        yield "--selector", f"{selector[:80]!r} is not label matchers without braces, such as {SELECTOR}"
+
+
+def _matchers(selector: str) -> bool:
+    at = 0
+    while found := _MATCHER.match(selector, at):
+        if found.end() == len(selector):
+            return True
+        if selector[found.end()] != ",":
+            return False
+        at = found.end() + 1
+    return False
+
+
+def _url_problems(name: str, url: str) -> Iterator[tuple[str, str]]:
+    plain = url.replace(_INSTANCE, "instance")
+    try:
+        parts = urlsplit(plain)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good or re.search(r"[\s\"'`{}<>\\]", plain) or parts.query or parts.fragment:
+        yield name, f"{url[:80]!r} is not an http(s) address without query; {_INSTANCE} may stand for a host and port"

@@ -1,0 +1,47 @@
+"""`kvpressure generate`: rules, runbooks and the Alertmanager example, from the thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvpressure.bundle import Options, bundle_files, write_bundle
+from kvpressure.bundle.options import PAGE_URL, RUNBOOK_URL, SELECTOR, TICKET_URL
+from kvpressure.cli.options import refuse
+from kvpressure.settings import ConfigError
+from kvpressure.settings.layers import read_text
+from kvpressure.thresholds import Thresholds, load_thresholds
+
+
+@click.command()
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; replaced when it holds a bundle."
+)
+@click.option("--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file.")
+@click.option("--selector", default=SELECTOR, show_default=True, help="Label matchers that find the exporters' series.")
+@click.option("--runbook-url", default=RUNBOOK_URL, show_default=True, help="Address that the runbooks lie under.")
+@click.option("--dashboard-url", default="", help="Grafana's address; without it alerts link to the exporter's page.")
+@click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
+@click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
+@click.option("--runbooks/--no-runbooks", default=True, show_default=True, help="Copy the runbooks into the bundle.")
+def command(out: Path, overrides: Path | None, labels: tuple[str, ...], runbooks: bool, **given: str) -> None:
+    """Write Prometheus rules, PrometheusRule objects, an Alertmanager example, runbooks and the page of all alerts.
+
+    Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is refused.
+    """
+    pairs = dict(label.partition("=")[::2] for label in labels)
+    try:
+        options = Options(_thresholds(overrides), labels=pairs, **given)
+        files = bundle_files(options, with_runbooks=runbooks)
+        write_bundle(out, files)
+    except ConfigError as error:
+        refuse(error)
+    click.echo(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
+
+
+def _thresholds(overrides: Path | None) -> Thresholds:
+    if overrides is None:
+        return load_thresholds()
+    return load_thresholds(read_text(overrides), override_name=str(overrides))

@@ -1,0 +1,65 @@
+"""promtool on the generated rules and on the unit tests under rules/tests, with every promtool that is installed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.rules.bundle import GENERATED, TESTS, promtool_each
+from tests.tools import need
+
+CASES = sorted(path.stem for path in TESTS.glob("*.yaml"))
+
+
+def run(*command: object) -> str:
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output
+    return output
+
+
+@promtool_each
+def test_promtool_finds_nothing_to_say_about_the_rules(promtool: str) -> None:
+    rules = sorted(GENERATED.glob("prometheus/*/*.yaml"))
+    assert len(rules) > 20
+    output = run(need(promtool, "prometheus"), "check", "rules", "--lint=all", "--lint-fatal", *rules)
+    assert output.count("SUCCESS") == len(rules), output
+
+
+@promtool_each
+@pytest.mark.parametrize("case", CASES)
+def test_the_unit_tests_of_the_rules_pass(promtool: str, case: str) -> None:
+    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", TESTS / f"{case}.yaml")
+
+
+def test_amtool_accepts_the_alertmanager_example() -> None:
+    config = GENERATED / "alertmanager" / "alertmanager.yaml"
+    assert "SUCCESS" in run(need("amtool", "prometheus-alertmanager"), "check-config", config)
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        (("severity=critical", "component=engine"), "kvpressure-page"),
+        (("severity=warning", "component=exporter"), "kvpressure-tickets"),
+        (("severity=info", "component=engine"), "kvpressure-nobody"),
+    ],
+)
+def test_an_alert_goes_where_its_severity_says(labels: tuple[str, ...], receiver: str) -> None:
+    config = GENERATED / "alertmanager" / "alertmanager.yaml"
+    amtool = need("amtool", "prometheus-alertmanager")
+    run(amtool, "config", "routes", "test", f"--config.file={config}", f"--verify.receivers={receiver}", *labels)
+
+
+def test_a_wrong_receiver_would_be_noticed() -> None:
+    with pytest.raises(AssertionError, match="kvpressure-page"):
+        test_an_alert_goes_where_its_severity_says(("severity=critical",), "kvpressure-nobody")
+
+
+def test_a_broken_rule_would_be_noticed(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text((GENERATED / "prometheus/alerts/engine-stuck.yaml").read_text().replace("> 0.5", ">> 0.5"))
+    with pytest.raises(AssertionError, match="parse"):
+        run(need("promtool", "prometheus"), "check", "rules", broken)

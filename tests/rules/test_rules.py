@@ -1,0 +1,224 @@
+"""What every rule must keep: tests, a runbook, series that exist, labels that survive, words for people."""
+
+from __future__ import annotations
+
+import re
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from kvpressure.bundle.rules import SEVERITIES
+from tests.rules.bundle import (
+    GENERATED,
+    ROOT,
+    STALE,
+    TESTS,
+    alert_names,
+    alerts,
+    files,
+    known_series,
+    options,
+    promtool_tests,
+    recorded,
+    rule_files,
+    selectors,
+    walk,
+)
+
+ALERTS = alerts()
+NAMES = alert_names()
+EXPRESSIONS = [(alert.name, alert.rule["expr"]) for alert in ALERTS] + list(recorded().items())
+SPEC = """
+KVCachePressure MemoryHighComputeLow EffectiveBatchCollapsed KVCachePreemptionThrash KVCacheExhaustionPredicted
+RequestLatencyInflated ThroughputPlateau EngineStuck DeviceMemoryRising DeviceOutOfMemory EngineRestarting
+AllocationErrorsInLogs EngineComputeBound EngineHostBound SequenceCapReached PromptShapeShifted LimitUndeclared
+MemoryTargetTooHigh NodePressureNearEngine ExporterDown SourceDown GpuReadingsStale TargetUnreachable
+ThresholdsDiffer"""
+PROMETHEUS_LABELS = {"job", "instance", "cluster"}
+
+each_alert = pytest.mark.parametrize("name", NAMES)
+each_rule = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
+each_expression = pytest.mark.parametrize(("name", "expr"), EXPRESSIONS)
+
+
+def checks(name: str) -> list[list[dict]]:
+    """The alert's checks, by group of input series."""
+    stem = next(alert.file for alert in ALERTS if alert.name == name).removeprefix("alerts/").removesuffix(".yaml.j2")
+    assert (TESTS / f"{stem}.yaml").exists(), f"{name} has no tests: write rules/tests/{stem}.yaml"
+    groups = [group.get("alert_rule_test", []) for group in promtool_tests(stem)["tests"]]
+    return [[check for check in group if check["alertname"] == name] for group in groups]
+
+
+def seconds(duration: str) -> int:
+    return sum(int(n) * {"s": 1, "m": 60, "h": 3600}[unit] for n, unit in re.findall(r"(\d+)([smh])", duration))
+
+
+def test_every_alert_that_was_asked_for_exists() -> None:
+    assert set(NAMES) == set(SPEC.split())
+
+
+@each_alert
+def test_every_severity_of_an_alert_has_a_test_in_which_it_fires(name: str) -> None:
+    fired = {a["exp_labels"]["severity"] for group in checks(name) for check in group for a in check["exp_alerts"]}
+    assert fired == {alert.severity for alert in ALERTS if alert.name == name}
+
+
+@each_alert
+def test_every_alert_has_a_test_in_which_it_stays_quiet(name: str) -> None:
+    assert any(group and not any(check["exp_alerts"] for check in group) for group in checks(name))
+
+
+@each_alert
+def test_every_alert_has_a_test_in_which_it_recovers(name: str) -> None:
+    recovered: set[str] = set()
+    for group in checks(name):
+        ordered = sorted(group, key=lambda check: seconds(check["eval_time"]))
+        if ordered and not ordered[-1]["exp_alerts"]:
+            recovered |= {a["exp_labels"]["severity"] for check in ordered for a in check["exp_alerts"]}
+    assert recovered == {alert.severity for alert in ALERTS if alert.name == name}
+
+
+@each_alert
+def test_every_alert_has_a_runbook(name: str) -> None:
+    assert (ROOT / "docs" / "runbooks" / f"{name}.md").exists(), f"write docs/runbooks/{name}.md"
+
+
+def test_every_runbook_and_every_promtool_test_belongs_to_a_rule() -> None:
+    books = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+    assert books - {"README"} == set(NAMES)
+    named = {re.sub(r"^(alerts|recording)/|\.yaml\.j2$", "", file.path) for file in rule_files()}
+    together = {"idle", "rolling-restart", "not-kv"}
+    assert {path.stem for path in TESTS.glob("*.yaml")} - together <= named
+
+
+@each_expression
+def test_rules_query_only_series_that_exist(name: str, expr: str) -> None:
+    known = known_series() | {record: set() for record in recorded()}
+    assert [selector.name for selector in selectors(expr) if selector.name not in known] == []
+
+
+@each_expression
+def test_rules_match_only_labels_that_the_series_has(name: str, expr: str) -> None:
+    known = known_series()
+    for selector in selectors(expr):
+        if labels := known.get(selector.name):
+            asked = {matcher.name for matcher in selector.matchers.matchers}
+            assert asked <= labels | PROMETHEUS_LABELS, f"{name}: {selector}"
+
+
+@each_expression
+def test_every_selector_is_of_this_exporter_and_no_other(name: str, expr: str) -> None:
+    own = {"job": "kvpressure"}
+    for selector in selectors(expr):
+        if selector.name not in recorded() or selector.name.startswith("engine:"):
+            matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+            assert own.items() <= matchers.items(), f"{name}: {selector}"
+
+
+@each_expression
+def test_the_namespace_survives_every_aggregation(name: str, expr: str) -> None:
+    if name.startswith("cluster:"):
+        return
+    for node in walk(promql.parse(expr)):
+        if isinstance(node, promql.AggregateExpr):
+            assert node.modifier is not None, f"{name}: {node} drops every label"
+            by = node.modifier.type == promql.AggModifierType.By
+            assert ("namespace" in node.modifier.labels) == by, f"{name}: {node}"
+
+
+@each_expression
+def test_nothing_averages_quantiles_or_adds_ratios(name: str, expr: str) -> None:
+    for node in walk(promql.parse(expr)):
+        if isinstance(node, promql.AggregateExpr):
+            assert str(node.op) in {"sum", "max", "count"}, f"{name}: {node}"
+            if str(node.op) == "sum":
+                middles = [(selector.name.split(":") * 2)[1] for selector in selectors(str(node.expr))]
+                assert [m for m in middles if re.search(r"_(ratio|quantile|score|seconds)$", m)] == [], (
+                    f"{name}: {node}"
+                )
+
+
+@each_rule
+def test_numbers_that_mean_bad_come_from_the_thresholds(alert) -> None:
+    template = (ROOT / "rules" / alert.file).read_text()
+    expressions = re.findall(r"expr: \|\n(.*?)\n +for:", template, re.DOTALL)
+    assert expressions
+    for expr in expressions:
+        literals = re.findall(r"(?:[<>=!]=|[<>])\s*(?:bool\s*)?([0-9.]+)", expr)
+        assert set(literals) <= {"0", "1"}, f"{alert.name}: {literals}"
+
+
+@each_rule
+def test_an_alert_says_what_it_must(alert) -> None:
+    assert alert.severity in SEVERITIES
+    annotations = alert.rule["annotations"]
+    assert set(annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert f"/{alert.name}" in annotations["runbook_url"]
+    assert "$labels.instance" in annotations["summary"] + annotations["dashboard_url"]
+    assert alert.words.endswith(".")
+    assert "\n" not in annotations["summary"]
+    assert set(alert.rule["labels"]) == {"severity", "component"}
+
+
+@each_rule
+def test_what_oscillates_keeps_firing_through_the_gaps(alert) -> None:
+    counts_back = re.search(r"(increase|changes)\(", alert.rule["expr"]) is not None
+    assert alert.rule.get("keep_firing_for") or counts_back
+
+
+@each_rule
+def test_annotations_use_only_labels_that_the_alert_can_have(alert) -> None:
+    known = known_series() | {recorded: known_series()["kvpressure_score"] for recorded in recorded()}
+    labels = set(PROMETHEUS_LABELS)
+    for selector in selectors(alert.rule["expr"]):
+        labels |= known[selector.name]
+    calls = (node for node in walk(promql.parse(alert.rule["expr"])) if isinstance(node, promql.Call))
+    labels |= {call.args[1].val for call in calls if call.func.name == "label_replace"}
+    texts = (alert.rule["annotations"][key] for key in ("summary", "description"))
+    if alert.name == "ExporterDown":
+        labels |= {"namespace"}  # of the exporter's own pod, which Prometheus adds
+    used = {label for text in texts for label in re.findall(r"\$labels\.(\w+)", text)}
+    assert used <= labels
+
+
+@each_rule
+def test_no_alert_is_both_loud_and_immediate(alert) -> None:
+    if alert.severity == "critical":
+        assert seconds(alert.rule["for"]) >= 60
+
+
+def test_alerts_are_muted_by_alerts_that_exist_and_by_nothing_in_a_circle() -> None:
+    muted = {alert.name: set(alert.muted_by) for alert in ALERTS}
+    assert set().union(*muted.values()) <= set(NAMES)
+    assert not [(a, b) for a, by in muted.items() for b in by if a in muted[b]]
+    assert "KVCachePressure" in muted["EffectiveBatchCollapsed"]
+
+
+def test_the_rules_carry_the_hash_of_their_thresholds() -> None:
+    (differ,) = (alert for alert in ALERTS if alert.name == "ThresholdsDiffer")
+    assert f'hash!="{options().thresholds.hash}"' in differ.rule["expr"]
+
+
+def test_what_is_committed_is_what_the_templates_say() -> None:
+    committed = {str(path.relative_to(GENERATED)): path.read_text() for path in GENERATED.rglob("*") if path.is_file()}
+    wanted = files()
+    assert committed.keys() == wanted.keys(), f"rules/generated {STALE}"
+    for name, text in wanted.items():
+        assert committed[name] == text, f"rules/generated/{name} {STALE}"
+
+
+def test_the_page_of_alerts_is_what_the_templates_say() -> None:
+    assert (ROOT / "docs" / "alerts.md").read_text() == files()["alerts.md"], f"docs/alerts.md {STALE}"
+
+
+def test_the_tests_know_the_thresholds_of_the_rules() -> None:
+    for path in TESTS.glob("*.yaml"):
+        found = set(re.findall(r'kvpressure_thresholds_info\{[^}]*hash="(\w+)"', path.read_text()))
+        assert found <= {options().thresholds.hash, "0123456789abcdef"}, f"{path.name} names another hash"
+
+
+def test_generated_yaml_reads_back_as_the_rules_that_were_rendered() -> None:
+    for file in rule_files():
+        text = files()[f"prometheus/{file.path.removesuffix('.j2')}"]
+        assert yaml.safe_load(text) == {"groups": list(file.groups)}
