@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 
 import pytest
@@ -335,7 +336,12 @@ def test_two_recordings_in_one_file_are_both_shown(tmp_path):
     assert [json.loads(line)["t"] for line in result.stdout.splitlines()] == [1000, 1001, 10, 11]
 
 
-def test_the_table_for_people_says_what_the_recording_was(tmp_path):
-    result = CliRunner().invoke(main, ["replay", str(TRACES / "idle.jsonl.xz")])
+def test_the_table_for_people_says_what_the_recording_was_and_draws_its_causes():
+    result = CliRunner().invoke(main, ["replay", str(TRACES / "idle.jsonl.xz"), str(TRACES / "two-ranks.jsonl.xz")])
     assert "idle (tiny)" in result.output
     assert result.output.count(" idle\n") == 18
+    drawn = [line for line in result.output.splitlines() if set(line.strip()[3:]) <= set("?.-#= ") and "#" in line]
+    assert len(drawn) == 2  # one line per rank
+    for line in drawn:
+        assert re.search(r"\?+-+#+-+", line), line
+    assert "# kv_cache_pressure" in result.output

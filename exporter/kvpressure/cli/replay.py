@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from kvpressure.derive.values import at, plain
+from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.exposition.verdicts import diagnosis_json
 from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
@@ -75,7 +76,8 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
     """
     settings = PipelineSettings(window_seconds=window)
     thresholds = load_thresholds()
-    show = _print_json if as_json else _Table().show
+    table = _Table()
+    show = _print_json if as_json else table.show
     for path in traces:
         used = False
         try:
@@ -85,6 +87,7 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
                 else:
                     used = True
                     show(*item)
+            table.finish()
             if not used:
                 raise TraceError(f"{path}: no usable line")
         except TraceError as error:
@@ -109,23 +112,33 @@ def _print_json(line: TraceLine, views: list[EngineView]) -> None:
 
 
 class _Table:
-    """Rows for people, with a heading whenever another recording begins."""
+    """Rows for people, and under each recording a line that draws the causes of every engine over time."""
 
-    HEAD = " second  engine  running  waiting  batch p95  KV used  blocked  preempt/s  tokens/s  label"
+    HEAD = (
+        " second  engine  cause              conf  score  running  waiting  batch p95  KV used  blocked  preempt/s"
+        "  tokens/s  label"
+    )
+    WIDTH = 80
 
     def __init__(self) -> None:
-        self._target = ""
         self._start = 0.0
+        self._told: dict[str, list[tuple[float, Cause]]] = {}
 
     def show(self, line: TraceLine, views: list[EngineView]) -> None:
         """Print one row per engine."""
         for view in views:
-            if view.target != self._target:
-                self._target, self._start = view.target, line.t
+            if not self._told:
+                self._start = line.t
                 click.echo(f"\n{view.target} ({view.model_name})\n{self.HEAD}")
+            diagnosis = view.diagnosis
+            cause = Cause.UNKNOWN if diagnosis is None else diagnosis.cause
+            self._told.setdefault(view.engine, []).append((line.t - self._start, cause))
             cells = (
                 f"{line.t - self._start:7.0f}",
                 f"{view.engine:>6}",
+                f"{cause.value:<17}",
+                _cell(None if diagnosis is None else diagnosis.confidence, 4, ".0%"),
+                _cell(None if diagnosis is None else diagnosis.score, 5, ".2f"),
                 _cell(at(view.derived, "requests_running"), 7, ".1f"),
                 _cell(at(view.derived, "requests_waiting"), 7, ".1f"),
                 _cell(at(view.derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
@@ -136,6 +149,37 @@ class _Table:
                 line.label or "",
             )
             click.echo("  ".join(cells).rstrip())
+
+    def finish(self) -> None:
+        """Draw the timeline of the recording that ended."""
+        if not self._told:
+            return
+        seconds = max(told[-1][0] for told in self._told.values())
+        step = max(1.0, seconds / self.WIDTH)
+        click.echo(f"\ntimeline, one mark for {step:.3g} s")
+        for engine, told in self._told.items():
+            click.echo(f"{engine:>14}  {_marks(told, step)}")
+        seen = dict.fromkeys(cause for told in self._told.values() for _, cause in told)
+        click.echo("                " + "   ".join(f"{MARKS[cause]} {cause.value}" for cause in seen))
+        self._told = {}
+
+
+MARKS = {
+    Cause.UNKNOWN: "?",
+    Cause.IDLE: ".",
+    Cause.HEALTHY: "-",
+    Cause.KV_CACHE_PRESSURE: "#",
+    Cause.CONCURRENCY_BOUND: "=",
+    Cause.COMPUTE_BOUND: "%",
+    Cause.HOST_BOUND: "h",
+    Cause.STUCK: "!",
+}
+
+
+def _marks(told: list[tuple[float, Cause]], step: float) -> str:
+    """One mark per `step` seconds: the cause told last in it, a space where the recording has a gap."""
+    marks = dict((int(second / step), MARKS[cause]) for second, cause in told)
+    return "".join(marks.get(index, " ") for index in range(max(marks) + 1))
 
 
 def _cell(value: float | None, width: int, form: str) -> str:
