@@ -339,7 +339,7 @@ def test_two_recordings_in_one_file_are_both_shown(tmp_path):
 def test_the_table_for_people_says_what_the_recording_was_and_draws_its_causes():
     result = CliRunner().invoke(main, ["replay", str(TRACES / "idle.jsonl.xz"), str(TRACES / "two-ranks.jsonl.xz")])
     assert "idle (tiny)" in result.output
-    assert result.output.count(" idle\n") == 18
+    assert result.output.count("  idle\n") == 18
     drawn = [line for line in result.output.splitlines() if set(line.strip()[3:]) <= set("?.-#= ") and "#" in line]
     assert len(drawn) == 2  # one line per rank
     for line in drawn:

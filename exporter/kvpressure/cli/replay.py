@@ -178,7 +178,7 @@ MARKS = {
 
 def _marks(told: list[tuple[float, Cause]], step: float) -> str:
     """One mark per `step` seconds: the cause told last in it, a space where the recording has a gap."""
-    marks = dict((int(second / step), MARKS[cause]) for second, cause in told)
+    marks = {int(second / step): MARKS[cause] for second, cause in told}
     return "".join(marks.get(index, " ") for index in range(max(marks) + 1))
 
 
