@@ -9,7 +9,7 @@ DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt bench bench-detection e2e-vllm docs rules golden lock tools tools-go python clean
+.PHONY: help demo test lint fmt bench bench-detection e2e e2e-vllm docs rules golden lock tools tools-go python clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -35,6 +35,9 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
+
+e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
+	$(BIN)/python -m pytest -m e2e tests/e2e
 
 e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM on the CPU (6 GB, 20 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm

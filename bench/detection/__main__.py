@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,16 @@ def main() -> int:
 def judged(chosen: Sequence[Spec], workers: int = WORKERS) -> list[Outcome]:
     """Every episode's outcome, in order, made by that many processes."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(partial(outcome, thresholds=load_thresholds(), each=EACH), chosen, chunksize=2))
+        judge = partial(outcome, thresholds=load_thresholds(), each=EACH)
+        return list(_counted(pool.map(judge, chosen, chunksize=2), len(chosen)))
+
+
+def _counted(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:
+    """Says now and then how far it is."""
+    for number, one in enumerate(outcomes, 1):
+        yield one
+        if number % 50 == 0:
+            print(f"{number} of {total} episodes", file=sys.stderr, flush=True)
 
 
 def compared(outcomes: Sequence[Outcome]) -> list[RuleScore]:

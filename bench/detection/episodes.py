@@ -10,7 +10,8 @@ from typing import Final, Literal
 from bench.detection.truth import Accepted, accepted_series, observed
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.samples import EnginePage, EngineSample, GpuSample
-from kvpressure.simulator.cases import CASES, PRESSURE_SECONDS, case
+from kvpressure.simulator.case_loads import PRESSURE_SECONDS
+from kvpressure.simulator.cases import CASES, case
 from kvpressure.simulator.load import Label
 from kvpressure.simulator.scenarios import CAUSES, episode
 from kvpressure.simulator.service import Scenario, ServerDownError

@@ -25,7 +25,7 @@ Accepted = frozenset[str]
 """The causes that may be named in a second: one where the truth is clear, more where it is between two."""
 
 SMOOTHING_SECONDS: Final = 10
-IDLE_SECONDS: Final = 30
+NEARBY_SECONDS: Final = 30
 BEHIND_SECONDS: Final = 0.25
 CLEAR_SHARE: Final = 0.5
 """From this share of the time on, what blocks admission is the bottleneck."""
@@ -33,7 +33,10 @@ SLIGHT_SHARE: Final = 0.1
 """Up to this share it is not: one request in ten waits for a moment."""
 SATURATED_SHARE: Final = 0.7
 """From this share of work beyond an empty step on, another request costs its full time: the GPU is the bottleneck."""
-UNSATURATED_SHARE: Final = 0.4
+UNSATURATED_SHARE: Final = 1 / 3
+"""Up to this share twice as much would fit into the steps."""
+PREEMPTED_RATIO: Final = 0.01
+"""From this share of admitted requests on, preempting may be called KV pressure even if hardly anyone waits."""
 
 
 @dataclass(slots=True)
@@ -51,7 +54,7 @@ class Book:
         for name, seconds in booked.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
-    def read(self) -> Mapping[str, float]:
+    def read(self) -> dict[str, float]:
         """Shares of the time since the last reading."""
         total = self.seconds.pop("all", 0.0)
         shares = {name: seconds / total for name, seconds in self.seconds.items()} if total else {}
@@ -68,11 +71,18 @@ class ObservedRank(Rank):
         self._why = ""
         self._work_ratio = 0.0
         self._present = False
+        self._counted = (0.0, 0.0)
 
     def shares(self, now: float) -> Mapping[str, float]:
-        """Shares of the time since the last call; the rank is settled up to `now`."""
+        """Shares of the time since the last call, and how many requests were `preempted` and `started` in it.
+
+        The rank is settled up to `now`.
+        """
         self._close(now)
-        return self._book.read()
+        counted = float(self.stats.counters["preemptions"]), float(self.stats.histograms["ttft"].count)
+        preempted, started = (after - before for after, before in zip(counted, self._counted, strict=True))
+        self._counted = counted
+        return {**self._book.read(), "preempted": preempted, "started": started}
 
     def start(self, now: float) -> None:
         """The rank came to be at `now`."""
@@ -162,25 +172,34 @@ def accepted_series(shares: Sequence[Mapping[str, float]]) -> list[Accepted]:
         name: _around([share.get(name, 0.0) for share in shares], SMOOTHING_SECONDS)
         for name in ("kv", "cap", "both", "budget", "paused", "work", "behind", "present")
     }
-    alone = _around([share.get("present", 0.0) for share in shares], IDLE_SECONDS)
+    nearby = {
+        name: _around([share.get(name, 0.0) for share in shares], NEARBY_SECONDS)
+        for name in ("present", "preempted", "started")
+    }
     return [
-        accepted({name: values[index] for name, values in means.items()}, alone[index]) for index in range(len(shares))
+        accepted(
+            {name: values[second] for name, values in means.items()},
+            {name: values[second] for name, values in nearby.items()},
+        )
+        for second in range(len(shares))
     ]
 
 
-def accepted(share: Mapping[str, float], present_nearby: float) -> Accepted:
+def accepted(share: Mapping[str, float], nearby: Mapping[str, float]) -> Accepted:
     """The causes that are true, or may be said, at these shares of the time.
 
-    Order as in design: stuck, idle, KV, cap, compute, host, healthy. `present_nearby` is the share of a longer time
-    with any request at all.
+    Order: stuck, idle, KV, cap, compute, host, healthy. `nearby` is of a longer time: the share with any request
+    `present`, and requests `preempted` and `started` a second.
     """
     if share["paused"] >= CLEAR_SHARE:
         return frozenset({"stuck"})
     if share["paused"] > 0:
         return frozenset({"stuck", "idle", "healthy", "unknown"})
-    if present_nearby <= 0:
+    if nearby["present"] <= 0:
         return frozenset({"host_bound", "idle"} if share["behind"] > SLIGHT_SHARE else {"idle"})
     clear, possible = _queue_causes(share)
+    if nearby["preempted"] > PREEMPTED_RATIO * nearby["started"]:
+        possible.add("kv_cache_pressure")
     if clear:
         saturated = {"compute_bound"} if "concurrency_bound" in clear and share["work"] >= SATURATED_SHARE else set()
         return frozenset(clear | saturated | (possible & {"kv_cache_pressure", "concurrency_bound"}))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from bench.detection.episodes import RECORDINGS, Episode, Frame, Spec, build, specs
-from bench.detection.judge import outcome, scrapes, verdicts
+from bench.detection.episodes import RECORDINGS, Frame, Spec, build, specs
+from bench.detection.judge import Outcome, outcome, scrapes, verdicts
 from bench.detection.score import Score
 from bench.detection.table import by_variant, confusion_table, merged, percent, variants_table
 from bench.detection.variants import AS_IS, PRIOR, VARIANTS, chosen, live_names
@@ -163,7 +164,10 @@ def test_tables_show_what_was_counted() -> None:
 
 
 def test_scores_of_episodes_are_merged_by_variant() -> None:
-    episode = Episode("e", "idle", "c", [])
-    assert merged([]) == Score()
-    assert by_variant([]) == {}
-    assert episode.frames == []
+    def one(seconds: int) -> Outcome:
+        return Outcome("e", "idle", "c", {AS_IS: Score(Counter({("idle", "idle"): seconds})), "MIG": Score()})
+
+    scores = by_variant([one(3), one(4)])
+    assert list(scores) == [AS_IS, "MIG"]
+    assert scores[AS_IS].seconds("idle") == 7
+    assert merged(scores.values()).seconds("idle") == 7
