@@ -86,6 +86,8 @@ class Thresholds:
     cause_dwell_seconds: float = _in("seconds")
     admission_unblocked_max_ratio: float = _in("ratio")
     step_fuller_min_factor: float = _in("factor")
+    starved_min_usage_ratio: float = _in("ratio")
+    starved_min_waiting_ratio: float = _in("ratio")
     waiting_min_ratio: float = _in("ratio")
     stuck_min_seconds: float = _in("seconds")
     at_cap_min_ratio: float = _in("ratio")

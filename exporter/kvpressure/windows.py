@@ -112,6 +112,7 @@ class EngineWindow:
         self._recent: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=MAX_HISTOGRAM_POINTS)
         self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
         self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
+        self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
 
     @property
     def t(self) -> float:
@@ -124,15 +125,30 @@ class EngineWindow:
             return False
         if restarted:
             self._monotonic.restart()
+            self._highest.clear()
         self.multiprocess = multiprocess
         if sample.cache is not None:
             self.cache = sample.cache
         self.points.append(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
+        self._note_highest(t, sample.gauges.get("running"))
         while self.points[0].t < t - self.seconds:
             self._keep_older(self.points.popleft())
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
         return True
+
+    def _note_highest(self, t: float, running: float | None) -> None:
+        """Keep the running maximum: readings that no later one reached."""
+        while self._highest and self._highest[0][0] < t - self.shape_seconds:
+            self._highest.popleft()
+        if running is not None:
+            while self._highest and self._highest[-1][1] <= running:
+                self._highest.pop()
+            self._highest.append((t, running))
+
+    def highest_running(self) -> float | None:
+        """The largest batch read over the longer `shape_seconds`, since the server last started."""
+        return self._highest[0][1] if self._highest else None
 
     def _keep_older(self, point: Point) -> None:
         """Thin what leaves the window out to a few points of the longer one."""

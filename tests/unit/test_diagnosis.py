@@ -116,6 +116,23 @@ def test_what_only_looks_like_kv_pressure_is_not(recent):
     assert cause(inputs(**recent)) is not Cause.KV_CACHE_PRESSURE
 
 
+STARVED = QUEUE | {"usage": 0.8, "started": 0.0}
+
+
+def test_a_queue_from_which_nothing_starts_is_kv_pressure_whatever_the_prompts_are_thought_to_be():
+    assert cause(inputs(**STARVED)) is Cause.KV_CACHE_PRESSURE
+    assert "none started" in judge_all(inputs(**STARVED))["admission_blocked"].text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"started": 3.0}, {"usage": 0.2}, {"steadiness": 1.0}, {"tokens": 0.0}, {"waiting_ratio": 0.7}],
+    ids=["requests start", "the pool is nearly empty", "at the cap", "the engine hangs", "the queue drains"],
+)
+def test_a_queue_from_which_nothing_starts_for_another_reason_is_not(other):
+    assert cause(inputs(**STARVED | other)) is not Cause.KV_CACHE_PRESSURE
+
+
 def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
     assert cause(inputs(**QUEUE, steadiness=1.0)) is Cause.CONCURRENCY_BOUND
 

@@ -67,6 +67,18 @@ def test_a_mean_per_event_looks_back_just_far_enough():
     assert window.per_event("total", "missing", least=1, seconds=10) is None
 
 
+def test_the_highest_batch_is_remembered_beyond_the_window_until_the_server_restarts():
+    window = EngineWindow(60, 600)
+    for t in range(500):
+        window.add(float(t), sample({"running": 30.0 if t < 50 else 5.0}))
+    assert (window.max("running"), window.highest_running()) == (5, 30)
+    for t in range(500, 700):
+        window.add(float(t), sample({"running": 5.0}))
+    assert window.highest_running() == 5
+    window.add(700.0, sample({"running": 2.0}), restarted=True)
+    assert window.highest_running() == 2
+
+
 def test_one_reading_gives_no_delta():
     assert window_of({"steps": 10.0}).delta("steps") is None
     assert window_of({"steps": 10.0}).rate("steps") is None

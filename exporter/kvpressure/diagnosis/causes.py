@@ -61,7 +61,7 @@ def at_cap(inputs: Inputs) -> bool:
 def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
     if queued(inputs) and at_cap(inputs):
         return Cause.CONCURRENCY_BOUND
-    if _compute_limits(inputs, symptoms):
+    if _compute_limits(inputs):
         return Cause.COMPUTE_BOUND
     gpu_busy = _gpu_busy(inputs)
     if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and not gpu_busy):
@@ -69,15 +69,13 @@ def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
     return Cause.HEALTHY
 
 
-def _compute_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
+def _compute_limits(inputs: Inputs) -> bool:
     """Steps that take much longer because they compute more, or a busy GPU that makes requests wait without a cap.
 
     Utilization alone says only that some kernel runs, and one request can show 100 %. So steps must be slower than
     healthy ones, and either the GPU is busy, or it is not known to be idle and the steps compute more tokens.
     """
     recent, limits = inputs.recent, inputs.thresholds
-    if symptoms["batch_collapse"].state:
-        return False
     slower = recent.slowdown is not None and recent.slowdown >= limits.latency_inflated_min_factor
     now, healthy = recent.step_tokens, inputs.step_tokens_baseline
     fuller = now is not None and healthy is not None and now >= limits.step_fuller_min_factor * healthy

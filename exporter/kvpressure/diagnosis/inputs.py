@@ -23,7 +23,7 @@ BURST_SECONDS = 5.0
 class Recent:
     """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
 
-    `steadiness` is the median batch over its highest in the window: near 1 at a fixed cap, lower under a pool.
+    `steadiness` is the median batch over the highest in ten minutes: near 1 at a fixed cap, lower under a pool.
     `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `still_seconds` is how long requests have waited with nothing running and no token.
@@ -38,6 +38,7 @@ class Recent:
     blocked_ratio: float | None = None
     blocked_by_long_ratio: float | None = None
     steadiness: float | None = None
+    started: float | None = None
     preemption_bursts: int | None = None
     preempted_ratio: float | None = None
     tokens: float | None = None
@@ -96,7 +97,8 @@ def recent(window: EngineWindow, context: Context) -> Recent:
         usage=_mean(usage) if (usage := _values(points, "kv_usage")) else None,
         blocked_ratio=_blocked_ratio(points, window, prompt),
         blocked_by_long_ratio=_blocked_ratio(points, window, long),
-        steadiness=_steadiness(running, window.max("running")),
+        steadiness=_steadiness(running, window.highest_running()),
+        started=_growth(points, "started"),
         preemption_bursts=bursts,
         preempted_ratio=_preempted_ratio(points),
         tokens=tokens,
