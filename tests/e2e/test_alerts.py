@@ -1,0 +1,113 @@
+"""An incident, told by the generated rules and the Alertmanager example to a webhook, in real time (`make e2e`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.alerting import Delivery, alertmanager, prometheus, webhook
+from tests.e2e.processes import eventually, free_port, get, running
+from tests.e2e.watching import Key, Watcher
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+WARNING, CRITICAL = ("KVCachePressure", "warning"), ("KVCachePressure", "critical")
+SYMPTOMS = {"EffectiveBatchCollapsed", "MemoryHighComputeLow", "RequestLatencyInflated"}
+"""What the simulated engine shows of a collapse; it hardly preempts, and its pool fills too fast to be predicted."""
+
+TEXTS = ("summary", "description", "runbook_url", "dashboard_url")
+UNFILLED = ("unknown", "<no value>", "NaN", "+Inf", "{{", "}}", "%!", "error")
+
+
+@contextlib.asynccontextmanager
+async def incident(directory: Path, say: Callable[[str], None]) -> AsyncIterator[Watcher]:
+    """The demo in real time, everyone between it and the webhook, and somebody who watches them all."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "tests.e2e.incident", address]
+    async with contextlib.AsyncExitStack() as stack:
+        hook = await stack.enter_async_context(webhook())
+        _, manager = await stack.enter_async_context(alertmanager(directory, hook))
+        log = directory / "demo.log"
+        demo = await stack.enter_async_context(running(command, log, {"PYTHONUNBUFFERED": "1"}))
+        await eventually(lambda: get(f"http://{address}/-/healthy"), demo)
+        database = await stack.enter_async_context(prometheus(directory, address, manager))
+        yield Watcher(demo, database, manager, hook, say)
+
+
+def told(hook_deliveries: list[Delivery]) -> dict[Key, Delivery]:
+    """The first notification of each alert that fires."""
+    firing = [one for one in hook_deliveries if one.status == "firing"]
+    return {one.key: one for one in reversed(firing)}
+
+
+def as_read(delivery: Delivery) -> str:
+    """A notification as a person sees it."""
+    head = f"-- /{delivery.path}: {' '.join(delivery.key)}"
+    lines = (f"{name}: {delivery.annotations[name]}" for name in TEXTS)
+    return "\n".join([head, *(textwrap.fill(line, 110, subsequent_indent="   ") for line in lines)])
+
+
+async def check_text(delivery: Delivery) -> None:
+    """Every value is filled in, the engine is named, and the links lead somewhere."""
+    for name in TEXTS:
+        text = delivery.annotations[name]
+        assert text.strip(), name
+        assert not [word for word in UNFILLED if word in text], f"{name}: {text}"
+        # A link keeps the spaces that a template left in it; a person's mail client does not.
+        assert name not in ("runbook_url", "dashboard_url") or " " not in text, text
+    assert delivery.labels["model_name"] in delivery.annotations["summary"]
+    assert delivery.labels["target"] in delivery.annotations["summary"]
+    runbook = await get(delivery.annotations["runbook_url"])
+    assert delivery.labels["alertname"] in runbook
+    assert "<h2" in runbook
+    assert "<main" in await get(delivery.annotations["dashboard_url"])
+
+
+def check_order(watcher: Watcher) -> None:
+    """Nothing before the incident; the warning, then the critical one; who is muted is not told of."""
+    began = watcher.began("building")
+    # ExporterDown is pending for as long as Prometheus has not scraped anybody yet.
+    before = [event for event in watcher.events if event.t < began and event.key[0] != "ExporterDown"]
+    fired = [event for event in watcher.seen("firing") + watcher.seen("delivered") if event.t < began]
+    assert before + fired == [], "an idle engine with a full GPU, or a healthy one, is nothing to tell anybody"
+    hook = watcher.hook
+    warned, woken = hook.got("firing", *WARNING), hook.got("firing", *CRITICAL)
+    assert warned is not None
+    assert woken is not None
+    assert (warned.path, woken.path) == ("ticket", "page")
+    assert watcher.began("collapsed") < warned.t < woken.t < watcher.began("recovered")
+    later = {one.key for one in hook.deliveries if one.t > warned.t and one.status == "firing"}
+    assert later == {CRITICAL}, "the symptoms say nothing that the cause does not, nor do they once it is over"
+
+
+def check_inhibition(watcher: Watcher) -> None:
+    """Each symptom fired in Prometheus, and Alertmanager kept it to itself because of the cause."""
+    firing = {event.key for event in watcher.seen("firing")}
+    muted = {event.key for event in watcher.seen("muted by KVCachePressure")}
+    assert {(name, "warning") for name in SYMPTOMS} <= firing
+    assert firing - {CRITICAL} <= muted
+
+
+async def test_a_collapse_makes_a_ticket_then_wakes_someone_mutes_its_symptoms_and_resolves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(line, flush=True)  # noqa: T201 -- the timeline is what this test is read for
+
+    async with incident(tmp_path, say) as watcher:
+        await watcher.until(lambda seen: seen.hook.got("firing", *CRITICAL), 600)
+        await asyncio.gather(*map(check_text, watcher.hook.deliveries))
+        await watcher.until(lambda seen: seen.hook.got("resolved", *CRITICAL), 900)
+        # The symptoms' own alerts may not speak up once the cause no longer mutes them.
+        await watcher.until(lambda seen: seen.quiet() and seen.hook.got("resolved", *WARNING), 600)
+        say("")
+        for delivery in told(watcher.hook.deliveries).values():
+            say(as_read(delivery))
+        check_order(watcher)
+        check_inhibition(watcher)

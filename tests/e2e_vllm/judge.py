@@ -1,0 +1,149 @@
+"""Holds a run against the bars: one row per thing that must be so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.e2e_vllm.observe import AlertEpisode, Look
+from tests.e2e_vllm.run import Story, Visit
+from tests.e2e_vllm.scenario import KV_ALERTS, PAGING, Bars
+
+ALARMING = frozenset({"kv_cache_pressure", "stuck"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One bar: whether it was held, and what was seen."""
+
+    held: bool
+    what: str
+    seen: str
+
+
+def judge(story: Story, bars: Bars) -> list[Row]:
+    """All rows."""
+    rows: list[Row] = []
+    for visit in story.visits:
+        rows += _verdict(story, visit, bars)
+        rows += _alerts(story, visit, bars)
+        rows += _commands(visit)
+        rate = visit.page_bytes_per_second
+        held = rate is not None and rate <= bars.page_bytes_per_second
+        seen = f"{rate or 0:.0f} B/s; a full page has {story.full_page_bytes} B"
+        rows.append(Row(held, f"{visit.phase.name}: page bytes at most {bars.page_bytes_per_second:.0f} B/s", seen))
+    return [*rows, *_plan(story), *_down(story), *_sources(story)]
+
+
+def settled(story: Story, visit: Visit, bars: Bars) -> list[Look]:
+    """The seconds of a phase after the time that a verdict may take."""
+    return [look for look in story.looks if visit.began + bars.verdict_seconds <= look.t <= visit.ended]
+
+
+def wrong(story: Story, visit: Visit, bars: Bars) -> list[Look]:
+    """The settled seconds with another verdict than the phase's."""
+    return [look for look in settled(story, visit, bars) if look.cause not in visit.phase.causes]
+
+
+def verdict_delay(story: Story, visit: Visit) -> float | None:
+    """Seconds from the phase's first request to its right verdict, None without one."""
+    seen = [look.t for look in story.looks if visit.began <= look.t <= visit.ended and look.cause in visit.phase.causes]
+    # A phase whose verdict is that of the phase before has it from the first second.
+    return seen[0] - visit.began if seen else None
+
+
+def _verdict(story: Story, visit: Visit, bars: Bars) -> Iterator[Row]:
+    right = " or ".join(sorted(visit.phase.causes))
+    delay = verdict_delay(story, visit)
+    seen = "never" if delay is None else f"after {delay:.0f} s"
+    held = delay is not None and delay <= bars.verdict_seconds
+    yield Row(held, f"{visit.phase.name}: verdict {right} within {bars.verdict_seconds:.0f} s", seen)
+    looks, bad = settled(story, visit, bars), wrong(story, visit, bars)
+    if looks:
+        ratio = 1 - len(bad) / len(looks)
+        others = ", ".join(sorted({str(look.cause) for look in bad}))
+        yield Row(
+            ratio >= bars.right_ratio,
+            f"{visit.phase.name}: it stays in {bars.right_ratio:.0%} of the seconds after that",
+            f"{ratio:.1%} of {len(looks)} s" + (f"; {others} else" if others else ""),
+        )
+
+
+def _alerts(story: Story, visit: Visit, bars: Bars) -> Iterator[Row]:
+    name = visit.phase.name
+    if visit.phase.pages:
+        fired = [one.firing for one in story.alerts if one.name == "KVCachePressure" and one.firing]
+        delay = min(fired) - visit.began if fired else None
+        seen = "never" if delay is None else f"after {delay:.0f} s"
+        held = delay is not None and 0 <= delay <= bars.alert_seconds
+        yield Row(held, f"{name}: KVCachePressure fires within {bars.alert_seconds:.0f} s", seen)
+        ends = [one.ended for one in story.alerts if one.name == "KVCachePressure" and one.firing]
+        last = None if not ends or None in ends else max(end for end in ends if end) - visit.ended
+        held = last is not None and last <= bars.resolve_seconds
+        seen = "never" if last is None else f"after {last:.0f} s"
+        yield Row(held, f"{name}: it resolves within {bars.resolve_seconds:.0f} s of the end of the load", seen)
+    else:
+        false = {f"{one.name} ({one.severity})" for one in story.alerts if _false(one, visit)}
+        true = {one for look in settled(story, visit, bars) for one in look.alerts if one[1] in PAGING}
+        if not visit.phase.until_resolved:
+            false |= {
+                f"{alert} ({severity})" for alert, severity in true if alert in KV_ALERTS or severity == "critical"
+            }
+        seen = ", ".join(sorted(false)) or "none"
+        others = ", ".join(
+            sorted(alert for alert, severity in true if alert not in KV_ALERTS and severity == "warning")
+        )
+        seen += f"; other warnings: {others}" if others else ""
+        yield Row(not false, f"{name}: no KV alert and nothing critical becomes true and fires", seen)
+
+
+def _false(alert: AlertEpisode, visit: Visit) -> bool:
+    """Whether it became true in this phase (the first seconds still show the phase before) and fired."""
+    pages = alert.severity == "critical" or (alert.name in KV_ALERTS and alert.severity in PAGING)
+    return pages and alert.firing is not None and visit.began <= alert.active <= visit.ended
+
+
+def _commands(visit: Visit) -> Iterator[Row]:
+    code, cause = visit.triage or (-1, "not run")
+    held = code == visit.phase.triage_exit
+    yield Row(held, f"{visit.phase.name}: triage ends with {visit.phase.triage_exit}", f"{code} ({cause})")
+    if visit.triage_while_down is not None:
+        code = visit.triage_while_down
+        yield Row(code == 2, f"{visit.phase.name}: triage ends with 2 while vLLM is down", str(code))
+
+
+def _plan(story: Story) -> Iterator[Row]:
+    if not any(visit.phase.pages for visit in story.visits):
+        return
+    batches = [look.page["num_requests_running"] for look in story.looks if look.page and look.phase == "collapse"]
+    plan = story.plan.get("max_num_seqs")
+    mean = sum(batches) / len(batches) if batches else 0.0
+    seen = f"max_num_seqs {plan}, {story.plan.get('tokens_per_request')} of {story.plan.get('pool_tokens')} tokens each"
+    held = plan is not None and 1 <= plan <= mean + 1
+    yield Row(held, "plan --url gives what fits, about the batch that ran", f"{seen}; on average {mean:.1f} ran")
+
+
+def _down(story: Story) -> Iterator[Row]:
+    began, ended = story.down
+    looks = [look for look in story.looks if began <= look.t <= ended]
+    if looks:
+        causes = [str(look.cause) for look in looks]
+        seen = ", ".join(f"{cause} {causes.count(cause)} s" for cause in dict.fromkeys(causes))
+        yield Row(not ALARMING & set(causes), "vLLM killed and booting: no alarming verdict", seen)
+        stale = [look for look in looks if look.t > began + 15.0]
+        held = all(look.cause in {None, "unknown", "idle"} for look in stale)
+        yield Row(held, "15 s after the kill: no verdict, unknown or idle", "so" if held else "not so")
+        fired = [
+            one for one in story.alerts if one.firing and one.severity in PAGING and began <= one.active <= ended + 60
+        ]
+        yield Row(
+            not fired,
+            "no warning and nothing critical over the restart",
+            ", ".join(one.name for one in fired) or "none",
+        )
+
+
+def _sources(story: Story) -> Iterator[Row]:
+    found = [one for one in story.targets.get("sources", []) if one["source"] == "engine"]
+    up = bool(found) and all(one["up"] for one in found)
+    yield Row(up, "/targets shows the engine up at the end", "; ".join(f"errors {one['errors']}" for one in found))

@@ -1,0 +1,133 @@
+"""The servers of a run: vLLM, the exporter, Prometheus. All on loopback, on ports that were free, and always ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+
+from tests.e2e.processes import KVPRESSURE, Process, running
+from tests.e2e_vllm.environment import Environment
+
+VLLM_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONPATH": "",
+}
+MAX_SEQUENCES = 32
+BOOT_SECONDS = 300.0
+SCRAPE_SECONDS = 5
+ENGINE_NICENESS = 5
+
+
+@contextlib.asynccontextmanager
+async def vllm(environment: Environment, port: int, log: Path) -> AsyncIterator[Process]:
+    """A vLLM that answers; raises RuntimeError with its last words when it does not come up."""
+    command = (
+        *(str(environment.python), "-m", "vllm.entrypoints.cli.main", "serve", str(environment.model)),
+        *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32", "--max-model-len", "4096"),
+        *("--max-num-seqs", str(MAX_SEQUENCES), "--block-size", "32", "--num-gpu-blocks-override", "256"),
+        *("--gpu-memory-utilization", "0.5", "--served-model-name", "tiny"),
+        *("--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"),
+    )
+    async with running(command, log, VLLM_ENVIRONMENT) as process:
+        await _answers(f"http://127.0.0.1:{port}/health", process, BOOT_SECONDS)
+        _yield_to_the_api(process.pid)
+        yield process
+
+
+def _yield_to_the_api(group: int) -> None:
+    """Let the engine's processes give way to the API process, `group`.
+
+    A GPU would do their work. On few cores they starve the API process, which then shows its page between waves of
+    requests only, when nothing runs.
+    """
+    for task in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(task.parts[2])
+            if pid != group and os.getpgid(pid) == group:
+                os.setpriority(os.PRIO_PROCESS, int(task.name), ENGINE_NICENESS)
+
+
+@contextlib.asynccontextmanager
+async def exporter(engine_url: str, port: int, folder: Path) -> AsyncIterator[str]:
+    """The exporter as its users run it, watching one engine; gives its address."""
+    config = folder / "kvpressure.json"
+    targets = [{"name": "vllm", "url": engine_url}]
+    settings = {"web": {"listen_address": f"127.0.0.1:{port}"}, "engines": {"targets": targets}, "gpu": {"vendors": []}}
+    config.write_text(json.dumps(settings))
+    url = f"http://127.0.0.1:{port}"
+    async with running([*KVPRESSURE, "run", "--config.file", str(config)], folder / "exporter.log") as process:
+        await _answers(f"{url}/-/healthy", process, 30.0)
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def prometheus(exporter_port: int, port: int, folder: Path) -> AsyncIterator[str]:
+    """A Prometheus with the rules as `kvpressure generate` writes them now; gives its address."""
+    program = shutil.which("prometheus")
+    if program is None:
+        raise RuntimeError("prometheus is not installed: `make tools` as root installs Debian's package")
+    rules, data = folder / "rules", folder / "prometheus"
+    await _finish([sys.executable, "-m", "kvpressure", "generate", "--out", str(rules), "--no-runbooks"])
+    config = folder / "prometheus.yml"
+    config.write_text(_prometheus_config(rules, exporter_port))
+    shutil.rmtree(data, ignore_errors=True)
+    command = (
+        *(program, f"--config.file={config}", f"--storage.tsdb.path={data}"),
+        *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"),
+    )
+    url = f"http://127.0.0.1:{port}"
+    async with running(command, folder / "prometheus.log") as process:
+        await _answers(f"{url}/-/ready", process, 60.0)
+        yield url
+
+
+def _prometheus_config(rules: Path, port: int) -> str:
+    """JSON, which YAML reads too."""
+    jobs = [{"job_name": "kvpressure", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]
+    every = {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"}
+    files = [f"{rules}/prometheus/{kind}/*.yaml" for kind in ("alerts", "recording")]
+    return json.dumps({"global": every, "rule_files": files, "scrape_configs": jobs})
+
+
+async def _finish(command: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    _, err = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {err.decode()}")
+
+
+async def _answers(url: str, process: Process, seconds: float) -> None:
+    """Wait until `url` gives a 200."""
+    async with aiohttp.ClientSession() as session:
+        await _until(lambda: _ok(session, url), process, seconds)
+
+
+async def _until(check: Callable[[], Awaitable[bool]], process: Process, seconds: float) -> None:
+    end = asyncio.get_running_loop().time() + seconds
+    while process.process.returncode is None and asyncio.get_running_loop().time() < end:
+        if await check():
+            return
+        await asyncio.sleep(0.5)
+    ended = "did not answer" if process.process.returncode is None else f"ended with {process.process.returncode}"
+    raise RuntimeError(f"{process.log.name}: the server {ended} within {seconds:.0f} s:\n{process.output()[-3000:]}")
+
+
+async def _ok(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
