@@ -5,50 +5,29 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from kvpressure.derive import Context, derive_engine, derive_gpu
+from kvpressure.derive import Context, Derived, derive_engine, derive_gpu
 from kvpressure.derive.baseline import BATCH, STEP_TOKENS, Baseline
 from kvpressure.derive.batch import BATCH_BOUNDS, interval_batch
+from kvpressure.diagnosis.advice import Limits, Place, known_limits
+from kvpressure.diagnosis.advice.case import Case
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, memory_rise_ratio, recent
-from kvpressure.diagnosis.verdict import Cause
+from kvpressure.diagnosis.limit_families import limit_families
+from kvpressure.diagnosis.told import Restarts, told
+from kvpressure.diagnosis.verdict import Cause, Diagnosis
 from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.identity import TargetIdentity, container_of, cut, gpus_of
 from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport
+from kvpressure.surroundings import Surroundings
 from kvpressure.thresholds import Thresholds
 from kvpressure.windows import EngineWindow, GpuWindow, Tally, stepped_back
 
-ALL_GPUS = "all"
 MAX_RESTARTS = 16
 RESTART_SECONDS = 600.0
-
-
-class TargetIdentity(Protocol):
-    """What the pipeline needs to know of a target."""
-
-    @property
-    def name(self) -> str:
-        """Configured name, or `namespace/pod:port`."""
-
-    @property
-    def namespace(self) -> str:
-        """Kubernetes namespace, "" without one."""
-
-    @property
-    def pod(self) -> str:
-        """Pod name, "" without one."""
-
-    @property
-    def gpus(self) -> Sequence[str] | None:
-        """GPUs held, by uuid or index, or `all`; None when not known."""
-
-    @property
-    def kv_bytes_per_token(self) -> float | None:
-        """KV cache bytes per token where an operator says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +62,13 @@ class Pipeline:
         self._started: dict[str, float] = {}
         self._restarts: dict[str, deque[float]] = {}
         self._gpus: dict[str, GpuWindow] = {}
+        self._around = Surroundings()
+        self._container_restarts = Restarts()
+
+    def set_surroundings(self, now: float, around: Surroundings) -> None:
+        """Judge with what pods, logs and host tell from now on."""
+        self._around = around
+        self._container_restarts.update(now, around.containers)
 
     def set_thresholds(self, thresholds: Thresholds) -> None:
         """Judge by other thresholds from now on; what is known of healthy states stays."""
@@ -97,6 +83,7 @@ class Pipeline:
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
             if engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess):
+                engine.window.cache = self._with_learned(target, engine.window.cache)
                 engine.view = self._view(target, sample, engine)
                 views.append(engine.view)
         return views
@@ -135,6 +122,30 @@ class Pipeline:
     def gpu_views(self, now: float) -> tuple[GpuView, ...]:
         """Views of the GPUs whose newest reading is not stale."""
         return tuple(GpuView(gpu.last, derive_gpu(gpu)) for gpu in self._fresh_gpus(now))
+
+    def _gpus_of(self, target: TargetIdentity, now: float) -> list[GpuWindow]:
+        """The GPUs an operator named, or those the container holds alone."""
+        wanted = target.gpus
+        held = self._around.devices.get(container_of(target))
+        if wanted is None and held is not None and held.exclusive:
+            wanted = held.gpus
+        return gpus_of(wanted or (), self._fresh_gpus(now))
+
+    def _with_learned(self, target: TargetIdentity, cache: CacheConfig) -> CacheConfig:
+        """What the page does not say of the cache, from the start-up lines of the engine's log."""
+        log = self._around.logs.get(container_of(target))
+        if log is None:
+            return cache
+        capacity, each = log.kv_capacity_tokens, log.kv_bytes_per_token
+        return replace(
+            cache,
+            capacity_tokens=cache.capacity_tokens or (int(capacity) if capacity else None),
+            bytes_per_token=cache.bytes_per_token or each,
+        )
+
+    def _limits(self, target: TargetIdentity, diagnosis: Diagnosis, derived: Derived, cache: CacheConfig) -> Limits:
+        declared = {limit.name: limit.value for limit in target.limits or ()}
+        return known_limits(diagnosis, derived, cache, declared)
 
     def _fresh_gpus(self, now: float) -> list[GpuWindow]:
         bound = self.settings.staleness_seconds
@@ -180,55 +191,38 @@ class Pipeline:
         del self._engines[min(mine)[1]]
 
     def _view(self, target: TargetIdentity, sample: EngineSample, engine: _Engine) -> EngineView:
-        window = engine.window
+        window, key = engine.window, container_of(target)
         context = Context(
             self.thresholds,
-            tuple(gpus_of(target.gpus or (), self._fresh_gpus(window.t))),
+            tuple(self._gpus_of(target, window.t)),
             target.kv_bytes_per_token,
             engine.baseline.values(),
         )
         derived = derive_engine(window, context)
+        counted = recent(window, context)
         inputs = Inputs(
             derived=derived,
             thresholds=self.thresholds,
-            recent=recent(window, context),
+            recent=counted,
             batch_baseline=context.baseline.get(BATCH),
             step_tokens_baseline=context.baseline.get(STEP_TOKENS),
             memory_rise_ratio=memory_rise_ratio(context),
+            answer_growth=engine.baseline.growth(counted.answer_tokens),
             starts=self._starts_of(target.name, window.t),
+            extra=told(window.t, key, self._around, self._container_restarts.lately(key), self.thresholds),
         )
         diagnosis = engine.diagnostician.diagnose(window.t, inputs)
         healthy = diagnosis.cause is Cause.HEALTHY
-        engine.baseline.update(window.t, derived, inputs.recent.step_tokens, healthy=healthy)
+        engine.baseline.update(window.t, derived, counted.step_tokens, counted.answer_tokens, healthy=healthy)
         if len(window.points) >= 2:
             pair = interval_batch(window.points[-2], window.points[-1], multiprocess=window.multiprocess)
             if pair is not None:
                 engine.batches.observe(*pair)
         derived["effective_batch_size"] = engine.batches.histogram()
+        limits = self._limits(target, diagnosis, derived, window.cache)
+        derived |= limit_families(Case(diagnosis, derived, limits, Place(), self.thresholds), target.limits)
         name, namespace, pod, model_name, number = (
             cut(label, self.settings.max_label_length)
             for label in (target.name, target.namespace, target.pod, sample.model_name, sample.engine)
         )
         return EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis)
-
-
-def cut(label: str, length: int) -> str:
-    """An over-long label value ends in a hash of the whole, so that two that start alike stay two series."""
-    if len(label) <= length:
-        return label
-    digest = hashlib.blake2s(label.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{label[: length - 9]}~{digest}"
-
-
-def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
-    """The GPUs that a target's `gpus` names by uuid or index; none unless every one named is there.
-
-    `all` means every whole device or, where a device is split, its instances.
-    """
-    if not wanted:
-        return []
-    if ALL_GPUS in wanted:
-        parents = {gpu.last.parent_uuid for gpu in gpus}
-        return [gpu for gpu in gpus if gpu.last.uuid not in parents]
-    names: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
-    return [names[name] for name in wanted] if all(name in names for name in wanted) else []

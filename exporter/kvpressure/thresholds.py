@@ -96,6 +96,7 @@ class Thresholds:
     frontend_slow_min_ratio: float = _in("ratio")
     memory_rising_min_ratio: float = _in("ratio")
     restarting_min_count: float = _in("count")
+    failure_recent_max_seconds: float = _in("seconds")
     advice_sequences_cut_min_ratio: float = _in("ratio")
     advice_sequences_cut_max_ratio: float = _in("ratio")
     advice_memory_target_ratio: float = _in("ratio")

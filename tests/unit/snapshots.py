@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
+from kvpressure.identity import ALL_GPUS
+from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.sources.traces import TraceLine, read_trace
+from kvpressure.surroundings import DeclaredLimit
 from kvpressure.thresholds import load_thresholds
 from tests.tools import FIXTURES
 
@@ -22,6 +24,8 @@ class FakeTarget:
     pod: str = "vllm-0"
     gpus: tuple[str, ...] | None = (ALL_GPUS,)
     kv_bytes_per_token: float | None = 131072.0
+    container: str = "vllm"
+    limits: tuple[DeclaredLimit, ...] | None = None
 
 
 def lines(trace: str) -> list[TraceLine]:

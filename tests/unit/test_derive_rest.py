@@ -50,7 +50,7 @@ def test_nothing_observed_means_no_latency():
 def learn(baseline: Baseline, seconds: float, *, healthy: bool, since: float = 0.0, times: int = 200) -> None:
     derived = {"latency_seconds": {"e2e": {"0.95": seconds}}, "effective_batch_size_quantile": {"0.95": 20.0}}
     for t in range(times):
-        baseline.update(since + t, derived, 40.0, healthy=healthy)
+        baseline.update(since + t, derived, 40.0, None, healthy=healthy)
 
 
 def test_the_baseline_learns_while_healthy_and_never_from_an_incident():

@@ -13,6 +13,7 @@ from kvpressure.diagnosis.causes import candidate
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, Recent
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
+from kvpressure.diagnosis.told import Told
 from kvpressure.diagnosis.verdict import Cause, Stage
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.pipeline import Pipeline, PipelineSettings
@@ -215,7 +216,7 @@ def test_every_evidence_says_in_words_what_was_seen():
 
 
 def test_device_oom_comes_from_a_log_and_makes_kv_pressure_failing():
-    made = dataclasses.replace(inputs(**BLOCKED), extra={"device_oom": True})
+    made = dataclasses.replace(inputs(**BLOCKED), extra={"device_oom": Told(True, "torch.OutOfMemoryError")})
     diagnosis = Diagnostician().diagnose(0.0, made)
     assert diagnosis.symptoms["device_oom"].state is True
     assert diagnosis.stage is Stage.FAILING

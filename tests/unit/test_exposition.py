@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import subprocess
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from kvpressure.derive.batch import BATCH_BOUNDS
 from kvpressure.derive.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
+from kvpressure.diagnosis.limit_families import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import text
@@ -22,6 +24,16 @@ from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.samples import SourceHealth
 from kvpressure.server import accepts_gzip, wants_openmetrics
+from kvpressure.surroundings import (
+    LOG_KINDS,
+    ContainerId,
+    ContainerState,
+    EventReport,
+    HostReport,
+    LogReport,
+    Surroundings,
+    Termination,
+)
 from tests.tools import check_golden, need, rounded
 from tests.unit.snapshots import collapsed
 
@@ -80,30 +92,46 @@ def test_series_stay_within_the_budget_per_engine_and_per_gpu(snapshot):
 
 def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     names = {"symptom": len(NAMES), "cause": len(Cause), "gpu_uuid": 8, "quantile": 3}
+    limits = {"limit_declared": 0, "limit_value": 2, "limit_recommended": 4}  # where nothing is known of the start
     kinds = {"latency_seconds": 4, "latency_inflation_ratio": 4, "tokens_per_second": 2}
     quantiles = dict.fromkeys(("prompt_tokens", "max_tokens", "output_tokens"), len(SHAPE_QUANTILES))
     buckets = {"effective_batch_size": BATCH_BOUNDS, "request_prompt_tokens": PROMPT_BOUNDS}
     total = 0
     for family in FAMILIES:
-        if family.comes_with:
-            continue  # not on any page yet; `test_families_that_come_later_...` keeps this honest
         if family.type == "histogram":
             total += len(buckets.get(family.key, OUTPUT_BOUNDS)) + 3  # +Inf, sum, count
         elif family.scope is Scope.ENGINE:
-            total += quantiles.get(family.key) or math.prod(
-                kinds[family.key] if label == "kind" else names[label] for label in family.labels
+            total += (
+                limits[family.key]
+                if family.key in limits
+                else quantiles.get(family.key)
+                or math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
             )
     assert total <= 120
+    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 128  # decision 0013
 
 
-def test_families_that_come_later_are_on_no_page_and_the_documentation_says_so(snapshot):
-    later = [family for family in FAMILIES if family.comes_with]
-    page = text.render(snapshot, openmetrics=False).decode()
-    assert later
-    assert [family.name for family in later if f"# TYPE {family.name} " in page] == []
-    written = metrics_markdown()
-    assert all(f"`{family.name}` | {family.type}" in written for family in later)
-    assert written.count("Comes with ") == len(later)
+def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(snapshot):
+    key, other = ContainerId("chat", "vllm-0", "vllm"), ContainerId("chat", "vllm-1", "vllm")
+    ended = Termination("OOMKilled", 137, 90.0)
+    around = Surroundings(
+        containers={
+            key: ContainerState(key, 100.0, restarts=3, termination=ended),
+            other: ContainerState(other, 100.0),
+        },
+        logs={key: LogReport(key, 100.0, dict.fromkeys(LOG_KINDS, 0) | {"device_oom": 2})},
+        events={ContainerId("", "", ""): EventReport(ContainerId("", "", ""), {"SystemOOM": 1})},
+        host=HostReport(100.0, 0.5, {key: 0.25}),
+    )
+    page = text.render(dataclasses.replace(snapshot, surroundings=around), openmetrics=False).decode()
+    where = 'namespace="chat",pod="vllm-0",container="vllm"'
+    assert f"kvpressure_container_restarts_total{{{where}}} 3.0\n" in page
+    assert f'kvpressure_container_last_termination_info{{{where},reason="OOMKilled",exit_code="137"}} 1.0\n' in page
+    assert f'kvpressure_log_events_total{{{where},kind="device_oom"}} 2.0\n' in page
+    assert f'kvpressure_log_events_total{{{where},kind="kv_exhausted"}} 0.0\n' in page
+    assert f"kvpressure_cpu_throttled_ratio{{{where}}} 0.25\n" in page
+    assert 'kvpressure_kubernetes_events_total{namespace="",pod="",container="",reason="SystemOOM"} 1.0\n' in page
+    assert page.count('pod="vllm-1"') == 1  # a container without log, end or CPU limit: its restarts alone
 
 
 def test_no_series_has_more_than_ten_labels():

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from kvpressure.cli import main
 from kvpressure.derive.values import at
-from kvpressure.pipeline import Pipeline, PipelineSettings, gpus_of
+from kvpressure.identity import gpus_of
+from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample
 from kvpressure.thresholds import load_thresholds

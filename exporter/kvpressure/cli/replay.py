@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from kvpressure.derive.values import at, plain
 from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.exposition.verdicts import diagnosis_json
-from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
+from kvpressure.identity import ALL_GPUS
+from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.sources.traces import TraceError, TraceLine, read_trace, stem
+from kvpressure.surroundings import DeclaredLimit
 from kvpressure.thresholds import Thresholds, load_thresholds
 
 MIN_SPACING_SECONDS = 0.5
@@ -33,6 +35,8 @@ class ReplayTarget:
     pod: str = ""
     gpus: tuple[str, ...] = (ALL_GPUS,)
     kv_bytes_per_token: float | None = None
+    container: str = ""
+    limits: Sequence[DeclaredLimit] | None = None
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from types import TracebackType
 
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.fleet import EngineFleet, GpuFleet, real_gpus
-from kvpressure.pipeline import ALL_GPUS, Pipeline, PipelineSettings
+from kvpressure.identity import ALL_GPUS
+from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.samples import CacheConfig, EnginePage, GpuReport, SourceHealth
 from kvpressure.settings import Settings, TlsSettings
 from kvpressure.settings.types import default_name, split_url

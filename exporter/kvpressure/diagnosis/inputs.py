@@ -12,6 +12,7 @@ from kvpressure.derive import Context, Derived
 from kvpressure.derive.kv import blocked, typical_prompt_tokens
 from kvpressure.derive.latency import p95
 from kvpressure.derive.values import at
+from kvpressure.diagnosis.told import Told
 from kvpressure.samples import HistogramSample
 from kvpressure.thresholds import Thresholds
 from kvpressure.windows import EngineWindow, Point, line
@@ -23,10 +24,12 @@ BURST_SECONDS = 5.0
 class Recent:
     """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
 
-    `steadiness` is the median batch over the highest in ten minutes: near 1 at a fixed cap, lower under a pool.
+    `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
+    under a pool.
     `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
-    `still_seconds` is how long requests have waited with nothing running and no token.
+    `still_seconds` is how long requests have waited with nothing running and no token. `answer_tokens` is the p95 of
+    output length over the window.
     """
 
     polls: int
@@ -50,6 +53,7 @@ class Recent:
     gpu_utilization: float | None = None
     slowdown: float | None = None
     step_tokens: float | None = None
+    answer_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,8 @@ class Inputs:
     """Everything one verdict depends on.
 
     `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
-    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes;
-    None where not known.
+    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
+    where not known. `answer_growth` is how many times as long as healthy ones answers are, at least 1.
     `extra` holds evidence that other sources bring (pods, logs, host), by symptom name.
     """
 
@@ -68,12 +72,23 @@ class Inputs:
     batch_baseline: float | None = None
     step_tokens_baseline: float | None = None
     memory_rise_ratio: float | None = None
+    answer_growth: float = 1.0
     starts: int | None = None
-    extra: Mapping[str, bool] = field(default_factory=dict)
+    extra: Mapping[str, Told] = field(default_factory=dict)
 
     def value(self, *path: str) -> float | None:
         """A derived number, None where not known."""
         return at(self.derived, *path)
+
+    def inflation(self) -> tuple[float | None, str]:
+        """The larger of end-to-end (beyond what longer answers explain) and inter-token inflation, and its kind."""
+        explained = {"e2e": self.answer_growth, "inter_token": 1.0}
+        found = [
+            (value / growth, kind)
+            for kind, growth in explained.items()
+            if (value := self.value("latency_inflation_ratio", kind)) is not None
+        ]
+        return max(found, default=(None, "e2e"))
 
 
 def recent(window: EngineWindow, context: Context) -> Recent:
@@ -97,7 +112,7 @@ def recent(window: EngineWindow, context: Context) -> Recent:
         usage=_mean(usage) if (usage := _values(points, "kv_usage")) else None,
         blocked_ratio=_blocked_ratio(points, window, prompt),
         blocked_by_long_ratio=_blocked_ratio(points, window, long),
-        steadiness=_steadiness(running, window.highest_running()),
+        steadiness=_steadiness(points, window.highest_running()),
         started=_growth(points, "started"),
         preemption_bursts=bursts,
         preempted_ratio=_preempted_ratio(points),
@@ -110,6 +125,7 @@ def recent(window: EngineWindow, context: Context) -> Recent:
         gpu_utilization=_gpu_utilization(context, points[0].t),
         slowdown=_slowdown(window, context),
         step_tokens=_step_tokens(points),
+        answer_tokens=p95(window.histogram("request_output_tokens")),
     )
 
 
@@ -207,7 +223,10 @@ def _long_prompt_tokens(window: EngineWindow, typical: float | None) -> float | 
     return max(typical, sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total) if total else typical
 
 
-def _steadiness(running: Sequence[float], highest: float | None) -> float | None:
+def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
+    """Polls without a queue say nothing of what holds it back; a batch may run empty between two."""
+    held = [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
+    running = _values(held, "running")
     return statistics.median(running) / highest if running and highest else None
 
 

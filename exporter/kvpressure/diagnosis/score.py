@@ -73,9 +73,7 @@ def score(inputs: Inputs) -> float | None:
     if all(value is None for value in core):
         return None
     unserved = None if not recent.demand or recent.waiting is None else recent.waiting / recent.demand
-    inflation = max(
-        (v for kind in ("e2e", "inter_token") if (v := inputs.value("latency_inflation_ratio", kind))), default=None
-    )
+    inflation, _ = inputs.inflation()
     cost = [
         _known(unserved, 0.0, 1.0, 0.6),
         _known(inflation, 1.0, 2 * limits.latency_inflated_min_factor, 0.6),

@@ -34,8 +34,7 @@ def metrics_markdown() -> str:
         for family in FAMILIES:
             if family.scope is scope:
                 own = ", ".join(f"`{label}`" for label in family.labels)
-                later = f" Comes with {family.comes_with}." if family.comes_with else ""
-                parts.append(f"| `{family.name}` | {family.type} | {own} | {family.help}{later} |\n")
+                parts.append(f"| `{family.name}` | {family.type} | {own} | {family.help} |\n")
     return "".join(parts)
 
 

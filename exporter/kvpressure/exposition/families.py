@@ -29,11 +29,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family. `labels` come after the scope's own; `prefix` is "" only for the standard process_ series.
-
-    `comes_with` names the source that a family needs and that the exporter does not have yet: rules and dashboards may
-    use it, a page does not show it.
-    """
+    """A metric family. `labels` come after the scope's own; `prefix` is "" only for the standard process_ series."""
 
     key: str
     type: str
@@ -41,7 +37,6 @@ class Family:
     help: str
     labels: tuple[str, ...] = ()
     prefix: str = PREFIX
-    comes_with: str = ""
 
     @property
     def name(self) -> str:
@@ -63,16 +58,12 @@ def _gpu(key: str, text: str, *labels: str) -> Family:
     return Family(key, "gauge", Scope.GPU, text, labels)
 
 
+def _container(key: str, kind: str, text: str, *labels: str) -> Family:
+    return Family(key, kind, Scope.CONTAINER, text, labels)
+
+
 def _exporter(key: str, kind: str, text: str, *labels: str, prefix: str = PREFIX) -> Family:
     return Family(key, kind, Scope.EXPORTER, text, labels, prefix)
-
-
-KUBERNETES = "the Kubernetes sources"
-LIMITS = "the limits audit"
-
-
-def _planned(key: str, kind: str, scope: Scope, text: str, *labels: str, comes_with: str = KUBERNETES) -> Family:
-    return Family(key, kind, scope, text, labels, comes_with=comes_with)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -139,23 +130,9 @@ FAMILIES: tuple[Family, ...] = (
     _engine("score", "KV cache pressure, 0 to 1."),
     _engine("bottleneck", "State set: exactly one cause is 1.", "cause"),
     _engine("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
-    _planned(
-        "limit_declared",
-        "gauge",
-        Scope.ENGINE,
-        "1 where the limit is declared, 0 where it is left to a default.",
-        "limit",
-        comes_with=LIMITS,
-    ),
-    _planned("limit_value", "gauge", Scope.ENGINE, "The limit in force, in its own unit.", "limit", comes_with=LIMITS),
-    _planned(
-        "limit_recommended",
-        "gauge",
-        Scope.ENGINE,
-        "The value that memory, model and traffic make safe.",
-        "limit",
-        comes_with=LIMITS,
-    ),
+    _engine("limit_declared", "1 where the limit is declared, 0 where it is left to a default.", "limit"),
+    _engine("limit_value", "The limit in force, in its own unit.", "limit"),
+    _engine("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),
     _gpu(
         "gpu_info",
         "1; what the device is.",
@@ -182,23 +159,18 @@ FAMILIES: tuple[Family, ...] = (
         "When the source was last read successfully, in unix time.",
     ),
     Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
-    _planned("container_restarts_total", "counter", Scope.CONTAINER, "Restarts of an engine's container."),
-    _planned(
+    _container("container_restarts_total", "counter", "Restarts of an engine's container."),
+    _container(
         "container_last_termination_info",
         "gauge",
-        Scope.CONTAINER,
         "1; how the container ended the last time: OOMKilled (137) is host memory, Error the engine's own end.",
         "reason",
         "exit_code",
     ),
-    _planned("log_events_total", "counter", Scope.CONTAINER, "Telling lines of an engine's log, by kind.", "kind"),
-    _planned("cpu_throttled_ratio", "gauge", Scope.CONTAINER, "Share of scheduling periods cut short by a CPU limit."),
-    _planned(
-        "kubernetes_events_total", "counter", Scope.CONTAINER, "Events on engines' pods and on their node.", "reason"
-    ),
-    _planned(
-        "cpu_pressure_ratio", "gauge", Scope.EXPORTER, "Share of time in which some task of the host waited for a CPU."
-    ),
+    _container("log_events_total", "counter", "Telling lines of an engine's log, by kind.", "kind"),
+    _container("cpu_throttled_ratio", "gauge", "Share of scheduling periods cut short by a CPU limit."),
+    _container("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
+    _exporter("cpu_pressure_ratio", "gauge", "Share of time in which some task of the host waited for a CPU."),
     _exporter("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
     _exporter(
         "caps_reached_total", "counter", "Times something was left out because a configured cap was reached.", "cap"

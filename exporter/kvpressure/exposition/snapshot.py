@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kvpressure.derive import Derived
 from kvpressure.diagnosis.verdict import Diagnosis
 from kvpressure.samples import GpuSample, SourceHealth
+from kvpressure.surroundings import Surroundings
 from kvpressure.trail import Trail
 
 
@@ -56,3 +57,4 @@ class Snapshot:
     sources: tuple[SourceHealth, ...] = ()
     exporter: Mapping[str, object] = field(default_factory=dict)
     trail: Trail | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings)

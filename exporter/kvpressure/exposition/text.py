@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from kvpressure.exposition.containers import container_values
 from kvpressure.exposition.families import FAMILIES, Family, Scope
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
@@ -54,7 +55,10 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, ob
             )
             for health in snapshot.sources
         ],
-        Scope.CONTAINER: [],  # comes with the Kubernetes sources
+        Scope.CONTAINER: [
+            (labels(Scope.CONTAINER.labels, (key.namespace, key.pod, key.container)), values)
+            for key, values in container_values(snapshot.surroundings).items()
+        ],
         Scope.EXPORTER: [("", snapshot.exporter)],
     }
 

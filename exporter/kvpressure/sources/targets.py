@@ -12,6 +12,7 @@ from kvpressure.samples import SourceHealth
 from kvpressure.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
 from kvpressure.sources.file_sd import FileTarget
 from kvpressure.sources.file_sd_watch import FileGroup
+from kvpressure.surroundings import DeclaredLimit
 
 _SINGLE_MACHINE: Final = FileTarget(url="http://localhost:8000", path="/metrics", name="localhost:8000", gpus=("all",))
 
@@ -20,7 +21,8 @@ _SINGLE_MACHINE: Final = FileTarget(url="http://localhost:8000", path="/metrics"
 class Target:
     """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
 
-    `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file.
+    `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
+    `limits` (None: nobody could read how the engine was started) are those of discovery.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Target:
     tls: TlsSettings | None = None
     bearer_token_file: Path | None = None
     basic_auth: BasicAuthSettings | None = None
+    container: str = ""
+    limits: tuple[DeclaredLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

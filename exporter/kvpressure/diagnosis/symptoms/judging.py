@@ -14,9 +14,9 @@ def at_least(symptom: str, value: float | None, threshold: float, unit: str, tex
 
 
 def from_elsewhere(symptom: str, inputs: Inputs, text: str, missing: str) -> Evidence:
-    """A symptom that only another source can tell: `text` when it did, `missing` says what would be needed."""
-    state = inputs.extra.get(symptom)
-    return Evidence(symptom, state, missing if state is None else text if state else f"none: {text}")
+    """A symptom that only another source can tell, `text` being what it is; `missing` says what would be needed."""
+    told = inputs.extra.get(symptom)
+    return Evidence(symptom, None, missing) if told is None else Evidence(symptom, told.state, f"{text}: {told.text}")
 
 
 def shown(value: float, unit: str) -> str:

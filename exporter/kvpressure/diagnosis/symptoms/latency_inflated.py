@@ -10,8 +10,8 @@ NAME = "latency_inflated"
 
 
 def judge(inputs: Inputs) -> Evidence:
-    """Judge the larger inflation of end-to-end and inter-token p95."""
-    found = [(v, kind) for kind in ("e2e", "inter_token") if (v := inputs.value("latency_inflation_ratio", kind))]
-    value, kind = max(found, default=(None, "e2e"))
-    text = f"{kind.replace('_', '-')} p95 over this engine's healthy one"
+    """Judge the larger inflation of end-to-end and inter-token p95; what longer answers explain is none."""
+    value, kind = inputs.inflation()
+    longer = f", allowing for answers {inputs.answer_growth:.1f}x as long" if kind == "e2e" else ""
+    text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer if inputs.answer_growth > 1.05 else ''}"
     return at_least(NAME, value, inputs.thresholds.latency_inflated_min_factor, "factor", text)

@@ -13,6 +13,7 @@ def judge(inputs: Inputs) -> Evidence:
     """Judge the server starts seen in ten minutes, or what the pod's state says."""
     limit = inputs.thresholds.restarting_min_count
     if NAME in inputs.extra:
-        return Evidence(NAME, inputs.extra[NAME], "the pod's restart count", None, limit, "count")
+        told = inputs.extra[NAME]
+        return Evidence(NAME, told.state, told.text, None, limit, "count")
     starts = None if inputs.starts is None else float(inputs.starts)
     return at_least(NAME, starts, limit, "count", "server starts seen in ten minutes")

@@ -1,0 +1,31 @@
+"""The families of containers: restarts, last end, log lines, Kubernetes events and CPU throttling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvpressure.surroundings import ContainerId, Surroundings
+
+Values = Mapping[str, object]
+
+
+def container_values(around: Surroundings) -> Mapping[ContainerId, Values]:
+    """Values of the container families by container; what is not known has no key.
+
+    Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.
+    """
+    throttled = around.host.throttled_ratio if around.host is not None else {}
+    found: dict[ContainerId, dict[str, object]] = {}
+    for key in sorted({*around.containers, *around.logs, *around.events, *throttled}):
+        found[key] = values = {}
+        if (state := around.containers.get(key)) is not None:
+            values["container_restarts_total"] = float(state.restarts)
+            if (ended := state.termination) is not None:
+                values["container_last_termination_info"] = {ended.reason: {str(ended.exit_code): 1.0}}
+        if (log := around.logs.get(key)) is not None:
+            values["log_events_total"] = {kind: float(count) for kind, count in log.counts.items()}
+        if (events := around.events.get(key)) is not None:
+            values["kubernetes_events_total"] = {reason: float(count) for reason, count in events.counts.items()}
+        if key in throttled:
+            values["cpu_throttled_ratio"] = throttled[key]
+    return found
