@@ -1,0 +1,79 @@
+"""PURE: the kubelet's answer as assignments, with devices that several containers hold marked as shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from kvpressure.sources.pod_devices.answer import ContainerDevices, KubeletAnswer, PluginDevice
+from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, Gpu, claimed_gpus, plugin_gpu
+from kvpressure.sources.pod_devices.names import KernelNames
+from kvpressure.surroundings import Assignment, ContainerId
+
+Holders = Mapping[str, Sequence[ContainerId]]
+
+
+def assignments(
+    answer: KubeletAnswer,
+    resource_names: Sequence[str],
+    names: KernelNames,
+    ended: Callable[[ContainerId], bool] = lambda _: False,
+) -> dict[ContainerId, Assignment]:
+    """What each container holds; containers without GPUs have no entry.
+
+    All or nothing: with one GPU that cannot be told, `gpus` is empty and `why` says which. `resource_names` are
+    patterns of `fnmatch`; containers that have `ended` (kubelets before 1.34 go on listing them) are left out.
+    """
+    held: dict[ContainerId, list[Gpu]] = {}
+    for container in answer.containers:
+        if not ended(container.id) and (gpus := list(_gpus(container, resource_names, names))):
+            held.setdefault(container.id, []).extend(gpus)
+    holders = _holders(held)
+    return {container: _assignment(container, gpus, holders) for container, gpus in held.items()}
+
+
+def allocatable_gpus(answer: KubeletAnswer, resource_names: Sequence[str], names: KernelNames) -> tuple[str, ...]:
+    """The GPUs that device plugins offer on this node, each once; those of resource drivers are not in the answer."""
+    offered = _matching(answer.allocatable or (), resource_names)
+    return tuple(sorted({gpu.name for device in offered if (gpu := plugin_gpu(device, names)).name}))
+
+
+def _matching(devices: Iterable[PluginDevice], resource_names: Sequence[str]) -> Iterator[PluginDevice]:
+    for device in devices:
+        if any(fnmatchcase(device.resource, pattern) for pattern in resource_names):
+            yield device
+
+
+def _gpus(container: ContainerDevices, resource_names: Sequence[str], names: KernelNames) -> Iterator[Gpu]:
+    for device in _matching(container.plugin, resource_names):
+        yield plugin_gpu(device, names)
+    for claimed in container.claimed:
+        if claimed.driver in GPU_DRIVERS:
+            yield from claimed_gpus(claimed, names)
+
+
+def _holders(held: Mapping[ContainerId, Sequence[Gpu]]) -> Holders:
+    holders: dict[str, list[ContainerId]] = {}
+    for container, gpus in held.items():
+        for name in {gpu.name for gpu in gpus}:
+            holders.setdefault(name, []).append(container)
+    return holders
+
+
+def _assignment(container: ContainerId, gpus: Sequence[Gpu], holders: Holders) -> Assignment:
+    unknown = next((gpu.unknown for gpu in gpus if not gpu.name), "")
+    if unknown:
+        return Assignment((), exclusive=False, why=unknown)
+    names = tuple(dict.fromkeys(gpu.name for gpu in gpus))
+    why = next((gpu.shared for gpu in gpus if gpu.shared), "") or _also_held(container, names, holders)
+    return Assignment(names, exclusive=not why, why=why)
+
+
+def _also_held(container: ContainerId, names: Iterable[str], holders: Holders) -> str:
+    for name in names:
+        others = [other for other in holders[name] if other != container]
+        if others:
+            first = f"{others[0].namespace}/{others[0].pod}/{others[0].container}"
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            return f"GPU {name} is held by {first}{more} too"
+    return ""

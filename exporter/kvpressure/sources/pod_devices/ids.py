@@ -1,0 +1,134 @@
+"""PURE: the ids that device plugins and resource drivers give to GPUs, read as uuid, PCI address or index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.sources.base import brief
+from kvpressure.sources.pod_devices.answer import ClaimDevice, PluginDevice
+from kvpressure.sources.pod_devices.names import KernelNames
+
+GPU_DRIVERS: Final = ("gpu.nvidia.com", "gpu.amd.com")
+"""Drivers of dynamic resource allocation whose devices are GPUs; others (network cards, channels) are not looked at."""
+
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NVIDIA_UUID: Final = re.compile(rf"(GPU|MIG)-({_UUID})", re.IGNORECASE)
+# Drivers before R470 name a MIG instance by its GPU, GPU instance and compute instance.
+_OLD_MIG: Final = re.compile(rf"MIG-GPU-{_UUID}/\d+/\d+", re.IGNORECASE)
+_PCI: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_INDEX: Final = re.compile(r"\d{1,3}(?::\d{1,2})?")
+_MINOR: Final = re.compile(r"(?:nvidia|gpu-)(\d{1,3})")
+_GKE_INSTANCE: Final = re.compile(r"nvidia\d+/gi\d+")
+_AMD_PARTITION: Final = re.compile(r"amdgpu_xcp_\d+")
+_AMD_CLAIM: Final = re.compile(r"gpu-\d+-(\d+)")
+# "::n" is NVIDIA's plugin (time-slicing and MPS alike), "-slice-n" AMD's, "/vgpun" GKE's.
+_REPLICA: Final = re.compile(r"(.+?)(?:::.*|-slice-\d+|/vgpu\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device: its `name` is a uuid, a PCI address (of a partition: "address/partition") or an index.
+
+    With an empty name, `unknown` says in a sentence why it cannot be told; `shared`, if not empty, why others may use
+    the device too.
+    """
+
+    name: str = ""
+    unknown: str = ""
+    shared: str = ""
+
+
+def pci_address(text: str) -> str:
+    """A PCI address as the kernel writes it ("0000:c1:00.0"), whatever the case and length of its domain; "" if none.
+
+    NVML writes domains with eight digits.
+    """
+    match = _PCI.fullmatch(text)
+    return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}".lower() if match else ""
+
+
+def nvidia_uuid(text: str) -> str:
+    """A GPU's or MIG instance's uuid as NVML writes it; "" if `text` is none."""
+    if _OLD_MIG.fullmatch(text):
+        return f"MIG-GPU-{text[8:].lower()}"
+    match = _NVIDIA_UUID.fullmatch(text)
+    return f"{match[1].upper()}-{match[2].lower()}" if match else ""
+
+
+def is_index(text: str) -> bool:
+    """Whether it is an index such as "0", or "0:1" for the MIG instance 1 of GPU 0."""
+    return _INDEX.fullmatch(text) is not None
+
+
+def plugin_gpu(device: PluginDevice, names: KernelNames) -> Gpu:
+    """The GPU behind a device plugin's id."""
+    text = device.id.strip()
+    replica = _REPLICA.fullmatch(text)
+    gpu = _gpu(replica[1] if replica else text, names)
+    if not gpu.name and not gpu.unknown:
+        gpu = Gpu(unknown=f"the id {brief(device.id, 80)!r} of {brief(device.resource, 80)} has no form known here")
+    if replica or device.resource.endswith(".shared"):
+        shared = f"{brief(device.resource, 80)} {brief(text, 80)} is one of several shares of the GPU"
+        return replace(gpu, shared=f"{shared} (time-slicing or MPS)")
+    return gpu
+
+
+def claimed_gpus(device: ClaimDevice, names: KernelNames) -> Sequence[Gpu]:
+    """The GPUs behind one device of a claim: one, or, where CDI names tell several uuids, those.
+
+    The kubelet repeats the CDI names of the claim's earlier devices, so that many uuids are those of one claim.
+    """
+    cdi = [name.rpartition("=")[2] for name in device.cdi_names]
+    found = list(dict.fromkeys(uuid for name in cdi if (uuid := nvidia_uuid(name))))
+    gpus = [Gpu(name) for name in found] or [_claimed_by_name(device, cdi, names)]
+    if not device.share_id:
+        return gpus
+    shared = f"the claim {brief(device.claim, 120)} holds a share of the device {brief(device.device, 80)}"
+    return [replace(gpu, shared=shared) for gpu in gpus]
+
+
+def _claimed_by_name(device: ClaimDevice, cdi: Sequence[str], names: KernelNames) -> Gpu:
+    if device.driver == "gpu.amd.com" and (match := _AMD_CLAIM.fullmatch(device.device)):
+        gpu = _amd(f"renderD{match[1]}", names)
+    else:
+        gpu = _gpu(device.device, names)
+    indices = list(dict.fromkeys(name for name in cdi if is_index(name)))
+    if gpu.name or (not indices and gpu.unknown):
+        return gpu
+    if len(indices) == 1:
+        return Gpu(indices[0])
+    what = f"device {brief(device.device, 80)!r} of the claim {brief(device.claim, 120)}"
+    return Gpu(unknown=f"which GPU is {what} cannot be told: neither its name nor its CDI names have a uuid or index")
+
+
+def _gpu(text: str, names: KernelNames) -> Gpu:
+    """The GPU of that name; neither a name nor a sentence when the form is not known."""
+    if known := nvidia_uuid(text) or (text if is_index(text) else ""):
+        return Gpu(known)
+    if address := pci_address(text):
+        # AMD's plugin gives the address of a split card for its first partition.
+        return Gpu(f"{address}/0" if f"{address}/0" in names.amd_order else address)
+    if match := _MINOR.fullmatch(text):
+        return _minor(int(match[1]), names)
+    if _GKE_INSTANCE.fullmatch(text):
+        return Gpu(unknown=f"{text} is a MIG instance by its GPU instance id, which no reading of the GPU carries")
+    if _AMD_PARTITION.fullmatch(text):
+        return _amd(text, names)
+    return Gpu()
+
+
+def _minor(minor: int, names: KernelNames) -> Gpu:
+    if names.nvidia_minors is None:
+        return Gpu(str(minor))
+    if minor in names.nvidia_minors:
+        return Gpu(nvidia_uuid(names.nvidia_minors[minor]) or names.nvidia_minors[minor])
+    return Gpu(unknown=f"the NVIDIA driver shows no GPU with device minor {minor} to the exporter")
+
+
+def _amd(name: str, names: KernelNames) -> Gpu:
+    if name in names.amd:
+        return Gpu(names.amd[name])
+    return Gpu(unknown=f"{name} is not in the AMD driver's topology as the exporter sees it")

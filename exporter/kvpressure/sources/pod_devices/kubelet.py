@@ -1,0 +1,151 @@
+"""One question to the kubelet. Importing this module imports grpclib and protobuf.
+
+Each question has a connection of its own: a restarted kubelet listens on a new socket under the old name, and a
+connection kept open would go on speaking to the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from grpclib.client import Channel, Handler, UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+
+from kvpressure.sources.base import SourceError, brief
+from kvpressure.sources.pod_devices import messages
+from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
+from kvpressure.surroundings import ContainerId
+
+MAX_ANSWER_BYTES: Final = 4 << 20
+"""What gRPC clients in Go accept by default; 110 pods with 8 devices each are 100 KB."""
+
+_NEEDS_ROOT: Final = (
+    "the kubelet lets only root use it: run the exporter as user 0 (it needs no capability), "
+    "or set pod_resources.enabled to false and name each engine's GPUs"
+)
+
+
+async def ask(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> KubeletAnswer:
+    """What the kubelet behind `socket` says now. Raises SourceError; the caller sets the deadline."""
+    channel = _Channel(socket, max_bytes)
+    try:
+        async with channel:
+            return await _ask(channel)
+    except OSError as error:
+        raise _unreachable(socket, error) from error
+    except GRPCError as error:
+        raise _refused(socket, error) from error
+    except (StreamTerminatedError, ProtocolError, DecodeError, AssertionError, NotImplementedError) as error:
+        if channel.exceeded:
+            sentence = f"the answer of the kubelet at {socket} is larger than {max_bytes} bytes"
+            raise SourceError("too_large", sentence) from error
+        said = brief(error) or type(error).__name__
+        raise SourceError("garbage", f"what answers at {socket} does not speak pod-resources v1: {said}") from error
+
+
+async def _ask(channel: Channel) -> KubeletAnswer:
+    listed = await _call(channel, messages.LIST, messages.ListPodResourcesRequest, messages.ListPodResourcesResponse)
+    try:
+        offered = await _call(
+            channel,
+            messages.GET_ALLOCATABLE,
+            messages.AllocatableResourcesRequest,
+            messages.AllocatableResourcesResponse,
+        )
+    except GRPCError:
+        # Kubelets before 1.28 may have it switched off; what is allocated is known all the same.
+        return KubeletAnswer(tuple(_containers(listed)))
+    return KubeletAnswer(tuple(_containers(listed)), tuple(_plugin_devices(offered.devices)))
+
+
+async def _call(channel: Channel, name: str, request: Any, reply: Any) -> Any:
+    method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(channel, name, request, reply)
+    return await method(request())
+
+
+def _containers(listed: Any) -> Iterator[ContainerDevices]:
+    for pod in listed.pod_resources:
+        for container in pod.containers:
+            if container.devices or container.dynamic_resources:
+                yield ContainerDevices(
+                    ContainerId(pod.namespace, pod.name, container.name),
+                    tuple(_plugin_devices(container.devices)),
+                    tuple(_claimed(container.dynamic_resources)),
+                )
+
+
+def _plugin_devices(given: Iterable[Any]) -> Iterator[PluginDevice]:
+    for devices in given:
+        for device_id in devices.device_ids:
+            yield PluginDevice(devices.resource_name, device_id)
+
+
+def _claimed(resources: Iterable[Any]) -> Iterator[ClaimDevice]:
+    for resource in resources:
+        for device in resource.claim_resources:
+            yield ClaimDevice(
+                f"{resource.claim_namespace}/{resource.claim_name}",
+                device.driver_name,
+                device.pool_name,
+                device.device_name,
+                tuple(cdi.name for cdi in device.cdi_devices),
+                device.share_id,
+            )
+
+
+def _unreachable(socket: Path, error: OSError) -> SourceError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return SourceError("missing", f"there is no {socket}: the kubelet is restarting, or the directory not mounted")
+    if isinstance(error, PermissionError):
+        return SourceError("no_permission", f"not allowed to connect to {socket}; {_NEEDS_ROOT}")
+    if isinstance(error, ConnectionRefusedError):
+        return SourceError("refused", f"nobody listens on {socket}: the kubelet is down or restarting")
+    return SourceError("connection", f"the connection to {socket} failed: {brief(error)}")
+
+
+def _refused(socket: Path, error: GRPCError) -> SourceError:
+    if error.status is Status.UNIMPLEMENTED:
+        return SourceError("unsupported", f"the kubelet at {socket} is older than 1.20: it has no pod-resources v1")
+    reason = "rate_limited" if error.status is Status.RESOURCE_EXHAUSTED else error.status.name.lower()
+    return SourceError(reason, f"the kubelet at {socket} refused: {brief(error.message or reason)}")
+
+
+class _Channel(Channel):
+    """A channel that takes at most `max_bytes`; grpclib would collect whatever length a message claims to have."""
+
+    def __init__(self, socket: Path, max_bytes: int) -> None:
+        super().__init__(path=str(socket))
+        self._bytes_left = max_bytes
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more than that was sent."""
+        return self._bytes_left < 0
+
+    def count(self, size: int) -> bool:
+        """Take note of `size` more bytes; false when they are too many."""
+        self._bytes_left -= size
+        return not self.exceeded
+
+    def _protocol_factory(self) -> H2Protocol:
+        return _Protocol(self, Handler(), self._config, self._h2_config)
+
+
+class _Protocol(H2Protocol):
+    def __init__(self, channel: _Channel, *args: Any) -> None:
+        super().__init__(*args)
+        self._channel = channel
+
+    def data_received(self, data: bytes) -> None:
+        if not self._channel.count(len(data)):
+            self.processor.close("too large")
+            return
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001 - h2 and grpclib raise many kinds for bytes that are not HTTP/2
+            self.processor.close(f"not HTTP/2: {type(error).__name__}")

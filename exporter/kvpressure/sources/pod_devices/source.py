@@ -1,0 +1,138 @@
+"""Asks the kubelet again and again which container holds which GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from kvpressure.samples import SourceHealth
+from kvpressure.settings.pod_resources import PodResourcesSettings
+from kvpressure.sources.base import Guard, SourceError
+from kvpressure.sources.pod_devices.answer import KubeletAnswer
+from kvpressure.sources.pod_devices.aside import Aside
+from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
+from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
+from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.surroundings import Assignment, ContainerId
+
+SOURCE: Final = "pod_resources"
+SOCKET: Final = "kubelet.sock"
+LOOK_AGAIN_SECONDS: Final = 30.0
+KERNEL_NAMES_SHARE: Final = 0.25
+"""How much of a question's deadline may go into the kernel's names, without which most ids are known all the same."""
+
+log = structlog.get_logger("kvpressure.sources")
+
+
+class PodDevicesSource:
+    """The GPUs of this node's containers, from the kubelet's pod-resources API.
+
+    `ended` may say which containers have ended: kubelets before Kubernetes 1.34 go on listing those, and their GPUs
+    would look shared with the next holder. `names` reads the kernel's names of GPUs; tests pass their own.
+    """
+
+    def __init__(
+        self,
+        settings: PodResourcesSettings,
+        clock: Clock | None = None,
+        *,
+        ended: Callable[[ContainerId], bool] = lambda _: False,
+        names: Callable[[], KernelNames] = read_kernel_names,
+    ) -> None:
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._ended = ended
+        self._socket = settings.socket_dir / SOCKET
+        self._reader = Aside(names)
+        self._names = KernelNames()
+        self._guard = Guard[KubeletAnswer](
+            SOURCE,
+            str(self._socket),
+            interval_seconds=settings.interval_seconds,
+            clock=self._clock,
+            on_timeout=self._hung,
+        )
+        self._on = settings.enabled == "true"
+        self._answer: KubeletAnswer | None = None
+        self._answered = float("-inf")
+        self._devices: Mapping[ContainerId, Assignment] = {}
+        self._allocatable: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> Mapping[ContainerId, Assignment]:
+        """What each container holds; empty once the last answer is older than `keep_seconds`."""
+        return self._devices if self._holds() else {}
+
+    @property
+    def allocatable(self) -> tuple[str, ...]:
+        """The GPUs that device plugins offer on this node, held or not; empty if not known."""
+        return self._allocatable if self._holds() else ()
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record; none while the source is off, or on `auto` and the directory was never there."""
+        return (self._guard.health(),) if self._on else ()
+
+    async def run(self) -> None:
+        """Ask at every tick until cancelled; returns at once when switched off."""
+        if self._settings.enabled == "false":
+            return
+        if not self._on:
+            await self._appearance()
+            self._on = True
+        await self._guard.run(self._ask, self._take)
+
+    async def _appearance(self) -> None:
+        directory = self._settings.socket_dir
+        look = Aside(lambda: _absence(directory))
+        told = ""
+        while absence := await look.get():
+            if absence != told:
+                log.info("pod-resources off", socket_dir=str(directory), reason=absence)
+                told = absence
+            await self._clock.sleep_until(self._clock.monotonic() + LOOK_AGAIN_SECONDS)
+
+    async def _ask(self) -> KubeletAnswer:
+        from kvpressure.sources.pod_devices.kubelet import ask  # noqa: PLC0415 - 4 MiB that many processes never need
+
+        answer = await ask(self._socket)
+        if answer != self._answer or self._names.empty:
+            await self._refresh_names()
+        return answer
+
+    async def _refresh_names(self) -> None:
+        """Read the kernel's names; those of before stay when it takes long."""
+        try:
+            async with asyncio.timeout(KERNEL_NAMES_SHARE * self._guard.deadline_seconds):
+                self._names = await self._reader.get()
+        except TimeoutError:
+            log.debug("the kernel's names of GPUs take long", source=SOURCE)
+
+    def _take(self, answer: KubeletAnswer) -> None:
+        patterns = self._settings.resource_names
+        self._devices = assignments(answer, patterns, self._names, self._ended)
+        self._allocatable = allocatable_gpus(answer, patterns, self._names)
+        self._answer, self._answered = answer, self._clock.monotonic()
+
+    def _holds(self) -> bool:
+        return self._clock.monotonic() - self._answered <= self._settings.keep_seconds
+
+    def _hung(self) -> SourceError:
+        deadline = self._guard.deadline_seconds
+        return SourceError("timeout", f"the kubelet at {self._socket} did not answer within {deadline:g} s")
+
+
+def _absence(directory: Path) -> str:
+    """Why the directory cannot be used, "" when it can."""
+    try:
+        mode = directory.stat().st_mode
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    if not stat.S_ISDIR(mode):
+        return "not a directory"
+    return "" if os.access(directory, os.X_OK) else "no permission to enter it"

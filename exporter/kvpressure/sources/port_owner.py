@@ -1,0 +1,208 @@
+"""Without Kubernetes: which process listens on an engine's port, and which GPUs it may use.
+
+Everything comes from /proc, read as the user the exporter runs as: processes of other users keep their open files and
+environment to themselves, and then the GPUs are not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from kvpressure.samples import SourceHealth
+from kvpressure.sources.base import Guard
+from kvpressure.sources.pod_devices.aside import Aside
+from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.processes import (
+    argv_of,
+    family_of,
+    holders_of,
+    links,
+    listening,
+    parents_of_all,
+    read,
+    root_of,
+)
+from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
+from kvpressure.sources.schedule import Clock
+from kvpressure.surroundings import Assignment
+
+SOURCE: Final = "port_owner"
+INTERVAL_SECONDS: Final = 30.0
+_DEVICE: Final = re.compile(r"/dev/(?:nvidia(\d+)|dri/(renderD\d+)|(kfd))")
+_SAY: Final = "name the engine's GPUs in its `gpus`"
+
+
+@dataclass(frozen=True, slots=True)
+class PortOwner:
+    """Who listens on a port. `pid` is None when nobody can be told; then `assignment.why` says why.
+
+    `argv` is the process's command line, () when it cannot be read.
+    """
+
+    pid: int | None
+    assignment: Assignment
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """`open` are the GPU devices it has open, None when that may not be read; `environ` is {} then."""
+
+    open: frozenset[str] | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_owners(ports: Iterable[int], proc: Path = PROC, sys: Path = SYS) -> dict[int, PortOwner]:
+    """Look each port up. Blocks for as long as it takes to walk /proc once; never raises for what it cannot read."""
+    wanted = {port: listening(port, proc) for port in ports}
+    holders = holders_of({inode for inodes in wanted.values() for inode in inodes}, proc)
+    parents = parents_of_all(proc) if holders else {}
+    names = read_kernel_names(proc, sys) if holders else KernelNames()
+    found = {port: _owner(port, inodes, holders, parents, names, proc) for port, inodes in wanted.items()}
+    return {port: _with_others(owner, found) for port, owner in found.items()}
+
+
+def command_line(port: int, proc: Path = PROC) -> list[str] | None:
+    """The command line of the process that listens on the port, None if nobody does or it may not be seen.
+
+    Blocks like `find_owners`.
+    """
+    pids = {pid for pids in holders_of(listening(port, proc), proc).values() for pid in pids}
+    root = root_of(pids, parents_of_all(proc))
+    return (argv_of(root, proc) or None) if root is not None else None
+
+
+class PortOwners:
+    """Looks the owners of some ports up every half minute, in a thread of its own.
+
+    `ports` is asked at each look, so that engines may come and go.
+    """
+
+    def __init__(
+        self, ports: Callable[[], Iterable[int]], clock: Clock | None = None, *, proc: Path = PROC, sys: Path = SYS
+    ) -> None:
+        self._owners: Mapping[int, PortOwner] = {}
+        self._ports = ports
+        self._wanted: tuple[int, ...] = ()
+        self._aside = Aside(lambda: find_owners(self._wanted, proc, sys))
+        self._guard = Guard[dict[int, PortOwner]](SOURCE, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
+
+    @property
+    def owners(self) -> Mapping[int, PortOwner]:
+        """By port, as of the last look; a port that nobody was asked about has no entry."""
+        return self._owners
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record; a port whose owner is not known is no failure of the source."""
+        return (self._guard.health(),)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        await self._guard.run(self._look, self._take)
+
+    async def _look(self) -> dict[int, PortOwner]:
+        self._wanted = tuple(self._ports())
+        return await self._aside.get()
+
+    def _take(self, owners: dict[int, PortOwner]) -> None:
+        self._owners = owners
+
+
+def _owner(
+    port: int,
+    inodes: Mapping[str, int],
+    holders: Mapping[str, set[int]],
+    parents: Mapping[int, int],
+    names: KernelNames,
+    proc: Path,
+) -> PortOwner:
+    if not inodes:
+        return _nobody(f"no process of this machine listens on port {port}")
+    pids = {pid for inode in inodes for pid in holders.get(inode, ())}
+    if not pids:
+        uids = ", ".join(str(uid) for uid in sorted(set(inodes.values())))
+        return _nobody(f"the process on port {port} belongs to user {uids}, whose files this user may not read; {_SAY}")
+    root = root_of(pids, parents)
+    if root is None:
+        return _nobody(f"several processes that have nothing to do with each other listen on port {port}; {_SAY}")
+    argv = argv_of(root, proc)
+    family = [_process(pid, proc) for pid in family_of(root, parents)]
+    try:
+        return PortOwner(root, _gpus(family, argv, names), tuple(argv))
+    except NotToldError as reason:
+        return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), tuple(argv))
+
+
+def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
+    """Mark GPUs that another of the processes uses too."""
+    for port, other in found.items():
+        common = set(owner.assignment.gpus) & set(other.assignment.gpus)
+        if common and other.pid != owner.pid:
+            why = f"GPU {min(common)} is used by the process on port {port} too"
+            return replace(owner, assignment=replace(owner.assignment, exclusive=False, why=why))
+    return owner
+
+
+def _nobody(why: str) -> PortOwner:
+    return PortOwner(None, Assignment((), exclusive=False, why=why))
+
+
+def _gpus(family: Sequence[_Process], argv: Sequence[str], names: KernelNames) -> Assignment:
+    """What the listener and its descendants may use: what is visible to them, or else the devices they have open.
+
+    An engine takes as many of its visible GPUs as it has ranks, from the first on. CUDA and HIP may open devices that
+    the process never computes on, so more open ones than ranks tell nothing.
+    """
+    open_devices = {device for process in family for device in process.open or ()}
+    amd = "kfd" in open_devices or any(device.startswith("renderD") for device in open_devices)
+    wanted = ranks(argv)
+    if (visible := _visible(family, names, amd=amd)) is not None:
+        if not visible:
+            raise NotToldError("the process was started with no GPU visible to it")
+        return Assignment(visible[:wanted] if wanted else visible)
+    used = _open_gpus(open_devices, names)
+    if not used:
+        closed = all(process.open is None for process in family)
+        raise NotToldError(f"its open files may not be read; {_SAY}" if closed else "it has no GPU's device open")
+    if len(used) > 1 and (wanted is None or len(used) > wanted):
+        raise NotToldError(f"it has {len(used)} GPUs open and computes on fewer, or on as many; {_SAY}")
+    return Assignment(used)
+
+
+def _visible(family: Sequence[_Process], names: KernelNames, *, amd: bool) -> tuple[str, ...] | None:
+    """What the listener's environment leaves visible; else what its descendants' do, each data-parallel rank's own."""
+    own = visible_gpus(family[0].environ, names, amd=amd)
+    if own is not None:
+        return own
+    found = [gpus for process in family[1:] if (gpus := visible_gpus(process.environ, names, amd=amd)) is not None]
+    return tuple(dict.fromkeys(gpu for gpus in found for gpu in gpus)) if found else None
+
+
+def _open_gpus(devices: Iterable[str], names: KernelNames) -> tuple[str, ...]:
+    gpus = set()
+    for device in devices:
+        if device.isdecimal():
+            minors = names.nvidia_minors
+            gpus.add(device if minors is None else minors.get(int(device), ""))
+        elif device.startswith("renderD"):
+            gpus.add(names.amd.get(device, ""))
+    if "" in gpus:
+        raise NotToldError(f"it has a GPU open that the driver does not name to the exporter; {_SAY}")
+    return tuple(sorted(gpus))
+
+
+def _process(pid: int, proc: Path) -> _Process:
+    opened = links(pid, proc)
+    devices = None if opened is None else frozenset(_devices(opened))
+    pairs = (entry.partition("=") for entry in read(proc / str(pid) / "environ").split("\0") if "=" in entry)
+    return _Process(devices, {name: value for name, _, value in pairs})
+
+
+def _devices(opened: Iterable[str]) -> Iterator[str]:
+    for link in opened:
+        if match := _DEVICE.fullmatch(link):
+            yield next(group for group in match.groups() if group)
