@@ -1,0 +1,180 @@
+"""CPU pressure of the node and throttling of the engines' containers, read every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kvpressure.samples import SourceHealth
+from kvpressure.settings.surroundings import HostSettings
+from kvpressure.sources.base import SourceError, brief
+from kvpressure.sources.host.cgroups import find
+from kvpressure.sources.host.readings import (
+    Periods,
+    periods,
+    pressure_ratio,
+    stalled_microseconds,
+    throttled_ratio,
+)
+from kvpressure.sources.logs.status import Status
+from kvpressure.sources.logs.worker import Worker
+from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread
+from kvpressure.surroundings import ContainerId, ContainerState, HostReport
+
+SOURCE: Final = "host"
+DEADLINE_SECONDS: Final = 5.0
+SEARCH_SECONDS: Final = 30.0
+"""Time between two walks of the cgroups for containers that were not found."""
+_READ_BYTES: Final = 4096
+_NO_PSI: Final = (errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The kernel's counters at one moment of the monotonic clock; `lacks` says in a word what this machine has not."""
+
+    at: float
+    stalled_microseconds: int | None = None
+    periods: Mapping[ContainerId, tuple[str, Periods]] = field(default_factory=dict)
+    lacks: frozenset[str] = frozenset()
+
+
+class HostSource:
+    """Reads PSI and `cpu.stat`; ratios are over the time between the two newest readings.
+
+    A kernel without PSI, and cgroups that are not mounted here, are no failure: what they would tell is absent, and
+    `errors` of the health counts "no_psi" and "no_cgroup" once.
+
+    Nothing here logs: a change of `health` is one line of the daemon's.
+    """
+
+    def __init__(self, settings: HostSettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._worker = Worker(SOURCE)
+        self._status = Status(SOURCE, "", self._clock.wall())
+        self._report = HostReport(self._clock.wall())
+        self._wanted: Mapping[ContainerId, str] = {}
+        self._before: _Reading | None = None
+        self._lacks: frozenset[str] = frozenset()
+        self._paths: dict[str, Path] = {}
+        self._searched = float("-inf")
+        self._searched_for: frozenset[str] = frozenset()
+
+    @property
+    def report(self) -> HostReport:
+        """The newest report; what is not known in it is absent."""
+        return self._report
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record; none when it is switched off."""
+        return (self._status.health,) if self._settings.enabled else ()
+
+    def follow(self, containers: Iterable[ContainerState]) -> None:
+        """From now on read the throttling of these containers and no others."""
+        self._wanted = {state.id: state.runtime_id for state in containers if state.runtime_id}
+
+    async def run(self) -> None:
+        """Read at every interval until cancelled."""
+        ticks = Ticks(self._settings.interval_seconds, spread(SOURCE))
+        try:
+            while True:
+                await self.read()
+                # Not the tick at hand again, should the sleep have ended a little early.
+                after = self._clock.monotonic() + self._settings.interval_seconds / 2
+                await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
+        finally:
+            self._worker.stop()
+
+    async def read(self) -> None:
+        """One reading. Raises nothing but cancellation."""
+        if not self._settings.enabled:
+            return
+        wanted, began, now = self._wanted, self._clock.monotonic(), self._clock.wall()
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                reading = await self._worker.run(lambda: self._read(wanted, began))
+        except TimeoutError:
+            self._failed(now, SourceError("timeout", f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"))
+        except SourceError as error:
+            self._failed(now, error)
+        except Exception as error:  # noqa: BLE001 a bug here must not end the daemon
+            sentence = f"{type(error).__name__}: {brief(error)}; please report this"
+            self._failed(now, SourceError("internal", sentence))
+        else:
+            before, self._before = self._before or reading, reading
+            self._report = _report(now, before, reading)
+            for word in reading.lacks - self._lacks:
+                self._status.count(word)
+            self._lacks |= reading.lacks
+            self._status.up(now, self._clock.monotonic() - began)
+
+    def _failed(self, now: float, error: SourceError) -> None:
+        self._report, self._before = HostReport(now), None
+        self._status.down(now, error)
+
+    # What follows runs in the worker's thread.
+
+    def _read(self, wanted: Mapping[ContainerId, str], now: float) -> _Reading:
+        self._search(frozenset(wanted.values()), now)
+        stats = {
+            container: (runtime_id, stat)
+            for container, runtime_id in wanted.items()
+            if (stat := self._periods(runtime_id)) is not None
+        }
+        lacks = {"no_cgroup"} if wanted and not self._paths else set()
+        stalled = self._stalled()
+        return _Reading(now, stalled, stats, frozenset(lacks | ({"no_psi"} if stalled is None else set())))
+
+    def _stalled(self) -> int | None:
+        """PSI's total; None where the kernel has no PSI, or it is switched off. Raises SourceError."""
+        path = self._settings.proc_dir / "pressure" / "cpu"
+        try:
+            return stalled_microseconds(_text(path))
+        except OSError as error:
+            if error.errno in _NO_PSI:
+                return None
+            raise SourceError("io", f"{brief(path)} cannot be read: {brief(error.strerror or error)}") from None
+
+    def _search(self, ids: frozenset[str], now: float) -> None:
+        """Look for the cgroups of containers that are new, at once, and of those not found, now and then."""
+        self._paths = {name: path for name, path in self._paths.items() if name in ids}
+        missing = ids - self._paths.keys()
+        if not missing or (missing <= self._searched_for and now - self._searched < SEARCH_SECONDS):
+            return
+        self._paths |= find(self._settings.cgroup_dir, missing)
+        self._searched, self._searched_for = now, ids
+
+    def _periods(self, runtime_id: str) -> Periods | None:
+        path = self._paths.get(runtime_id)
+        if path is None:
+            return None
+        try:
+            return periods(_text(path))
+        except OSError:
+            del self._paths[runtime_id]  # the container ended; should it be there still, it is looked for again
+            return None
+
+
+def _report(t: float, before: _Reading, after: _Reading) -> HostReport:
+    pressure = None
+    if before.stalled_microseconds is not None and after.stalled_microseconds is not None:
+        seconds = after.at - before.at
+        pressure = pressure_ratio(before.stalled_microseconds, after.stalled_microseconds, seconds)
+    ratios = {
+        container: ratio
+        for container, (runtime_id, stat) in after.periods.items()
+        if (was := before.periods.get(container)) is not None
+        and was[0] == runtime_id
+        and (ratio := throttled_ratio(was[1], stat)) is not None
+    }
+    return HostReport(t, pressure, ratios)
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_READ_BYTES).decode("ascii", "replace")

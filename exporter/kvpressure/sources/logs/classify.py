@@ -1,0 +1,104 @@
+"""PURE: which kind of trouble a log line tells of. One row per wording, with the versions of vLLM that have it.
+
+Only what vLLM itself says counts. Lines at level INFO or DEBUG are no failures, and neither are access-log lines and
+lines that quote a request: what a user typed ("CUDA out of memory") must never look like one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kvpressure.sources.logs import learn
+from kvpressure.sources.logs.quoted import quotes_request
+
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LEVEL: Final = re.compile(r"\b(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b")
+_QUIET_FIELD: Final = re.compile(
+    r"['\"](?:level|levelname|log_?level|severity)['\"]\s*:\s*['\"](?:info|debug)|\blevel=(?:info|debug)\b",
+    re.IGNORECASE,
+)
+_LEVEL_WITHIN: Final = 160
+_CAPACITY: Final = "kv_capacity"
+_WORDINGS: Final = (
+    # Death before the others: "EngineDeadError: ... OutOfMemoryError(...)" repeats why it died.
+    ("engine_dead", "enginecore ", r"enginecore (?:encountered a fatal error|hit an exception|failed to start)"),
+    ("engine_dead", "engine core initialization failed", ""),
+    ("engine_dead", "enginedeaderror", ""),  # with V0's AsyncEngineDeadError and MQEngineDeadError
+    ("engine_dead", "workerproc ", r"workerproc (?:hit an exception|failed to start|initialization failed)"),
+    ("engine_dead", " died unexpectedly", r"(?:worker|engine core) proc \S{1,80} died unexpectedly"),
+    ("engine_dead", "engine background task failed", ""),  # V0
+    ("device_oom", "out of memory", r"(?:cuda|hip|xpu|npu|gpu)(?: error:| failure(?: \d+)?)? '?out of memory"),
+    ("device_oom", "outofmemoryerror", r"\boutofmemoryerror\b"),  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
+    ("device_oom", "cudaerrormemoryallocation", ""),
+    ("device_oom", "hiperroroutofmemory", ""),
+    ("device_oom", "desired gpu memory utilization", r"free memory on device .{0,200}is less than desired"),
+    ("preemption", "not enough kv cache space", r"is preempted by .{0,80}mode because there is not enough"),  # V0
+    ("kv_exhausted", "no available memory for the cache blocks", ""),
+    ("kv_exhausted", "larger than the maximum number of tokens that can be stored in kv cache", ""),  # until 0.8
+    ("kv_exhausted", "kv cache is needed, which is larger than the available kv cache memory", ""),  # since 0.8
+    ("kv_exhausted", "exceeds the capacity of block_manager", ""),  # V0
+    ("kv_exhausted", " free blocks from the pool", r"cannot get \d{1,12} free blocks"),
+    ("kv_exhausted", "aborted due to the lack of cpu swap space", ""),  # V0
+    (_CAPACITY, "available kv cache memory: ", ""),
+    (_CAPACITY, "kv cache size: ", r"\bkv cache size: [\d,]{1,20} tokens"),
+    (_CAPACITY, "maximum concurrency for ", r"maximum concurrency for [\d,]{1,20} tokens per request: "),
+    (_CAPACITY, " blocks: ", r"# \w{1,20} blocks: \d"),  # V0, and V1 until 0.7.2
+    (_CAPACITY, "memory reserved for kv cache is ", ""),  # V0
+    (_CAPACITY, "memory for kv cache as specified by kv_cache_memory_bytes", ""),
+    ("other", "cuda error: ", ""),
+    ("other", "hip error: ", ""),
+    ("other", "nccl", r"\bnccl (?:error|warn)|\bnccl\w{0,20}error\b"),
+    ("other", "watchdog caught collective operation timeout", ""),
+    ("other", "hsa_status_error", ""),
+    ("other", "fatal python error: ", ""),
+)
+"""Kind, words that a line of it holds, and what these must be part of ("" for nothing more); all in lower case."""
+
+_ROWS: Final = tuple((kind, words, re.compile(pattern or re.escape(words))) for kind, words, pattern in _WORDINGS)
+_SKIMMED: Final = tuple({words.encode() for _, words, _ in _WORDINGS} | {words.encode() for words in learn.WORDS})
+
+
+def telling_lines(block: bytes) -> list[bytes]:
+    """Those lines of a block (without a newline at its end) that hold words of a wording, in their order."""
+    low = block.lower()
+    found: dict[int, int] = {}
+    for words in _SKIMMED:
+        at = low.find(words)
+        while at >= 0:
+            end = low.find(b"\n", at)
+            end = len(low) if end < 0 else end
+            found[low.rfind(b"\n", 0, at) + 1] = end
+            at = low.find(words, end)
+    return [block[start : found[start]] for start in sorted(found)]
+
+
+def plain(text: str) -> str:
+    """The line without colours."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+def classify(text: str) -> str | None:
+    """One line (without colours) to a kind of `surroundings.LOG_KINDS`, None for a line that tells nothing.
+
+    A line that matches several kinds is of the first in the order above.
+    """
+    found = locate(text)
+    return found[0] if found else None
+
+
+def locate(text: str) -> tuple[str, int] | None:
+    """The kind of a line and where in it the telling words begin."""
+    low, quiet = text.lower(), _quiet(text)
+    for kind, words, pattern in _ROWS:
+        if words in low and (kind == _CAPACITY or not quiet) and (match := pattern.search(low)):
+            return None if quotes_request(text) else (kind, match.start())
+    return None
+
+
+def _quiet(text: str) -> bool:
+    """Whether vLLM says by the line's level that nothing is wrong; a line without a level says nothing."""
+    level = _LEVEL.search(text, 0, _LEVEL_WITHIN)
+    if level is not None:
+        return level[1] in ("TRACE", "DEBUG", "INFO")
+    return _QUIET_FIELD.search(text) is not None

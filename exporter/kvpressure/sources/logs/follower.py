@@ -1,0 +1,97 @@
+"""One log that is followed: its reader, the lines it makes, their count, and how reading it goes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kvpressure.samples import SourceHealth
+from kvpressure.sources.base import SourceError, brief
+from kvpressure.sources.logs.classify import telling_lines
+from kvpressure.sources.logs.lines import Assembler, Line
+from kvpressure.sources.logs.live import Sink
+from kvpressure.sources.logs.status import Status
+from kvpressure.sources.logs.tally import Tally
+from kvpressure.surroundings import ContainerId, LogReport
+
+SOURCE = "logs"
+
+
+class Reader(Protocol):
+    """Where a log is."""
+
+    def read(self, budget: int, sink: Sink) -> None:
+        """Read on, at most about `budget` bytes. Raises SourceError."""
+
+    def close(self) -> None:
+        """Give descriptors and processes back."""
+
+
+class Follower:
+    """Follows one container's log; `since` is when counting begins, in unix seconds."""
+
+    def __init__(self, container: ContainerId, reader: Reader, since: float) -> None:
+        target = "/".join(part for part in (container.namespace, container.pod, container.container) if part)
+        self.id = container
+        self.skipped_bytes = 0
+        self._reader = reader
+        self._assembler = Assembler(telling_lines)
+        self._tally = Tally(container, since)
+        self._status = Status(SOURCE, target, since)
+        self._now = since
+
+    @property
+    def health(self) -> SourceHealth:
+        """How reading it goes."""
+        return self._status.health
+
+    def read(self, budget: int, now: float) -> None:
+        """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure."""
+        self._now = now
+        try:
+            self._reader.read(budget, self)
+        except SourceError as error:
+            self._status.down(now, error)
+        except Exception as error:  # noqa: BLE001 the other logs must go on
+            sentence = f"{type(error).__name__}: {brief(error)}; please report this"
+            self._status.down(now, SourceError("internal", sentence))
+        else:
+            self._status.up(now)
+
+    def report(self) -> LogReport | None:
+        """What the log said, None as long as it could not be read: silence is only known of a log that is read."""
+        last = self._status.health.last_success
+        return None if last is None else self._tally.report(last)
+
+    def close(self) -> None:
+        """Stop following."""
+        self._reader.close()
+
+    # The reader's sink.
+
+    def data(self, data: bytes, *, old: bool) -> None:
+        """Bytes of the file."""
+        for line in self._assembler.feed(data):
+            self._tally.take(line, self._now, old=old)
+
+    def line(self, line: Line) -> None:
+        """A line of the journal, which has a time."""
+        self._tally.take(line, self._now, old=False)
+
+    def cut(self) -> None:
+        """Bytes were left out."""
+        self._assembler.cut()
+
+    def file(self) -> None:
+        """The file ended."""
+        for line in self._assembler.end():
+            self._tally.take(line, self._now, old=False)
+
+    def container(self) -> None:
+        """Another start of the container."""
+        self._assembler.clear()
+        self._tally.begin()
+
+    def skipped(self, size: int) -> None:
+        """A backlog was skipped; what its last start-up line said may be out of date, but nothing is counted twice."""
+        self.skipped_bytes += size
+        self._status.count("backlog")

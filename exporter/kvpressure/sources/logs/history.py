@@ -1,0 +1,115 @@
+"""What of a log that was there before us is read: its start (the KV cache's size) and its last lines (failures)."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from kvpressure.sources.logs.live import Sink
+
+HEAD_BYTES: Final = 512 * 1024
+"""vLLM has said how large its cache is long before this much."""
+TAIL_BYTES: Final = 256 * 1024
+MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
+"""Of a compressed file no more is unpacked; the kubelet rotates at 10 MiB by default."""
+
+_NAME: Final = re.compile(r"(\d{1,9})\.log(?:\.(\d{8}-\d{6}))?(\.gz)?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """One file of a container: which start of it, when rotated ("~" for the one being written), and its name."""
+
+    number: int
+    rotated: str
+    name: str
+
+    @property
+    def live(self) -> bool:
+        """Whether it is the one being written."""
+        return self.rotated == "~"
+
+
+def log_files(names: Sequence[str]) -> list[LogFile]:
+    """The log files among `names`, oldest first; of a file and its compressed copy only the file."""
+    found: dict[tuple[int, str], LogFile] = {}
+    for name in sorted(names, reverse=True):  # "x.gz" before "x", which then takes its place
+        match = _NAME.fullmatch(name)
+        if match is None or (match[3] and not match[2]):
+            continue
+        file = LogFile(int(match[1]), match[2] or "~", name)
+        found[file.number, file.rotated] = file
+    return sorted(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a file to read once: `head` bytes from its start and `tail` bytes before its end.
+
+    `starts_container` is true for the first piece of another start of the container.
+    """
+
+    name: str
+    head: int = 0
+    tail: int = 0
+    starts_container: bool = False
+
+
+def plan(files: Sequence[LogFile]) -> list[Piece]:
+    """What to read before the newest file: the end of the start before, then the start and end of this one's files."""
+    if not files:
+        return []
+    number = files[-1].number
+    before = [file for file in files if file.number < number]
+    rotated = [file for file in files if file.number == number and not file.live]
+    pieces = [Piece(before[-1].name, tail=TAIL_BYTES)] if before else []
+    if rotated:
+        first, last = rotated[0], rotated[-1]
+        pieces.append(Piece(first.name, HEAD_BYTES, TAIL_BYTES if first == last else 0, starts_container=True))
+        if first != last:
+            pieces.append(Piece(last.name, tail=TAIL_BYTES))
+    return pieces
+
+
+def read_piece(fd: int, piece: Piece, sink: Sink) -> int:
+    """Hand the piece's bytes to `sink` and close `fd`; gives how many. A damaged archive gives what can be unpacked.
+
+    Raises OSError.
+    """
+    if piece.starts_container:
+        sink.container()
+    with os.fdopen(fd, "rb") as file:
+        if piece.name.endswith(".gz"):
+            return _hand_on(io.BytesIO(_unpacked(file)), piece, sink)
+        return _hand_on(file, piece, sink)
+
+
+def _hand_on(file: BinaryIO, piece: Piece, sink: Sink) -> int:
+    size, total = file.seek(0, os.SEEK_END), 0
+    whole = size <= piece.head + piece.tail
+    for start, length in [(0, size)] if whole else [(0, piece.head), (size - piece.tail, piece.tail)]:
+        if start:
+            sink.cut()
+        file.seek(start)
+        data = file.read(length)
+        if data:
+            sink.data(data, old=True)
+        total += len(data)
+    sink.file()
+    return total
+
+
+def _unpacked(file: BinaryIO) -> bytes:
+    unpacked = bytearray()
+    stream = zlib.decompressobj(wbits=31)
+    while len(unpacked) < MAX_UNPACKED_BYTES and (packed := file.read(64 * 1024)):
+        try:
+            unpacked += stream.decompress(packed, MAX_UNPACKED_BYTES - len(unpacked))
+        except zlib.error:
+            break
+    return bytes(unpacked)

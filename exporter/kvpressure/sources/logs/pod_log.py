@@ -1,0 +1,126 @@
+"""The log of one container of a pod: `<namespace>_<pod>_<uid>/<container>/<restarts>.log`, as the kubelet keeps it.
+
+The kubelet renames a file that is full to `0.log.20240101-000000`, compresses that at the next rotation, and begins
+`1.log` when the container is started again. A file is read to its end before the next one is begun, so that the last
+words of a container that died are not lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from kvpressure.sources.base import SourceError, brief
+from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, LogFile, Piece, log_files, plan, read_piece
+from kvpressure.sources.logs.inside import Tree
+from kvpressure.sources.logs.live import LiveFile, Sink
+from kvpressure.surroundings import ContainerState
+
+_MAX_SWITCHES: Final = 8
+
+
+def directory_of(state: ContainerState) -> tuple[str, str]:
+    """Where below the log directory the kubelet keeps the logs of a container."""
+    return f"{state.id.namespace}_{state.id.pod}_{state.pod_uid}", state.id.container
+
+
+class PodLog:
+    """Reads one container's files as they come; not safe for use from several threads."""
+
+    def __init__(self, tree: Tree, directory: Sequence[str]) -> None:
+        self._tree = tree
+        self._directory = tuple(directory)
+        self._history: deque[Piece] | None = None
+        self._number = -1
+        self._live: LiveFile | None = None
+
+    def read(self, budget: int, sink: Sink) -> None:
+        """Read on, at most about `budget` bytes. Raises SourceError; what was not read comes with the next call."""
+        files = log_files(self._tree.names(self._directory))
+        if not files and self._live is None:
+            raise SourceError("missing", f"{brief('/'.join(self._directory))} holds no log yet")
+        if self._history is None and files:
+            self._begin(files)
+        budget -= self._read_history(budget, sink)
+        try:
+            self._read_live(files, budget, sink)
+        except OSError as error:
+            raise SourceError("io", f"{brief('/'.join(self._directory))}: {brief(error.strerror or error)}") from None
+
+    def close(self) -> None:
+        """Close the file being read."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def _path(self, name: str) -> tuple[str, ...]:
+        return (*self._directory, name)
+
+    def _begin(self, files: Sequence[LogFile]) -> None:
+        newest = files[-1]
+        pieces = plan(files)
+        self._number = newest.number
+        if newest.live:
+            fd = self._tree.open_file(self._path(newest.name))
+            size = os.fstat(fd).st_size
+            first = not any(piece.starts_container for piece in pieces)
+            # One start's only file: its beginning tells the size of the cache, so it is read from there.
+            head = HEAD_BYTES if first else 0
+            offset = 0 if size <= head + TAIL_BYTES else size - TAIL_BYTES
+            pieces += [Piece(newest.name, head=head if offset else 0, starts_container=first)] if first else []
+            self._live = LiveFile(fd, offset, old_until=size)
+        self._history = deque(pieces)
+
+    def _read_history(self, budget: int, sink: Sink) -> int:
+        done = 0
+        while self._history and done < budget:
+            piece = self._history.popleft()
+            # What was rotated away or became unreadable meanwhile is left out: the rest is worth telling.
+            with suppress(SourceError, OSError):
+                if piece.head or piece.tail:
+                    done += read_piece(self._tree.open_file(self._path(piece.name)), piece, sink)
+                elif piece.starts_container:
+                    sink.container()
+        return done
+
+    def _read_live(self, files: Sequence[LogFile], budget: int, sink: Sink) -> None:
+        if self._history:
+            return
+        for _ in range(_MAX_SWITCHES):
+            if budget <= 0:
+                return
+            if self._live is not None:
+                budget -= self._live.read(budget, sink)
+                if not self._live.at_end():
+                    return
+            if not self._next({file.number: file.name for file in files if file.live}, sink):
+                return
+
+    def _next(self, live: Mapping[int, str], sink: Sink) -> bool:
+        """Go to the file that follows the one read to its end; false when there is none."""
+        following = self._rotated(live.get(self._number))
+        number = min((n for n in live if n > self._number), default=None)
+        if following is None and number is None:
+            return False
+        sink.file()
+        if following is None and number is not None:
+            following, self._number = LiveFile(self._tree.open_file(self._path(live[number]))), number
+            sink.container()
+        self.close()
+        self._live = following
+        return True
+
+    def _rotated(self, name: str | None) -> LiveFile | None:
+        """The same start's next file."""
+        if name is None:
+            return None
+        try:
+            fd = self._tree.open_file(self._path(name))
+        except SourceError as error:
+            if error.reason == "missing":  # between the kubelet's rename and the runtime's new file
+                return None
+            raise
+        return LiveFile(fd) if self._live is None else self._live.follower(fd)

@@ -1,0 +1,181 @@
+"""All logs of this node's engines, read once a second by one thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvpressure.samples import SourceHealth
+from kvpressure.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.sources.base import SourceError, brief
+from kvpressure.sources.logs.file_log import FileLog
+from kvpressure.sources.logs.follower import SOURCE, Follower, Reader
+from kvpressure.sources.logs.inside import Tree
+from kvpressure.sources.logs.journal import JournalLog
+from kvpressure.sources.logs.pod_log import PodLog, directory_of
+from kvpressure.sources.logs.status import Status
+from kvpressure.sources.logs.worker import Worker
+from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread
+from kvpressure.surroundings import ContainerId, ContainerState, LogReport
+
+SWEEP_SECONDS: Final = 1.0
+DEADLINE_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 1.0
+
+_Key = tuple[ContainerId, str]  # a pod made anew under its old name has another uid
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """What one round over all logs gave; `error` is why the directory's logs could not be looked at."""
+
+    reports: Mapping[ContainerId, LogReport] = field(default_factory=dict)
+    health: tuple[SourceHealth, ...] = ()
+    skipped_bytes: Mapping[ContainerId, int] = field(default_factory=dict)
+    error: SourceError | None = None
+
+
+class LogsSource:
+    """Counts what the engines' logs tell; counting begins when this is made.
+
+    Nothing here logs: a change of `health` is one line of the daemon's.
+    """
+
+    def __init__(self, settings: LogsSettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._since = self._clock.wall()
+        self._tree = Tree(settings.directory, settings.link_directories)
+        self._worker = Worker(SOURCE)
+        self._status = Status(SOURCE, "", self._since)
+        self._wanted: tuple[ContainerState, ...] = ()
+        self._followers: dict[_Key, Follower] = {}
+        self._swept = _Swept()
+
+    @property
+    def reports(self) -> Mapping[ContainerId, LogReport]:
+        """The newest report of each log that could be read."""
+        return self._swept.reports
+
+    @property
+    def skipped_bytes(self) -> Mapping[ContainerId, int]:
+        """Bytes of each log that were never read because too many came."""
+        return self._swept.skipped_bytes
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record for all of it (target "") and one for each log; none where no log is to be read."""
+        if not (self._settings.files or self._wanted) or self._settings.enabled == "false":
+            return ()
+        return (self._status.health, *self._swept.health)
+
+    def follow(self, containers: Iterable[ContainerState]) -> None:
+        """From now on read the logs of these containers and no others; those without a pod have none here."""
+        self._wanted = tuple(state for state in containers if state.id.pod and state.pod_uid)
+
+    async def run(self) -> None:
+        """Read every second until cancelled; files and children are closed when this returns."""
+        ticks = Ticks(SWEEP_SECONDS, spread(SOURCE))
+        try:
+            while True:
+                await self._clock.sleep_until(ticks.due(ticks.upcoming(self._clock.monotonic())))
+                await self.sweep()
+                # A virtual clock may stand still: two sweeps in one tick would read more than the budget.
+                await self._clock.sleep_until(self._clock.monotonic() + SWEEP_SECONDS / 2)
+        finally:
+            await self.aclose()
+
+    async def sweep(self) -> None:
+        """One round over all logs. Raises nothing but cancellation."""
+        if self._settings.enabled == "false":
+            return
+        began, wanted, now = self._clock.monotonic(), self._wanted, self._clock.wall()
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                swept = await self._worker.run(lambda: self._sweep(wanted, now))
+        except TimeoutError:
+            error = SourceError("timeout", f"reading the logs took more than {DEADLINE_SECONDS:g} s; still waiting")
+            self._status.down(now, error)
+            return
+        except SourceError as error:
+            self._status.down(now, error)
+            return
+        self._swept, took = swept, self._clock.monotonic() - began
+        if swept.error is not None:
+            self._status.down(now, swept.error, took)
+        else:
+            self._status.up(now, took)
+
+    async def aclose(self) -> None:
+        """Close everything; a thread that hangs in the kernel is left behind."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._worker.run(self._close)
+        except (TimeoutError, SourceError):
+            pass
+        finally:
+            self._worker.stop()
+
+    # What follows runs in the worker's thread.
+
+    def _sweep(self, wanted: tuple[ContainerState, ...], now: float) -> _Swept:
+        error = self._directory_error() if wanted else None
+        self._choose(() if error is not None else wanted)
+        for follower in self._followers.values():
+            follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now)
+        followers = self._followers.values()
+        unborn = {_key(state) for state in wanted if not state.runtime_id}
+        return _Swept(
+            reports={f.id: report for f in followers if (report := f.report()) is not None},
+            health=tuple(f.health for key, f in self._followers.items() if not _awaited(f.health, key in unborn)),
+            skipped_bytes={f.id: f.skipped_bytes for f in followers if f.skipped_bytes},
+            error=error,
+        )
+
+    def _directory_error(self) -> SourceError | None:
+        directory = self._settings.directory
+        try:
+            if directory.is_dir():
+                return None
+        except OSError as error:
+            return SourceError("permission", f"{brief(directory)} cannot be looked into: {brief(error.strerror)}")
+        return SourceError(
+            "missing",
+            f"{brief(directory)} is not there, so engines' logs are not read; mount it, or set logs.enabled to false",
+        )
+
+    def _choose(self, wanted: tuple[ContainerState, ...]) -> None:
+        """Follow what is wanted, and close the rest."""
+        chosen: dict[_Key, Follower] = {}
+        for file in self._settings.files:
+            key = (ContainerId("", "", file.target), "")
+            chosen[key] = self._followers.get(key) or Follower(key[0], _reader(file), self._since)
+        for state in wanted:
+            key = _key(state)
+            chosen[key] = self._followers.get(key) or Follower(
+                state.id, PodLog(self._tree, directory_of(state)), self._since
+            )
+        for key in self._followers.keys() - chosen.keys():
+            self._followers[key].close()
+        self._followers = chosen
+
+    def _close(self) -> None:
+        for follower in self._followers.values():
+            follower.close()
+        self._followers = {}
+
+
+def _key(state: ContainerState) -> _Key:
+    return state.id, state.pod_uid
+
+
+def _awaited(health: SourceHealth, unborn: bool) -> bool:
+    """Whether a log is missing because its container does not exist yet, as while its image is pulled."""
+    return unborn and health.reason == "missing"
+
+
+def _reader(file: LogFileSettings) -> Reader:
+    if file.path is not None:
+        return FileLog(file.path)
+    return JournalLog(file.journal_unit or "")

@@ -1,0 +1,83 @@
+"""PURE: counts what one container's log tells. How lines make incidents: docs/decisions/0070-log-lines.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.sources.base import brief
+from kvpressure.sources.logs.classify import locate, plain
+from kvpressure.sources.logs.learn import StartUp
+from kvpressure.sources.logs.lines import Line
+from kvpressure.surroundings import LOG_KINDS, ContainerId, LogReport
+
+EXCERPT_CHARACTERS: Final = 200
+_BEFORE_MATCH: Final = 60
+
+INCIDENT_SECONDS: Final = {
+    "kv_capacity": 60.0,
+    "kv_exhausted": 10.0,
+    "device_oom": 10.0,
+    "preemption": 0.0,
+    "engine_dead": 60.0,
+    "other": 10.0,
+}
+"""Lines of a kind within so many seconds of the first one are one incident.
+
+One traceback names its error several times, and each rank and each request that was running prints its own. A death or
+a start takes a minute of which every process tells; a preemption line (vLLM writes every 50th) is one by itself.
+"""
+
+
+class Tally:
+    """Counts one container's incidents; `since` (unix seconds) is when counting began: older lines are only shown."""
+
+    def __init__(self, container: ContainerId, since: float) -> None:
+        self._container = container
+        self._since = since
+        self._counts = dict.fromkeys(LOG_KINDS, 0)
+        self._latest: dict[str, float] = {}
+        self._lines: dict[str, str] = {}
+        self._began: dict[str, float] = {}
+        self._start_up = StartUp()
+
+    def begin(self) -> None:
+        """The container was started anew: what it tells are incidents of their own."""
+        self._began.clear()
+        self._start_up.begin()
+
+    def take(self, line: Line, now: float, *, old: bool) -> None:
+        """Count one line, read at `now`; `old` says of a line without a time whether it was there before `since`."""
+        text = plain(line.text)
+        told, stamped = locate(text), line.t
+        happened = stamped if stamped is not None else None if old else now
+        self._start_up.take(text, happened)
+        if told is None:
+            return
+        kind, start = told
+        self._lines[kind] = brief(text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :], 200)
+        if happened is not None:
+            self._latest[kind] = max(happened, self._latest.get(kind, happened))
+        before = stamped < self._since if stamped is not None else old
+        # Lines from before count as begun incidents: the rest of a traceback that is half old is no new one.
+        if self._opens_incident(kind, happened if happened is not None else now) and not before:
+            self._counts[kind] += 1
+
+    def _opens_incident(self, kind: str, t: float) -> bool:
+        began = self._began.get(kind)
+        # Lines of two streams may be a little out of order, and a clock may be set back.
+        if began is not None and abs(t - began) < INCIDENT_SECONDS[kind]:
+            return False
+        self._began[kind] = t
+        return True
+
+    def report(self, t: float) -> LogReport:
+        """What is known at `t`."""
+        return LogReport(
+            id=self._container,
+            t=t,
+            counts=dict(self._counts),
+            latest=dict(self._latest),
+            lines=dict(self._lines),
+            kv_capacity_tokens=self._start_up.capacity_tokens,
+            kv_bytes_per_token=self._start_up.bytes_per_token,
+        )
