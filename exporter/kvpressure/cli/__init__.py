@@ -16,6 +16,7 @@ COMMANDS = {
     "plan": "plan",
     "triage": "triage",
     "advise": "advise",
+    "audit": "audit",
     "generate": "generate",
     "check-config": "check_config",
 }

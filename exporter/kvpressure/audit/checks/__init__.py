@@ -1,0 +1,125 @@
+"""The prevention checklist: a row per check. A new one is a function, a row here, and a line in docs/audit.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.audit.checks import evidence, headroom, memory, separation, sequences, tokens
+from kvpressure.audit.checks.context import Context
+from kvpressure.audit.engine import Engine
+from kvpressure.audit.model import Level, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One item of the checklist. `title` is what should hold; `help` why, for people who see only the finding."""
+
+    name: str
+    level: Level
+    title: str
+    help: str
+    judge: Callable[[Engine, Context], Verdict]
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    Check(
+        "input-tokens",
+        "error",
+        "The longest prompt is declared",
+        "One prompt may take as much of the KV cache as the longest one allowed. Without a limit that is the model's "
+        "own context length, which is often far more than anybody sends.",
+        tokens.input_tokens,
+    ),
+    Check(
+        "output-tokens",
+        "error",
+        "The longest output is declared",
+        "A request holds its KV cache until its last token. Without a limit one request may run to the end of the "
+        "context.",
+        tokens.output_tokens,
+    ),
+    Check(
+        "max-num-seqs",
+        "error",
+        "max_num_seqs is declared",
+        "vLLM's default depends on its version and on the GPU (256, or 1024 on large ones) and not on the KV cache.",
+        sequences.declared,
+    ),
+    Check(
+        "max-num-seqs-plausible",
+        "error",
+        "max_num_seqs is plausible",
+        "Above vLLM's largest default it is no limit, above max_num_batched_tokens the server does not start, and at "
+        "one or two there is no batch. Where the size of the KV cache is given, every sequence should find room in it.",
+        sequences.plausible,
+    ),
+    Check(
+        "max-num-batched-tokens",
+        "warning",
+        "max_num_batched_tokens is declared",
+        "It bounds the activations of one step, which is where a device OOM comes from, and how long a prompt may hold "
+        "up everybody's next token. The default depends on version and GPU (2048 to 16384).",
+        sequences.batched_tokens,
+    ),
+    Check(
+        "memory-target",
+        "warning",
+        "gpu_memory_utilization leaves room against a device OOM",
+        "The playbook's targets, 0.7 and for long contexts or bursts 0.6, are against a device OOM. They shrink the KV "
+        "cache: where that is what runs out, without an OOM, a lower target makes it worse.",
+        memory.target,
+    ),
+    Check(
+        "separate-long-requests",
+        "warning",
+        "Long and short requests have deployments of their own",
+        "A long prompt holds the KV cache of many short ones, and where prompts are admitted whole it blocks everybody "
+        "behind it.",
+        separation.separate,
+    ),
+    Check(
+        "replicas",
+        "warning",
+        "At least two replicas",
+        "With one replica a restart, the mitigation of most incidents, is an outage.",
+        headroom.replicas,
+    ),
+    Check(
+        "memory-request",
+        "warning",
+        "Host memory is requested",
+        "Without a request the pod is the first to be evicted or killed when the node runs short, and the scheduler "
+        "knows nothing of what the weights need while they load.",
+        headroom.memory_request,
+    ),
+    Check(
+        "limits-documented",
+        "note",
+        "It is written down where the limits come from",
+        "A limit that nobody can explain is removed in the next incident, or kept for ever.",
+        evidence.documented,
+    ),
+    Check(
+        "monitoring",
+        "warning",
+        "The engine is monitored",
+        "KV cache pressure is invisible from outside until requests time out.",
+        evidence.monitored,
+    ),
+    Check(
+        "alerts",
+        "warning",
+        "There are alerts on it",
+        "Series that nobody looks at prevent nothing.",
+        evidence.alerted,
+    ),
+    Check(
+        "load-test",
+        "note",
+        "There is evidence of a load test",
+        "Limits are guesses until traffic as long and as bursty as the real one has run against them.",
+        evidence.load_tested,
+    ),
+)

@@ -1,0 +1,34 @@
+"""Every engine in what was given: one row per kind of object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from kvpressure.audit import kserve, values, workloads
+from kvpressure.audit.engine import Engine
+from kvpressure.audit.manifests import Item, Manifests, get, sequence, text
+
+KINDS: Final[Mapping[str, Callable[[Item, Manifests], Iterator[Engine]]]] = {
+    **dict.fromkeys(workloads.SHAPES, workloads.engines),
+    "InferenceService": kserve.inference_service,
+    "LLMInferenceService": kserve.llm_inference_service,
+    "": values.engines,
+}
+"""Kinds that can hold engines; "" is a document without a kind, which may be a chart's values."""
+
+
+def find_engines(given: Manifests) -> list[Engine]:
+    """Engines in reading order; an object made by another that was given is left to that one."""
+    owners = {(item.kind, item.name, item.namespace) for item in given.items if item.kind in KINDS}
+    found: list[Engine] = []
+    for item in given.items:
+        rule = KINDS.get(item.kind)
+        if rule is not None and not _owned(item, owners):
+            found += rule(item, given)
+    return found
+
+
+def _owned(item: Item, owners: set[tuple[str, str, str]]) -> bool:
+    references = sequence(get(item.data, "metadata", "ownerReferences"))
+    return any((text(get(one, "kind")), text(get(one, "name")), item.namespace) in owners for one in references)

@@ -1,0 +1,143 @@
+"""Engines in KServe's InferenceService and LLMInferenceService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from kvpressure.audit.engine import Engine, Replicas
+from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
+from kvpressure.audit.pods import Container, container
+from kvpressure.audit.scaling import counted, replicas, scaled
+from kvpressure.limits.declared import Reading, read_limits
+from kvpressure.limits.recognise import is_vllm
+from kvpressure.strict_yaml import Path
+
+_PREDICTOR: Final[Path] = ("spec", "predictor")
+_FORMATS: Final = frozenset(("vllm", "huggingface"))
+
+
+def inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
+    """The predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
+    predictor = mapping(get(item.data, *_PREDICTOR))
+    model = mapping(predictor.get("model"))
+    for position, spec in enumerate(sequence(predictor.get("containers"))):
+        read = container(mapping(spec), predictor, item, given)
+        if is_vllm(read.image, read.command, read.args):
+            yield _predictor(item, given, read, mapping(spec), (*_PREDICTOR, "containers", position))
+    if model and _is_model_vllm(model):
+        read = container(model, predictor, item, given)
+        yield _predictor(item, given, read, model, (*_PREDICTOR, "model"), model=model)
+
+
+def _predictor(
+    item: Item,
+    given: Manifests,
+    read: Container,
+    spec: Mapping[str, Any],
+    at: Path,
+    *,
+    model: Mapping[str, Any] | None = None,
+) -> Engine:
+    annotations = strings(get(item.data, "metadata", "annotations"))
+    annotations |= strings(get(item.data, *_PREDICTOR, "annotations"))
+    reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+    runtime = None if model is None else _runtime(given, text(model.get("runtime")))
+    if model is not None:
+        reading = _with_runtime(given, read, model, runtime, annotations)
+    return Engine(
+        item=item,
+        title=f"{item.kind}/{item.name}",
+        container=read.name or "model",
+        at=at,
+        pod=_PREDICTOR if get(item.data, *_PREDICTOR, "annotations") is not None else ("metadata",),
+        style="shell" if read.in_shell else "args",
+        reading=reading,
+        replicas=_bounds(item),
+        annotations=annotations,
+        labels={"serving.kserve.io/inferenceservice": item.name, **strings(get(item.data, "metadata", "labels"))},
+        resources=mapping(spec.get("resources")),
+        resources_at=(*at, "resources"),
+        mounted=read.mounted,
+        behind=None if runtime is None else (runtime, ("spec", "containers", 0)),
+        model=text(get(model, "storageUri")) or reading.model,
+    )
+
+
+def _with_runtime(
+    given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None, annotations: Mapping[str, str]
+) -> Reading:
+    if found is None:
+        name = text(model.get("runtime"))
+        reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+        which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
+        return replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
+    spec = mapping(get(found.data, "spec", "containers", 0))
+    base = container(spec, mapping(found.data.get("spec")), found, given)
+    words = (read.command or base.command, (*base.args, *read.args))
+    return read_limits(*words, {**base.env, **read.env}, annotations, {**base.files, **read.files})
+
+
+def _runtime(given: Manifests, name: str) -> Item | None:
+    return next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
+
+
+def _is_model_vllm(model: Mapping[str, Any]) -> bool:
+    """KServe serves both formats with vLLM; a runtime's name may say so for others."""
+    name, runtime = text(get(model, "modelFormat", "name")).lower(), text(model.get("runtime")).lower()
+    if "--backend=huggingface" in sequence(model.get("args")):
+        return False
+    return "vllm" in runtime or (name in _FORMATS and runtime in {"", "kserve-huggingfaceserver"}) or name == "vllm"
+
+
+def _bounds(item: Item) -> Replicas:
+    if get(item.data, *_PREDICTOR, "maxReplicas") is None:
+        return counted(item, (*_PREDICTOR, "minReplicas"))
+    return scaled(item, _PREDICTOR, ("minReplicas", "maxReplicas"), "KServe")
+
+
+def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
+    """The decode pods and, where prefill is apart, its pods. KServe's own template starts vLLM where none is given."""
+    yield from _role(item, given, ("spec",), "")
+    if isinstance(get(item.data, "spec", "prefill"), dict):
+        yield from _role(item, given, ("spec", "prefill"), " prefill")
+
+
+def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]:
+    pod = mapping(get(item.data, *at, "template"))
+    containers = sequence(pod.get("containers"))
+    main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
+    spec = mapping(containers[main]) if containers else {}
+    read = container(spec, pod, item, given)
+    if read.image and not is_vllm(read.image, read.command, read.args):
+        return
+    annotations = strings(get(item.data, "metadata", "annotations"))
+    annotations |= strings(get(item.data, *at, "annotations"))
+    reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+    references = [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]
+    if references:
+        reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
+    where: Path = (*at, "template", "containers", main) if containers else at
+    yield Engine(
+        item=item,
+        title=f"{item.kind}/{item.name}{role}",
+        container=read.name or "main",
+        at=where,
+        pod=at if get(item.data, *at, "annotations") is not None else ("metadata",),
+        style="shell" if read.in_shell else "args" if read.args else "env",
+        reading=reading,
+        replicas=_llm_replicas(item, given, at),
+        annotations=annotations,
+        labels={"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))},
+        resources=mapping(spec.get("resources")),
+        resources_at=(*where, "resources"),
+        mounted=read.mounted,
+        model=text(get(item.data, "spec", "model", "uri")) or reading.model,
+    )
+
+
+def _llm_replicas(item: Item, given: Manifests, at: Path) -> Replicas:
+    if isinstance(get(item.data, *at, "scaling"), dict):
+        return scaled(item, (*at, "scaling"), ("minReplicas", "maxReplicas"), "KServe")
+    return replicas(item, (*at, "replicas"), given)

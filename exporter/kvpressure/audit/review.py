@@ -1,0 +1,43 @@
+"""Runs the checklist over everything that was given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kvpressure.audit.checks import CHECKS
+from kvpressure.audit.checks.context import Context
+from kvpressure.audit.discovery import find_engines
+from kvpressure.audit.engine import Engine
+from kvpressure.audit.manifests import Manifests
+from kvpressure.audit.model import Finding, Report, Reviewed
+from kvpressure.thresholds import Thresholds
+
+
+def audit(given: Manifests, thresholds: Thresholds, skip: Collection[str] = ()) -> Report:
+    """Judge every engine by every check but those in `skip` (names in `CHECKS`)."""
+    engines = tuple(find_engines(given))
+    context = Context(given, engines, thresholds)
+    return Report(tuple(_reviewed(engine, context, skip) for engine in engines), given.problems)
+
+
+def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Reviewed:
+    return Reviewed(
+        title=engine.title,
+        kind=engine.item.kind or "values",
+        namespace=engine.namespace,
+        name=engine.title.split("/", 1)[1],
+        container=engine.container,
+        place=engine.place(),
+        limits=engine.reading.limits,
+        findings=_findings(engine, context, skip),
+    )
+
+
+def _findings(engine: Engine, context: Context, skip: Collection[str]) -> list[Finding]:
+    found = []
+    for check in CHECKS:
+        if check.name not in skip:
+            verdict = check.judge(engine, context)
+            place = verdict.place or engine.place()
+            found.append(Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix))
+    return found

@@ -1,0 +1,82 @@
+"""Engines in the Helm values of the vLLM production stack: `servingEngineSpec.modelSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kvpressure.audit.engine import Engine, Replicas
+from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
+from kvpressure.audit.pods import container
+from kvpressure.audit.scaling import counted, scaled
+from kvpressure.limits.declared import read_limits
+from kvpressure.strict_yaml import Path
+
+_SECTION: Final = "servingEngineSpec"
+_PORT: Final = 8000
+
+FLAGS: Final[Mapping[str, str]] = {
+    "maxModelLen": "--max-model-len",
+    "maxNumSeqs": "--max-num-seqs",
+    "gpuMemoryUtilization": "--gpu-memory-utilization",
+}
+"""Keys of `vllmConfig` that the chart makes flags of; other flags go to `extraArgs`, which come after them."""
+
+
+def engines(item: Item, given: Manifests) -> Iterator[Engine]:
+    """The models that a chart's values deploy; the values may be those of a parent chart, one level up."""
+    for outer in ((), *((key,) for key in item.data)):
+        section = get(item.data, *outer, _SECTION)
+        if not isinstance(section, dict) or section.get("enableEngine") is False:
+            continue
+        for position, spec in enumerate(sequence(section.get("modelSpec"))):
+            if isinstance(spec, dict) and spec.get("enabled") is not False:
+                yield _engine(item, given, (*outer, _SECTION, "modelSpec", position), spec, section)
+
+
+def _engine(item: Item, given: Manifests, at: Path, spec: dict[str, Any], section: Mapping[str, Any]) -> Engine:
+    # Mounts and variables have the same fields here as in a pod, under other names.
+    as_pod = {"volumes": spec.get("extraVolumes")}
+    as_container = {"env": spec.get("env"), "volumeMounts": spec.get("extraVolumeMounts")}
+    read = container(as_container, as_pod, item, given)
+    annotations = strings(spec.get("annotations")) | strings(spec.get("podAnnotations"))
+    name = text(spec.get("name"))
+    env = {**strings(section.get("configs")), **read.env}
+    reading = read_limits(("vllm", "serve"), _arguments(spec, section), env, annotations, read.files)
+    whole = mapping(spec.get("resources"))
+    return Engine(
+        item=item,
+        title=f"values/{name}",
+        container="vllm",
+        at=at,
+        pod=at,
+        style="values",
+        reading=reading,
+        replicas=_replicas(item, at, spec),
+        annotations=annotations,
+        labels={"model": name, **strings(section.get("labels"))},
+        resources=whole or _resources(spec),
+        resources_at=(*at, "resources" if whole else "requestMemory"),
+        mounted=read.mounted,
+        scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
+        model=text(spec.get("modelURL")),
+    )
+
+
+def _arguments(spec: Mapping[str, Any], section: Mapping[str, Any]) -> tuple[str, ...]:
+    config = mapping(spec.get("vllmConfig"))
+    flags = [(flag, text(config[key])) for key, flag in FLAGS.items() if config.get(key) is not None]
+    port = text(section.get("containerPort")) or str(_PORT)
+    words = [text(spec.get("modelURL")) or "model", "--port", port, *(word for pair in flags for word in pair)]
+    return (*words, *texts(config.get("extraArgs")))
+
+
+def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = {"requests": spec.get("requestMemory"), "limits": spec.get("limitMemory")}
+    return {name: {"memory": value} for name, value in known.items() if value is not None}
+
+
+def _replicas(item: Item, at: Path, spec: Mapping[str, Any]) -> Replicas:
+    if get(spec, "keda", "enabled") is True:
+        return scaled(item, (*at, "keda"), ("minReplicaCount", "maxReplicaCount"), "KEDA")
+    return counted(item, (*at, "replicaCount"))

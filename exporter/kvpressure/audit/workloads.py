@@ -1,0 +1,92 @@
+"""Engines in the objects of Kubernetes itself and in LeaderWorkerSets: one row per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.audit.engine import Engine, Replicas
+from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings
+from kvpressure.audit.pods import container
+from kvpressure.audit.scaling import replicas
+from kvpressure.limits.declared import read_limits
+from kvpressure.limits.recognise import is_vllm
+from kvpressure.strict_yaml import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Where an object of a kind keeps its pod templates (the first that has an engine counts) and its replicas.
+
+    `alone` is the sentence for kinds whose number of pods is not a number in the manifest.
+    """
+
+    templates: tuple[Path, ...]
+    replicas: Path = ()
+    alone: str = ""
+
+
+_TEMPLATE: Final[Path] = ("spec", "template")
+_SCALED: Final = Shape((_TEMPLATE,), ("spec", "replicas"))
+
+SHAPES: Final[Mapping[str, Shape]] = {
+    "Deployment": _SCALED,
+    "StatefulSet": _SCALED,
+    "ReplicaSet": _SCALED,
+    "ReplicationController": _SCALED,
+    "DaemonSet": Shape((_TEMPLATE,), alone="a DaemonSet runs as many pods as there are nodes for it"),
+    "Job": Shape((_TEMPLATE,), alone="a Job is not a service"),
+    "CronJob": Shape((("spec", "jobTemplate", "spec", "template"),), alone="a CronJob is not a service"),
+    "Pod": Shape(((),)),
+    "LeaderWorkerSet": Shape(
+        (("spec", "leaderWorkerTemplate", "leaderTemplate"), ("spec", "leaderWorkerTemplate", "workerTemplate")),
+        ("spec", "replicas"),
+    ),
+}
+
+
+def engines(item: Item, given: Manifests) -> Iterator[Engine]:
+    """The containers of an object that serve vLLM."""
+    shape = SHAPES[item.kind]
+    for template in shape.templates:
+        found = list(_in_template(item, given, shape, template))
+        if found:
+            yield from found
+            return
+
+
+def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> Iterator[Engine]:
+    pod = mapping(get(item.data, *template, "spec"))
+    for position, spec in enumerate(sequence(pod.get("containers"))):
+        read = container(mapping(spec), pod, item, given)
+        if not is_vllm(read.image, read.command, read.args):
+            continue
+        at: Path = (*template, "spec", "containers", position)
+        annotations = strings(get(item.data, "metadata", "annotations"))
+        annotations |= strings(get(item.data, *template, "metadata", "annotations"))
+        reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+        yield Engine(
+            item=item,
+            title=f"{item.kind}/{item.name}",
+            container=read.name,
+            at=at,
+            pod=(*template, "metadata"),
+            style="shell" if read.in_shell else "args",
+            reading=reading,
+            replicas=_replicas(item, given, shape),
+            annotations=annotations,
+            labels=strings(get(item.data, *template, "metadata", "labels")),
+            resources=mapping(get(spec, "resources")),
+            resources_at=(*at, "resources"),
+            mounted=read.mounted,
+            model=reading.model,
+        )
+
+
+def _replicas(item: Item, given: Manifests, shape: Shape) -> Replicas:
+    if shape.alone:
+        return Replicas(None, shape.alone)
+    if not shape.replicas:
+        return Replicas(1, f"a {item.kind} by itself is one replica, and nothing brings it back")
+    return replicas(item, shape.replicas, given)

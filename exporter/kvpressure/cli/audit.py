@@ -1,0 +1,142 @@
+"""`kvpressure audit`: the prevention checklist against manifests, Helm values or a live cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kvpressure import __version__
+from kvpressure.audit import Manifests, Problem, audit, read
+from kvpressure.audit.as_json import as_json
+from kvpressure.audit.checks import CHECKS
+from kvpressure.audit.manifests import MAX_CHARS
+from kvpressure.audit.model import Place, Report
+from kvpressure.audit.sarif import as_sarif
+from kvpressure.cli.audit_report import report
+from kvpressure.cli.report import clean, console, show
+from kvpressure.strict_yaml import ConfigError
+from kvpressure.thresholds import Thresholds, load_thresholds
+
+_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
+_MAX_FILES: Final = 10_000
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
+@click.option("--cluster", is_flag=True, help="Read a live cluster, with your kubeconfig.")
+@click.option("-n", "--namespace", multiple=True, help="With --cluster: this namespace; may be repeated.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: every namespace.")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Instead of $KUBECONFIG or ~/.kube/config.")
+@click.option("--context", help="Instead of the kubeconfig's current context.")
+@click.option(
+    "--thresholds", type=click.Path(dir_okay=False, path_type=Path), help="Your overrides of thresholds.yaml."
+)
+@click.option(
+    "--skip", multiple=True, type=click.Choice([check.name for check in CHECKS]), help="Leave a check out; repeatable."
+)
+@click.option("--json", "as_json_object", is_flag=True, help="One JSON object.")
+@click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code review.")
+def command(paths: tuple[str, ...], **options: Any) -> None:
+    """Check that engines declare safe limits: manifests, Helm values, a directory of them, or a cluster.
+
+    Give everything that belongs together: ConfigMaps that hold configuration files, autoscalers, monitors and rules are
+    read too. `-` is standard input, such as the output of helm template.
+
+    The exit code is 0 when nothing failed (what is unknown does not fail), 1 when something did, and 2 when no engine
+    was found.
+    """
+    _check_usage(paths, options)
+    given = _from_cluster(options) if options["cluster"] else Manifests(())
+    for path in paths:
+        given += _from_path(path)
+    result = audit(given, _thresholds(options["thresholds"]), options["skip"])
+    _print(result, options)
+    sys.exit(result.exit_code)
+
+
+def _check_usage(paths: tuple[str, ...], options: dict[str, Any]) -> None:
+    if not paths and not options["cluster"]:
+        raise click.UsageError("give files or directories, - for standard input, or --cluster")
+    if options["as_json_object"] and options["sarif"]:
+        raise click.UsageError("give --json or --sarif, not both")
+    if options["namespace"] and options["all_namespaces"]:
+        raise click.UsageError("give --namespace or --all-namespaces, not both")
+    for name in ("namespace", "all_namespaces", "kubeconfig", "context"):
+        if options[name] and not options["cluster"]:
+            raise click.UsageError(f"--{name.replace('_', '-')} is for --cluster")
+
+
+def _print(result: Report, options: dict[str, Any]) -> None:
+    if options["as_json_object"] or options["sarif"]:
+        click.echo(json.dumps(as_sarif(result, __version__) if options["sarif"] else as_json(result), indent=1))
+    elif result.engines:
+        show(console(), report(result))
+    _tell(result.problems)
+    if not result.engines:
+        click.echo("no vLLM engine found in what could be read", err=True)
+
+
+def _tell(problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        click.echo(clean(str(problem)), err=True)
+
+
+def _from_path(path: str) -> Manifests:
+    if path == "-":
+        return _parsed(sys.stdin.buffer.read(MAX_CHARS * 4 + 1), "stdin")
+    given = Manifests(())
+    for file in _files(Path(path)):
+        try:
+            given += _parsed(file.read_bytes(), str(file))
+        except OSError as error:
+            given += _problem(f"cannot be read: {error.strerror or error}", str(file))
+    return given
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The file itself, or all manifests below a directory; hidden ones are left alone."""
+    if not path.is_dir():
+        yield path
+        return
+    found = (file for file in sorted(path.rglob("*")) if file.suffix.lower() in _SUFFIXES and file.is_file())
+    visible = (file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    for count, file in enumerate(visible):
+        if count >= _MAX_FILES:
+            return
+        yield file
+
+
+def _parsed(data: bytes, name: str) -> Manifests:
+    try:
+        return read(data.decode("utf-8-sig"), name)
+    except UnicodeDecodeError as error:
+        return _problem("is not UTF-8", name, data.count(b"\n", 0, error.start) + 1)
+
+
+def _problem(message: str, name: str, line: int | None = None) -> Manifests:
+    return Manifests((), (Problem(message, Place(name, line)),))
+
+
+def _from_cluster(options: dict[str, Any]) -> Manifests:
+    # The client takes time to import, and only this needs it.
+    from kvpressure.cli.audit_cluster import ClusterError, read_cluster  # noqa: PLC0415
+
+    namespaces = ("*",) if options["all_namespaces"] else options["namespace"]
+    try:
+        return read_cluster(options["kubeconfig"], options["context"], namespaces)
+    except ClusterError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def _thresholds(path: Path | None) -> Thresholds:
+    try:
+        text = None if path is None else path.read_text("utf-8")
+        return load_thresholds(text, override_name=str(path))
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise click.BadParameter(str(error), param_hint="--thresholds") from error

@@ -1,0 +1,65 @@
+"""Prints an audit for people: a table of checks per engine, then what to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvpressure.audit.model import STATUSES, Finding, Report, Reviewed, Status
+from kvpressure.cli.report import Line, clean
+
+_STYLES: Final[dict[Status, str]] = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
+
+
+def report(result: Report) -> Group:
+    """Every engine with its checks in their order, and the counts."""
+    parts: list[RenderableType] = []
+    for engine in result.engines:
+        parts += [Text(_heading(engine), style="bold"), Padding(_table(engine), (0, 0, 0, 2))]
+        parts += [*_fixes(engine), Text("")]
+    counts = ", ".join(f"{result.count(status)} {status}" for status in STATUSES)
+    engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
+    return Group(*parts, Text(f"{engines}: {counts}"))
+
+
+def _heading(engine: Reviewed) -> str:
+    namespace = f" in namespace {engine.namespace}" if engine.namespace else ""
+    return clean(f"{engine.title}{namespace}, container {engine.container} ({engine.place})")
+
+
+def _table(engine: Reviewed) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("status", no_wrap=True)
+    table.add_column("check", no_wrap=True)
+    table.add_column("line", no_wrap=True, justify="right")
+    table.add_column("found", overflow="fold")
+    for finding in engine.findings:
+        status = Text(finding.status, style=_STYLES[finding.status])
+        table.add_row(status, finding.check, _line(finding, engine), Text(clean(finding.reason)))
+    return table
+
+
+def _line(finding: Finding, engine: Reviewed) -> str:
+    """The number alone within the engine's own file."""
+    if finding.place.line is None:
+        return ""
+    elsewhere = "" if finding.place.file == engine.place.file else "*"
+    return f"{finding.place.line}{elsewhere}"
+
+
+def _fixes(engine: Reviewed) -> Iterator[RenderableType]:
+    mended = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
+    for finding in engine.findings:
+        if finding.place.line is not None and finding.place.file != engine.place.file:
+            yield Text(clean(f"  * {finding.check}: {finding.place}"), style="dim")
+    if mended:
+        yield Text("  To mend", style="bold")
+    for finding in mended:
+        yield Text(clean(f"   {finding.check}, {finding.place}"), style="dim")
+        for line in finding.fix.splitlines():
+            yield Line(line, "cyan")

@@ -1,0 +1,45 @@
+"""Numbers as vLLM's command line reads them. None stands for what it would refuse, and for "choose yourself"."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+# Python's int() takes more (underscores between digits, a sign); eighteen digits are more than any limit has.
+_WHOLE: Final = re.compile(r"\+?([0-9](_?[0-9]){0,17})")
+_SHORT: Final = re.compile(r"([0-9]{1,15})(\.[0-9]{1,15})?([kKmMgGtT])")
+_SHARE: Final = re.compile(r"\+?([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?")
+_POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def whole(text: str) -> float | None:
+    """A positive integer without suffix, as `--max-num-seqs` takes it."""
+    match = _WHOLE.fullmatch(text.strip())
+    value = float(int(match[1])) if match else 0.0
+    return value if value >= 1 else None
+
+
+def human(text: str) -> float | None:
+    """A positive integer with an optional suffix: `32k` is 32,000 and `32K` is 32,768; `1.5k` is 1,500.
+
+    A fraction with a capital suffix is refused. From vLLM's `human_readable_int`, which `--max-model-len`,
+    `--max-num-batched-tokens` and `--kv-cache-memory-bytes` are read with; `auto` and -1 of the first are None here.
+    """
+    match = _SHORT.fullmatch(text.strip())
+    if match is None:
+        return whole(text)
+    number, fraction, suffix = match.groups()
+    if suffix.isupper():
+        value = 0.0 if fraction else float(int(number) * 1024 ** _POWERS[suffix.lower()])
+    else:
+        value = float(int(float(number + (fraction or "")) * 1000 ** _POWERS[suffix]))
+    return value if value >= 1 else None
+
+
+def share(text: str) -> float | None:
+    """A ratio above 0 and at most 1, as `--gpu-memory-utilization` takes it."""
+    if not _SHARE.fullmatch(text.strip()):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) and 0 < value <= 1 else None
