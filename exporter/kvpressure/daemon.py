@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from kvpressure import __version__
 from kvpressure.diagnosis.advice import Action, Place, advise, known_limits
+from kvpressure.environs import Environs
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.fleet import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.pipeline import Pipeline, PipelineSettings
@@ -21,6 +22,7 @@ from kvpressure.settings import ConfigError, Settings, read_text
 from kvpressure.sources.files import FileWatch
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
+from kvpressure.surroundings import Surroundings
 from kvpressure.thresholds import Thresholds, load_thresholds
 from kvpressure.trail import Trail
 
@@ -70,12 +72,14 @@ class Daemon:
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
         self._trail = Trail()
-        self._targets = TargetSet(loaded.settings)
+        self._environs = Environs(loaded.settings, self._clock)
+        self._targets = TargetSet(loaded.settings, discovers=self._environs.discovers)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
         self._reloaded_at = self._clock.wall()
         self._reload_wanted = asyncio.Event()
         self._watch = FileWatch(loaded.settings.watched_files)
+        self._gpu_health: list[SourceHealth] = []
         self._told: dict[tuple[str, str], tuple[bool, str]] = {}
         self._snapshot = Snapshot(self._clock.wall())
 
@@ -83,6 +87,11 @@ class Daemon:
     def settings(self) -> Settings:
         """The settings in force."""
         return self._loaded.settings
+
+    @property
+    def discovers(self) -> bool:
+        """Whether engines are looked for among the pods of this node."""
+        return self._environs.discovers
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot; the same object until the next tick."""
@@ -92,11 +101,14 @@ class Daemon:
         """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
         if view.diagnosis is None:
             return ()
-        limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view))
         target = next((target for target in self._targets.targets if target.name == view.target), None)
+        declared = () if target is None else self._pipeline.declared(target) or ()
+        values = {limit.name: limit.value for limit in declared}
+        limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view), values)
         place = Place(
             namespace=view.namespace,
             pod=view.pod,
+            container="" if target is None else target.container,
             url="" if target is None else target.url,
             target=view.target,
             model_name=view.model_name,
@@ -107,8 +119,8 @@ class Daemon:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
         age = self._clock.wall() - self._snapshot.t
         reasons = [f"no snapshot for {age:.0f} s"] if age > LONGEST_TICK_SECONDS else []
-        hung = [health for health in self._snapshot.sources if not health.up and health.reason in HUNG]
-        return reasons + [f"{health.source}: {health.error}" for health in hung if health.source != "engine"]
+        hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
+        return reasons + [f"{health.source}: {health.error}" for health in hung]
 
     def request_reload(self) -> None:
         """Read the settings again at the next tick."""
@@ -123,6 +135,7 @@ class Daemon:
         """Read the world until cancelled; everything it started has ended when this returns."""
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._gpus = GpuFleet(self.settings, self._gpu_factory, self._on_gpus)
+        self._environs.start()
         try:
             next_tick = self._clock.monotonic()
             while True:
@@ -132,6 +145,7 @@ class Daemon:
         finally:
             await self._fleet.stop()
             await self._gpus.stop()
+            await self._environs.stop()
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -139,14 +153,19 @@ class Daemon:
         if changed or self._reload_wanted.is_set():
             self._reload_wanted.clear()
             await self._reload()
+        self._targets.discovered(self._environs.targets)
         if self._targets.is_due(now):
             changes = await asyncio.to_thread(self._targets.refresh, now)
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
+            self._environs.follow(self._targets.targets)
         self._pipeline.expire(now)
-        self._snapshot = self._make_snapshot(now)
+        around = self._environs.look([view.sample for view in self._snapshot.gpus])
+        self._pipeline.set_surroundings(now, around)
+        self._gpu_health = self._gpus.health()
+        self._snapshot = self._make_snapshot(now, around)
         self._trail.add(now, self._snapshot.engines, self._snapshot.gpus)
-        self._tell_changes(self._snapshot.sources)
+        self._tell_changes((*self._gpu_health, *self._targets.health, *self._environs.untold()))
 
     async def _reload(self) -> None:
         try:
@@ -172,18 +191,19 @@ class Daemon:
         if before.settings.gpu != new.gpu:
             await self._gpus.stop()
             self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
-        if (before.settings.engines, before.settings.poll, before.settings.limits) != (
-            new.engines,
-            new.poll,
-            new.limits,
-        ):
+        discovered = self._environs.discovers
+        await self._environs.reload(new)
+        old = before.settings
+        targets_differ = (old.engines, old.poll, old.limits) != (new.engines, new.poll, new.limits)
+        if targets_differ or discovered != self._environs.discovers:
             await self._change_targets(restart=before.settings.poll != new.poll)
 
     async def _change_targets(self, *, restart: bool) -> None:
         """Poll the targets of the new settings; those that stay as they were go on undisturbed unless `restart`."""
         self._rejected_before.update(self._targets.rejected)
         old = {target.name: target for target in self._targets.targets}
-        self._targets = TargetSet(self.settings)
+        self._targets = TargetSet(self.settings, discovers=self._environs.discovers)
+        self._targets.discovered(self._environs.targets)
         await asyncio.to_thread(self._targets.refresh, self._clock.wall())
         new = {target.name: target for target in self._targets.targets}
         if restart:
@@ -201,18 +221,19 @@ class Daemon:
     def _on_gpus(self, source: str, report: GpuReport) -> None:
         self._pipeline.on_gpus(source, report)
 
-    def _make_snapshot(self, now: float) -> Snapshot:
-        sources = (*self._fleet.health(), *self._gpus.health(), *self._targets.health)
+    def _make_snapshot(self, now: float, around: Surroundings) -> Snapshot:
+        sources = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._environs.health())
         return Snapshot(
             t=now,
             engines=self._pipeline.engine_views(now),
             gpus=self._pipeline.gpu_views(now),
             sources=sources,
-            exporter=self._own_families(),
+            exporter=self._own_families(around),
             trail=self._trail,
+            surroundings=around,
         )
 
-    def _own_families(self) -> Mapping[str, object]:
+    def _own_families(self, around: Surroundings) -> Mapping[str, object]:
         totals = self._fleet.totals()
         caps = Counter(self._pipeline.caps_reached)
         rejected = Counter(self._targets.rejected) + self._rejected_before
@@ -226,14 +247,15 @@ class Daemon:
             "engine_page_bytes_total": totals.bytes_received,
             "polls_skipped_total": totals.skipped,
             "samples_rejected_total": self._pipeline.rejected or None,
+            "cpu_pressure_ratio": None if around.host is None else around.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
         }
 
-    def _tell_changes(self, sources: tuple[SourceHealth, ...]) -> None:
+    def _tell_changes(self, sources: Iterable[SourceHealth]) -> None:
         """One line per change of state of the sources that do not tell themselves."""
         for health in sources:
             key, state = (health.source, health.target), (health.up, health.reason)
-            if health.source == "engine" or self._told.get(key) == state or health.reason in ("starting", "pending"):
+            if self._told.get(key) == state or health.reason in ("starting", "pending"):
                 continue
             self._told[key] = state
             tell = log.info if health.up or health.reason in _CALM else log.warning

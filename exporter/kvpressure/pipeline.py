@@ -6,7 +6,7 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvpressure.derive import Context, Derived, derive_engine, derive_gpu
@@ -22,7 +22,7 @@ from kvpressure.diagnosis.verdict import Cause, Diagnosis
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.identity import TargetIdentity, container_of, cut, gpus_of
 from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport
-from kvpressure.surroundings import Surroundings
+from kvpressure.surroundings import DeclaredLimit, Surroundings
 from kvpressure.thresholds import Thresholds
 from kvpressure.windows import EngineWindow, GpuWindow, Tally, stepped_back
 
@@ -100,6 +100,10 @@ class Pipeline:
         engine = self._engines.get((view.target, view.model_name, view.engine))
         return None if engine is None else engine.window.cache
 
+    def declared(self, target: TargetIdentity) -> Sequence[DeclaredLimit] | None:
+        """The limits an engine was started with, from discovery or its process; None when nobody could read them."""
+        return self._around.limits.get(container_of(target)) if target.limits is None else target.limits
+
     def expire(self, now: float) -> None:
         """Forget what has not been read for a whole window; what is only stale is merely not shown."""
         oldest = now - max(self.settings.window_seconds, self.settings.staleness_seconds)
@@ -144,7 +148,7 @@ class Pipeline:
         )
 
     def _limits(self, target: TargetIdentity, diagnosis: Diagnosis, derived: Derived, cache: CacheConfig) -> Limits:
-        declared = {limit.name: limit.value for limit in target.limits or ()}
+        declared = {limit.name: limit.value for limit in self.declared(target) or ()}
         return known_limits(diagnosis, derived, cache, declared)
 
     def _fresh_gpus(self, now: float) -> list[GpuWindow]:
@@ -220,7 +224,7 @@ class Pipeline:
                 engine.batches.observe(*pair)
         derived["effective_batch_size"] = engine.batches.histogram()
         limits = self._limits(target, diagnosis, derived, window.cache)
-        derived |= limit_families(Case(diagnosis, derived, limits, Place(), self.thresholds), target.limits)
+        derived |= limit_families(Case(diagnosis, derived, limits, Place(), self.thresholds), self.declared(target))
         name, namespace, pod, model_name, number = (
             cut(label, self.settings.max_label_length)
             for label in (target.name, target.namespace, target.pod, sample.model_name, sample.engine)

@@ -86,8 +86,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What one container's log has said: lines by kind since it was first read, and when each kind came last.
+    """What one container's log has said: incidents by kind since it was first read, and when each kind came last.
 
+    A log that could never be read has no report; `t` is the last good read.
     `counts` has every kind of `LOG_KINDS`; `lines` the newest line of each kind that was seen, at most 200 characters.
     `kv_capacity_tokens` and `kv_bytes_per_token` are those of one rank, from the newest start-up lines.
     """
@@ -121,11 +122,17 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """All of it at one moment, by container. `memory_pressure` is the node's condition."""
+    """All of it at one moment, by container. `memory_pressure` is the node's condition.
+
+    `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
+    `problems` are sentences about pods that cannot be polled and devices that cannot be told.
+    """
 
     containers: Mapping[ContainerId, ContainerState] = field(default_factory=dict)
     devices: Mapping[ContainerId, Assignment] = field(default_factory=dict)
     logs: Mapping[ContainerId, LogReport] = field(default_factory=dict)
     events: Mapping[ContainerId, EventReport] = field(default_factory=dict)
+    limits: Mapping[ContainerId, tuple[DeclaredLimit, ...]] = field(default_factory=dict)
     host: HostReport | None = None
     memory_pressure: bool | None = None
+    problems: tuple[str, ...] = ()

@@ -71,8 +71,9 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         "string": "x", "path": "x", "number": "30", "integer": "100000", "boolean": "true",
         "address or list": ":1", "`auto` or list": "amd,nvidia", "list": "[]",
     }  # fmt: skip
-    special = {"telemetry_path": "/x", "max_targets": "9", "max_engines": "9", "max_label_length": "99"}
-    apart = {"poll.bearer_token_file", "poll.timeout_seconds"}
+    special = {"proc_dir": "/x", "cgroup_dir": "/x", "directory": "/x", "resource_names": "a.com/gpu", "port": "9"}
+    special |= {"telemetry_path": "/x", "max_targets": "9", "max_engines": "9", "max_label_length": "99"}
+    apart = {"poll.bearer_token_file", "poll.timeout_seconds", "kubernetes.bearer_token_file"}
     environ = {}
     for key in keys(Settings):
         if key.in_list or ".".join(key.path) in apart:
@@ -80,6 +81,7 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         choice = key.type.removeprefix("one of ").split(", ")[-1]
         environ[key.env] = special.get(key.path[-1], values.get(key.type, choice))
     environ |= {
+        "KVPRESSURE_KUBERNETES__PATH": "/x",
         "KVPRESSURE_WINDOW_SECONDS": "300",
         "KVPRESSURE_SHAPE_WINDOW_SECONDS": "300",
         "KVPRESSURE_STALENESS_SECONDS": "90",

@@ -103,7 +103,14 @@ class Demo:
 def _settings(url: str, listen_address: str) -> Settings:
     return load_settings(
         {"--web.listen-address": listen_address, "--log.level": "warning"},
-        {"KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]'},
+        {
+            "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
+            # The story is the simulator's alone, wherever it is told.
+            "KVPRESSURE_KUBERNETES__ENABLED": "false",
+            "KVPRESSURE_POD_RESOURCES__ENABLED": "false",
+            "KVPRESSURE_LOGS__ENABLED": "false",
+            "KVPRESSURE_HOST__ENABLED": "false",
+        },
     )
 
 

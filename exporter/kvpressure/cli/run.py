@@ -35,9 +35,15 @@ def command(**flags: str | None) -> None:
     except ConfigError as error:
         refuse(error)
     logs.configure(loaded.settings.log.level, loaded.settings.log.format)
-    if loaded.settings.single_machine:
-        log.info("no engines configured: serving this machine", vllm="http://localhost:8000/metrics", gpus="all found")
+
+    def make() -> Daemon:
+        daemon = Daemon(loaded, read)
+        if loaded.settings.single_machine and not daemon.discovers:
+            served = {"vllm": "http://localhost:8000/metrics", "gpus": "all found"}
+            log.info("no engines configured: serving this machine", **served)
+        return daemon
+
     try:
-        asyncio.run(serve(lambda: Daemon(loaded, read)))
+        asyncio.run(serve(make))
     except ConfigError as error:
         refuse(error)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvpressure.derive.values import QUANTILES, Context, Derived, by_quantile, known
 from kvpressure.windows import EngineWindow, Point, weighted_quantiles
 
-BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+BATCH_BOUNDS = (1.0, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 128.0)
 """Buckets of the exported histogram: fine where a batch has collapsed, powers of two above."""
 
 

@@ -15,9 +15,10 @@ def container_values(around: Surroundings) -> Mapping[ContainerId, Values]:
     Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.
     """
     throttled = around.host.throttled_ratio if around.host is not None else {}
-    found: dict[ContainerId, dict[str, object]] = {}
+    found: dict[ContainerId, Values] = {}
     for key in sorted({*around.containers, *around.logs, *around.events, *throttled}):
-        found[key] = values = {}
+        values: dict[str, object] = {}
+        found[key] = values
         if (state := around.containers.get(key)) is not None:
             values["container_restarts_total"] = float(state.restarts)
             if (ended := state.termination) is not None:

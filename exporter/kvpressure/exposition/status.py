@@ -35,8 +35,15 @@ def no_advice(_: EngineView) -> Sequence[Action]:
 
 
 def targets_json(snapshot: Snapshot) -> dict[str, object]:
-    """Every source with its health, newest error and age in seconds; `null` where it never succeeded."""
-    return {"t": snapshot.t, "sources": [_source_json(health, snapshot.t) for health in snapshot.sources]}
+    """Every source with its health, newest error and age in seconds; `null` where it never succeeded.
+
+    `problems` are sentences about pods and devices that no source as a whole is to blame for.
+    """
+    return {
+        "t": snapshot.t,
+        "sources": [_source_json(health, snapshot.t) for health in snapshot.sources],
+        "problems": list(snapshot.surroundings.problems),
+    }
 
 
 def status_html(
@@ -72,6 +79,7 @@ def status_html(
         engines=engines,
         gpus=[gpu_card(view, trail.gpu(view.labels) if trail else None) for view in snapshot.gpus],
         sources=[_source_json(health, snapshot.t) for health in snapshot.sources],
+        problems=snapshot.surroundings.problems,
         metrics_path=metrics_path,
         css=assets.css,
         script=assets.script,

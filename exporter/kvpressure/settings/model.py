@@ -11,7 +11,10 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from kvpressure.settings.engines import EngineSettings
+from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.settings.pod_resources import PodResourcesSettings
 from kvpressure.settings.polling import DERIVED, PollSettings, Section
+from kvpressure.settings.surroundings import HostSettings, LogsSettings
 from kvpressure.settings.types import Boolean, HttpPath, Integer, ListenAddress, ListenAddresses, Number, Vendors
 
 
@@ -85,6 +88,10 @@ class Settings(Section):
     poll: PollSettings = PollSettings()
     engines: EngineSettings = EngineSettings()
     gpu: GpuSettings = GpuSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
+    pod_resources: PodResourcesSettings = PodResourcesSettings()
+    logs: LogsSettings = LogsSettings()
+    host: HostSettings = HostSettings()
     limits: LimitSettings = LimitSettings()
     window_seconds: Number = Field(
         default_factory=lambda data: max(60.0, 4 * _interval(data)),

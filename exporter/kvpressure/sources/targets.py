@@ -1,4 +1,4 @@
-"""Which engine pages to poll: fixed targets and file_sd, merged, capped and with unique names."""
+"""Which engine pages to poll: fixed targets, file_sd and discovery, merged, capped and with unique names."""
 
 from __future__ import annotations
 
@@ -53,16 +53,25 @@ class Changes:
 
 
 class TargetSet:
-    """The targets in force. `refresh` looks at the files that are due; everything else is read from it."""
+    """The targets in force. `refresh` looks at the files that are due; everything else is read from it.
 
-    def __init__(self, settings: Settings) -> None:
+    With `discovers`, engines are found on this node: then nothing is assumed to serve on this machine.
+    """
+
+    def __init__(self, settings: Settings, *, discovers: bool = False) -> None:
         self._poll = settings.poll
         self._max = settings.limits.max_targets
-        self._fixed = tuple(_fixed_targets(settings))
+        self._fixed = tuple(_fixed_targets(settings, assume=settings.single_machine and not discovers))
+        self._discovered: tuple[Target, ...] = ()
         self._groups = [FileGroup(entry) for entry in settings.engines.file_sd]
         self._targets: dict[str, Target] = {}
         self._rejected: Counter[str] = Counter()
         self._started = False
+
+    def discovered(self, targets: tuple[Target, ...]) -> None:
+        """The targets that discovery found; the next `refresh` puts them in force."""
+        if targets != self._discovered:
+            self._discovered, self._started = targets, False
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -91,6 +100,8 @@ class TargetSet:
     @property
     def next_refresh(self) -> float:
         """When `refresh` has something to do next, in unix seconds; infinity without file_sd."""
+        if not self._started:
+            return 0.0
         return min((group.due for group in self._groups), default=float("inf"))
 
     def is_due(self, now: float) -> bool:
@@ -121,6 +132,7 @@ class TargetSet:
         for group in self._groups:
             for entry in group.targets:
                 yield _target(entry, group.settings, self._poll)
+        yield from self._discovered
 
     def _swap(self, merged: dict[str, Target]) -> Changes:
         old, self._targets = self._targets, merged
@@ -136,8 +148,8 @@ def changes_between(old: Mapping[str, Target], new: Mapping[str, Target]) -> Cha
     )
 
 
-def _fixed_targets(settings: Settings) -> Iterable[Target]:
-    if settings.single_machine:
+def _fixed_targets(settings: Settings, *, assume: bool) -> Iterable[Target]:
+    if assume:
         yield _target(_SINGLE_MACHINE, settings.poll, settings.poll)
     for given in settings.engines.targets:
         entry = FileTarget(

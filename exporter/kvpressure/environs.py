@@ -1,0 +1,157 @@
+"""The sources of what surrounds engines: pods, devices, logs, host. Started and ended together, read as one record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from kvpressure.fleet import cancel
+from kvpressure.limits.declared import declared_limits
+from kvpressure.limits.recognise import is_vllm
+from kvpressure.samples import GpuSample, SourceHealth
+from kvpressure.settings import Settings
+from kvpressure.sources.host import HostSource
+from kvpressure.sources.kubernetes import KubernetesSource
+from kvpressure.sources.kubernetes.source import is_wanted
+from kvpressure.sources.logs import LogsSource
+from kvpressure.sources.pod_devices import PodDevicesSource, resolve
+from kvpressure.sources.port_owner import PortOwner, PortOwners
+from kvpressure.sources.schedule import Clock
+from kvpressure.sources.targets import Target
+from kvpressure.surroundings import Assignment, ContainerId, ContainerState, DeclaredLimit, Surroundings
+
+SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
+"""The sections of the settings that have a source each."""
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class Environs:
+    """One task per source; one that is switched off, or has nothing to read here, ends or sleeps."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._kubernetes = KubernetesSource(settings.kubernetes, clock)
+        self._devices = PodDevicesSource(settings.pod_resources, clock)
+        self._logs = LogsSource(settings.logs, clock)
+        self._host = HostSource(settings.host, clock)
+        self._owners = PortOwners(self._local_ports, clock)
+        self._local: dict[str, int] = {}
+        self._followed: tuple[ContainerState, ...] = ()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Start reading whatever is not read yet."""
+        sources = {
+            "kubernetes": self._kubernetes.run,
+            "pod_resources": self._devices.run,
+            "logs": self._logs.run,
+            "host": self._host.run,
+        }
+        if self._local:
+            sources["engines"] = self._owners.run
+        for name, run in sources.items():
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.get_running_loop().create_task(run(), name=name)
+
+    async def reload(self, settings: Settings) -> None:
+        """Begin anew the sources whose settings changed; the others go on undisturbed."""
+        before = self._settings
+        changed = [name for name in SECTIONS if getattr(settings, name) != getattr(before, name)]
+        await cancel(self._tasks.pop(name) for name in changed if name in self._tasks)
+        fresh = Environs(settings, self._clock)
+        if "kubernetes" in changed:
+            self._kubernetes = fresh._kubernetes
+        if "pod_resources" in changed:
+            self._devices = fresh._devices
+        if "logs" in changed:
+            self._logs, self._followed = fresh._logs, ()
+        if "host" in changed:
+            self._host, self._followed = fresh._host, ()
+        self._settings = settings
+        self.start()
+
+    async def stop(self) -> None:
+        """End every source."""
+        await cancel(self._tasks.values())
+
+    @property
+    def discovers(self) -> bool:
+        """Whether engines are looked for on this node."""
+        return is_wanted(self._settings.kubernetes)
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The engines that were found."""
+        return self._kubernetes.view.targets
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """How every source is doing that is switched on."""
+        owners = self._owners.health() if "engines" in self._tasks else ()
+        sources = (self._kubernetes, self._devices, self._logs, self._host)
+        return (*(health for source in sources for health in source.health()), *owners)
+
+    def untold(self) -> tuple[SourceHealth, ...]:
+        """Those of `health` whose changes of state nobody logs yet."""
+        return (*self._logs.health(), *self._host.health())
+
+    def follow(self, targets: Sequence[Target]) -> None:
+        """Look at the processes behind targets of this machine."""
+        self._local = {target.name: port for target in targets if (port := _local_port(target)) is not None}
+        self.start()
+
+    def look(self, gpus: Sequence[GpuSample]) -> Surroundings:
+        """What all of them know now; devices are named by the uuids of `gpus`, others are left out."""
+        view = self._kubernetes.view
+        owners = self._local_owners()
+        held = {**{key: owner.assignment for key, owner in owners.items()}, **self._devices.devices}
+        states = tuple(view.containers.values())
+        if states != self._followed:
+            self._followed = states
+            self._logs.follow(states)
+            self._host.follow(states)
+        return Surroundings(
+            containers=view.containers,
+            devices=_resolved(held, gpus),
+            limits={key: _limits_of(owner) for key, owner in owners.items() if _is_engine(owner)},
+            logs=self._logs.reports,
+            events=view.events,
+            host=self._host.report,
+            memory_pressure=view.memory_pressure,
+            problems=(*view.problems, *_untold(held)),
+        )
+
+    def _local_ports(self) -> Iterable[int]:
+        return self._local.values()
+
+    def _local_owners(self) -> dict[ContainerId, PortOwner]:
+        owners = self._owners.owners
+        return {ContainerId("", "", name): owners[port] for name, port in self._local.items() if port in owners}
+
+
+def _local_port(target: Target) -> int | None:
+    """The port of a target that is a process of this machine, None for others."""
+    where = urlsplit(target.url)
+    return where.port if not target.pod and where.hostname in _LOCAL else None
+
+
+def _untold(devices: Mapping[ContainerId, Assignment]) -> Iterator[str]:
+    for key, held in devices.items():
+        if held.why:
+            yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {held.why}"
+
+
+def _is_engine(owner: PortOwner) -> bool:
+    return is_vllm("", owner.argv[:1], owner.argv[1:])
+
+
+def _limits_of(owner: PortOwner) -> tuple[DeclaredLimit, ...]:
+    return declared_limits(owner.argv[:1], owner.argv[1:], {}, {})
+
+
+def _resolved(devices: Mapping[ContainerId, Assignment], gpus: Sequence[GpuSample]) -> dict[ContainerId, Assignment]:
+    found = {key: (held, resolve(held, gpus)) for key, held in devices.items()}
+    return {key: replace(held, gpus=uuids) for key, (held, uuids) in found.items() if uuids is not None}

@@ -1,0 +1,118 @@
+"""Which containers of a pod are engines, and on which ports each of them serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvpressure.limits.recognise import is_vllm, serving_port
+from kvpressure.sources.kubernetes.annotations import Wishes
+from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, texts, whole
+
+MAX_CONTAINERS: Final = 32
+
+_GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod's spec while it is looked at; `ports` are those it declares, by name or else number.
+
+    `env` holds the variables whose value stands in the pod; `holds_gpu` is true for a GPU resource or a claim.
+    """
+
+    name: str
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    holds_gpu: bool = False
+
+    @property
+    def is_vllm(self) -> bool:
+        """Whether image, command or arguments are vLLM's."""
+        return is_vllm(self.image, self.command, self.args)
+
+    @property
+    def serving_port(self) -> int | None:
+        """The port in the server's own arguments or environment."""
+        port = serving_port(self.command, self.args, self.env)
+        return port if port is not None and 0 < port <= 65535 else None
+
+    @property
+    def only_port(self) -> int | None:
+        """The one port it declares, None where there are none or several."""
+        numbers = set(self.ports.values())
+        return numbers.pop() if len(numbers) == 1 else None
+
+    def declares(self, port: int) -> bool:
+        """Whether it serves this port, as far as the pod says."""
+        return port in self.ports.values() or port == self.serving_port
+
+
+def read_containers(pod: Object) -> list[Container]:
+    """The pod's regular containers; init containers, and sidecars among them, are none of ours."""
+    found = (_container(entry) for entry in objects(pod, "spec", "containers", limit=MAX_CONTAINERS))
+    return [container for container in found if container.name]
+
+
+def _container(entry: Object) -> Container:
+    resources = [*mapping(entry, "resources", "limits"), *mapping(entry, "resources", "requests")]
+    return Container(
+        name=dns_name(entry, "name"),
+        image=text(entry, "image"),
+        command=texts(entry, "command"),
+        args=texts(entry, "args"),
+        env={text(item, "name"): text(item, "value") for item in objects(entry, "env") if "value" in item},
+        ports=_ports(entry),
+        holds_gpu=bool(at(entry, "resources", "claims")) or any(str(key).startswith(_GPU_VENDORS) for key in resources),
+    )
+
+
+def _ports(entry: Object) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in objects(entry, "ports", limit=64):
+        number = whole(item, "containerPort")
+        if number is not None and 0 < number <= 65535 and text(item, "protocol") in ("", "TCP"):
+            found.setdefault(text(item, "name") or str(number), number)
+    return found
+
+
+def engine_containers(
+    containers: Sequence[Container], wishes: Wishes, *, selected: bool, port_name: str
+) -> list[Container]:
+    """The containers that are engines, in the order of the pod.
+
+    `scrape: "false"` is the last word. A pod that is asked for, by annotation or label selector, has at least one:
+    the container it names, those that are vLLM or hold a GPU behind the named port, the one that declares the port it
+    names, else its first. In any other pod only those count that show by themselves what they are.
+    """
+    if wishes.scrape is False:
+        return []
+    pool = [c for c in containers if c.name in wishes.containers] if wishes.containers else list(containers)
+    asked = bool(wishes.scrape) or selected
+    if asked and wishes.containers:
+        return pool
+    evident = [c for c in pool if c.is_vllm or (c.holds_gpu and port_name and port_name in c.ports)]
+    if evident or not asked:
+        return evident
+    return [c for c in pool if any(c.declares(port) for port in wishes.ports)] or pool[:1]
+
+
+def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, port: int) -> list[tuple[Container, int]]:
+    """Each engine's ports, none twice: containers of a pod share one network.
+
+    Annotated ports belong to the container that declares them, else to the first engine. Without them it is the port
+    of the server's own arguments, of the named container port, the only one that is declared, or `port`.
+    """
+    found: dict[int, Container] = {}
+    if wishes.ports:
+        for wanted in wishes.ports:
+            found[wanted] = next((c for c in engines if c.declares(wanted)), engines[0])
+    else:
+        for container in engines:
+            own = container.serving_port or container.ports.get(port_name) or container.only_port or port
+            found.setdefault(own, container)
+    return [(container, number) for number, container in found.items()]

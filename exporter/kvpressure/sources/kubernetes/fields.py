@@ -1,0 +1,89 @@
+"""Reads single fields of API objects: whatever is missing or of the wrong type is absent, and nothing raises.
+
+The API server checks what it stores, but a CRD-served imitation, a proxy or a newer version may send anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+_DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+def at(value: Any, *path: str) -> Any:
+    """What lies at `path`, None where the way there ends."""
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def mapping(value: Any, *path: str) -> Object:
+    """The mapping at `path`, empty when there is none."""
+    found = at(value, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def objects(value: Any, *path: str, limit: int = 256) -> list[Object]:
+    """The mappings in the list at `path`, at most `limit`."""
+    found = at(value, *path)
+    return [item for item in found[:limit] if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def text(value: Any, *path: str) -> str:
+    """The text at `path`, "" when there is none."""
+    found = at(value, *path)
+    return found if isinstance(found, str) else ""
+
+
+def texts(value: Any, *path: str, limit: int = 1024) -> tuple[str, ...]:
+    """The texts in the list at `path`, at most `limit`."""
+    found = at(value, *path)
+    return tuple(item for item in found[:limit] if isinstance(item, str)) if isinstance(found, list) else ()
+
+
+def whole(value: Any, *path: str) -> int | None:
+    """The whole number at `path`."""
+    found = at(value, *path)
+    return found if type(found) is int else None
+
+
+def truth(value: Any, *path: str) -> bool | None:
+    """The boolean at `path`."""
+    found = at(value, *path)
+    return found if isinstance(found, bool) else None
+
+
+def moment(value: Any, *path: str) -> float | None:
+    """The RFC 3339 time at `path`, in unix seconds."""
+    try:
+        when = datetime.fromisoformat(text(value, *path))
+        return when.timestamp() if when.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def word(value: Any, *path: str) -> str:
+    """A machine-readable reason such as `CrashLoopBackOff`; "" when there is none, "other" for anything longer."""
+    found = text(value, *path)
+    return found if not found or _IDENTIFIER.fullmatch(found) else "other"
+
+
+def dns_name(value: Any, *path: str) -> str:
+    """The name of a pod, namespace or container; "" unless it is one."""
+    found = text(value, *path)
+    return found if _DNS_NAME.fullmatch(found) else ""
+
+
+def uid(value: Any, *path: str) -> str:
+    """An object's uid; "" unless it looks like one."""
+    found = text(value, *path)
+    return found if _UID.fullmatch(found) else ""
