@@ -9,7 +9,7 @@ DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt bench bench-detection e2e e2e-vllm docs rules golden lock tools tools-go python clean
+.PHONY: help demo test lint fmt bench bench-detection bench-rules e2e e2e-vllm docs rules golden lock tools tools-go python clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -17,7 +17,7 @@ help: ## this list
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
-test: $(VENV)/.dev tools ## all tests
+test: $(VENV)/.dev tools tools-helm ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev ## style, types, layers
@@ -36,11 +36,18 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
 
+bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10 000 engines (6 minutes, 8 GB)
+	$(BIN)/python -m bench.bench_rules
+
 e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
 	$(BIN)/python -m pytest -m e2e tests/e2e
 
 e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM on the CPU (6 GB, 20 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
+
+e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
+	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd iproute2:ip openssl:openssl util-linux:unshare"
+	$(BIN)/python -m tests.e2e_kubernetes
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
@@ -48,9 +55,16 @@ docs: $(VENV)/.dev ## write the generated pages under docs/ again
 
 rules: $(VENV)/.dev ## write rules/generated and docs/alerts.md again
 	@hash='s/.*"thresholds_hash": "\(.*\)",/\1/p' && old=$$(sed -n "$$hash" rules/generated/bundle.json) && \
-	$(BIN)/python -m kvpressure generate --no-runbooks --out rules/generated && \
+	$(BIN)/python -m kvpressure generate --no-runbooks --no-dashboards --out rules/generated && \
 	new=$$(sed -n "$$hash" rules/generated/bundle.json) && sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 	cp rules/generated/alerts.md docs/alerts.md
+
+.PHONY: dashboards e2e-dashboards tools-dashboards
+dashboards: $(VENV)/.dev ## write dashboards/templates, dashboards/generated and deploy/grafana again
+	$(BIN)/python -m dashboards
+
+e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dashboard on a real Prometheus; draws docs/images (8 minutes)
+	PICTURES=docs/images $(BIN)/python -m pytest -m slow tests/dashboards
 
 golden: $(VENV)/.dev ## write the golden files under tests/golden again
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k golden
@@ -81,6 +95,35 @@ tools-go: ## build a current promtool into .tools
 	@mkdir -p .tools && export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/prometheus/prometheus@$(PROMTOOL3) && \
 	dir=$$(cd / && go mod download -json $$module | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
 	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/promtool" ./cmd/promtool && .tools/promtool --version
+
+.PHONY: e2e-kubernetes tools-kubernetes
+tools-kubernetes: $(VENV)/.dev ## build kube-apiserver into .tools (5 minutes, once)
+	$(BIN)/python -m tests.e2e_kubernetes --build-only
+
+# helm, for the chart's tests and for deploy/manifests, built from source through the Go module proxy (two to three minutes on
+# two cores, once). A helm on PATH does as well. -X: what its own Makefile sets; without it, it believes in Kubernetes 1.20.
+HELM3 := v3.22.0
+HELM_IS := -X helm.sh/helm/v3/internal/version.version=$(HELM3) \
+  $(foreach p,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(p).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(p).k8sVersionMinor=34)
+.PHONY: deploy tools-helm
+tools-helm: ## build helm into .tools
+	@if [ -x .tools/helm ] && [ "$$(.tools/helm version --template '{{.Version}}')" = "$(HELM3)" ]; then :; \
+	elif command -v helm >/dev/null; then :; \
+	elif command -v go >/dev/null; then mkdir -p .tools && echo "building helm $(HELM3)" && cd / && \
+	  GOBIN="$(CURDIR)/.tools" GOWORK=off go install -trimpath -ldflags "-s -w $(HELM_IS)" helm.sh/helm/v3/cmd/helm@$(HELM3); \
+	else echo "no helm and no go to build it: tests that need helm are skipped"; fi
+
+deploy: $(VENV)/.dev tools-helm ## write deploy/manifests, the chart's files and its README again
+	$(BIN)/python -m deploy.render
+
+# Grafana's linter of dashboards, for `make e2e-dashboards`; `make test` checks the same of each dashboard without it.
+DASHBOARD_LINTER := v0.1.1
+tools-dashboards: ## build dashboard-linter into .tools
+	@if [ -x .tools/dashboard-linter ] || command -v dashboard-linter >/dev/null; then :; \
+	elif command -v go >/dev/null; then mkdir -p .tools && cd / && \
+	  GOBIN="$(CURDIR)/.tools" GOWORK=off go install -trimpath github.com/grafana/dashboard-linter@$(DASHBOARD_LINTER) || \
+	  echo "dashboard-linter cannot be built: its test is skipped"; \
+	else echo "no dashboard-linter and no go to build it: its test is skipped"; fi
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else \

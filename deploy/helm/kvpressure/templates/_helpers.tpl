@@ -1,0 +1,100 @@
+{{- define "kvpressure.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "kvpressure.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "kvpressure.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "kvpressure.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The alerts' texts select pods by this name, so nameOverride does not change it. */}}
+{{- define "kvpressure.selectorLabels" -}}
+app.kubernetes.io/name: kvpressure
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "kvpressure.labels" -}}
+{{ include "kvpressure.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "kvpressure.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "kvpressure.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kvpressure.image" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository is empty: no image of kvpressure is published. Build one with deploy/docker/Dockerfile, push it to your registry, and set image.repository to it." -}}
+{{- end -}}
+{{- with .Values.image -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" or "": whether a switch of the Prometheus operator's objects is on. Takes (list root switch). */}}
+{{- define "kvpressure.operator" -}}
+{{- $root := index . 0 -}}
+{{- $switch := index . 1 | toString -}}
+{{- if or (eq $switch "true") (and (eq $switch "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Settings of the exporter: what the switches mean, then the user's own. */}}
+{{- define "kvpressure.settings" -}}
+{{- $k := .Values.kubernetes -}}
+{{- $kubernetes := dict "enabled" ($k.enabled | toString) -}}
+{{- if $k.enabled -}}
+{{- $_ := set $kubernetes "events" $k.events -}}
+{{- $_ := set $kubernetes "node_conditions" $k.nodeConditions -}}
+{{- with $k.namespaces }}{{ $_ := set $kubernetes "namespaces" . }}{{ end -}}
+{{- with $k.labelSelector }}{{ $_ := set $kubernetes "label_selector" . }}{{ end -}}
+{{- with $k.portName }}{{ $_ := set $kubernetes "port_name" . }}{{ end -}}
+{{- with $k.port }}{{ $_ := set $kubernetes "port" (int .) }}{{ end -}}
+{{- with $k.path }}{{ $_ := set $kubernetes "path" . }}{{ end -}}
+{{- end -}}
+{{- $resources := dict "enabled" .Values.podResources.enabled -}}
+{{- if .Values.podResources.enabled -}}
+{{- $_ := set $resources "socket_dir" "/var/lib/kubelet/pod-resources" -}}
+{{- with .Values.podResources.resourceNames }}{{ $_ := set $resources "resource_names" . }}{{ end -}}
+{{- end -}}
+{{- $logs := dict "enabled" .Values.logs.enabled -}}
+{{- if .Values.logs.enabled -}}
+{{- $_ := set $logs "directory" "/var/log/pods" -}}
+{{- with .Values.logs.linkDirectories }}{{ $_ := set $logs "link_directories" . }}{{ end -}}
+{{- with .Values.logs.maxBytesPerSecond }}{{ $_ := set $logs "max_bytes_per_second" (int .) }}{{ end -}}
+{{- end -}}
+{{- $host := dict "enabled" .Values.host.enabled -}}
+{{- if and .Values.host.enabled .Values.host.cgroups }}{{ $_ := set $host "cgroup_dir" "/host/sys/fs/cgroup" }}{{ end -}}
+{{- $settings := dict
+      "engines" (dict "targets" list)
+      "kubernetes" $kubernetes
+      "pod_resources" $resources
+      "logs" $logs
+      "host" $host
+      "web" (dict "listen_address" (printf ":%d" (int .Values.web.port)))
+-}}
+{{- if .Values.web.configSecret }}{{ $_ := set $settings.web "config_file" "/etc/kvpressure-web/web.yaml" }}{{ end -}}
+{{- if .Values.thresholds }}{{ $_ := set $settings "thresholds_file" "/etc/kvpressure/thresholds.yaml" }}{{ end -}}
+{{- toYaml (mergeOverwrite $settings (deepCopy .Values.config)) -}}
+{{- end -}}
+
+{{/* Groups beside the main one, each with its reason in values.yaml. */}}
+{{- define "kvpressure.groups" -}}
+{{- $groups := .Values.podSecurity.supplementalGroups -}}
+{{- if .Values.logs.enabled }}{{ $groups = append $groups .Values.logs.group }}{{ end -}}
+{{- if .Values.amd.enabled }}{{ $groups = concat $groups .Values.amd.groups }}{{ end -}}
+{{- range $groups }}{{ int . }} {{ end -}}
+{{- end -}}

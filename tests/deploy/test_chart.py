@@ -1,0 +1,318 @@
+"""The chart over a matrix of values: valid objects, settings the exporter takes, bad values refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy.render import CHART
+
+from kvpressure import __version__
+from kvpressure.settings import load_settings
+from kvpressure.thresholds import load_thresholds
+from tests.deploy.chart import (
+    CASES,
+    EVERYTHING,
+    MINIMAL,
+    OPERATOR,
+    container_of,
+    daemonset,
+    each_case,
+    helm,
+    merged,
+    of_kind,
+    pod_of,
+    problems,
+    rendered,
+    settings_of,
+    template,
+    try_template,
+    values_of,
+)
+
+
+@pytest.mark.parametrize(
+    "values", [{}, MINIMAL, merged(MINIMAL, EVERYTHING)], ids=["defaults", "minimal", "everything"]
+)
+def test_helm_lint_finds_nothing(values: dict[str, Any]) -> None:
+    result = helm("lint", "--strict", str(CHART), values=values)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "ERROR" not in result.stdout
+    assert "WARNING" not in result.stdout
+
+
+@each_case
+def test_every_object_is_one_that_the_api_server_takes_whole(case: str) -> None:
+    objects = rendered(case)
+    assert of_kind(objects, "DaemonSet")
+    assert [problem for found in objects for problem in problems(found)] == []
+
+
+@pytest.mark.parametrize("version", ["1.26", "1.30", "1.37"])
+def test_the_objects_fit_older_and_newer_clusters(version: str) -> None:
+    assert [problem for found in rendered("everything") for problem in problems(found, version)] == []
+
+
+def test_an_object_with_a_wrong_field_would_be_noticed() -> None:
+    broken = json.loads(json.dumps(daemonset("defaults")))
+    broken["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    assert list(problems(broken))
+    (monitor,) = of_kind(rendered("operator"), "PodMonitor")
+    assert list(problems(monitor)) == []
+    assert list(problems({**monitor, "spec": {**monitor["spec"], "honorLabels": True}}))
+
+
+@each_case
+def test_the_exporter_takes_the_settings_that_are_written(case: str, tmp_path: Path) -> None:
+    objects = of_kind(rendered(case), "ConfigMap")
+    (data,) = (found["data"] for found in objects if "kvpressure.yaml" in found["data"])
+    for name, text in data.items():
+        (tmp_path / name).write_text(text.replace("/etc/kvpressure/", f"{tmp_path}/"))
+    settings = yaml.safe_load((tmp_path / "kvpressure.yaml").read_text())
+    settings["web"].pop("config_file", None)  # from a Secret of the user's
+    (tmp_path / "kvpressure.yaml").write_text(yaml.safe_dump(settings))
+    loaded = load_settings({"--config.file": str(tmp_path / "kvpressure.yaml")}, {})
+    assert loaded.web.listen_address[0].port == values_of(case)["web"]["port"]
+    if loaded.thresholds_file:
+        assert load_thresholds(loaded.thresholds_file.read_text()).kv_saturated_min_ratio == 0.95
+
+
+def test_every_switch_reaches_the_settings() -> None:
+    settings = settings_of("everything")
+    assert settings["kubernetes"] == {
+        "enabled": "true",
+        "events": True,
+        "node_conditions": True,
+        "label_selector": "app=vllm",
+        "port_name": "http",
+        "port": 8080,
+        "path": "/prometheus",
+    }
+    assert settings["pod_resources"] | {"resource_names": ["nvidia.com/gpu.shared"]} == settings["pod_resources"]
+    assert settings["logs"]["max_bytes_per_second"] == 65536
+    assert settings["host"]["cgroup_dir"] == "/host/sys/fs/cgroup"
+    assert settings["log"] == {"level": "debug"}
+    assert settings["thresholds_file"] == "/etc/kvpressure/thresholds.yaml"
+    assert settings_of("namespaces")["kubernetes"]["namespaces"] == ["llm", "chat"]
+    assert settings_of("no kubernetes")["kubernetes"] == {"enabled": "false"}
+    assert settings_of("tls")["web"] == {"listen_address": ":9443", "config_file": "/etc/kvpressure-web/web.yaml"}
+
+
+def test_settings_of_the_user_win_over_those_of_the_chart() -> None:
+    objects = template({"config": {"kubernetes": {"events": False}, "engines": {"targets": [{"url": "http://a:1"}]}}})
+    (text,) = (
+        found["data"]["kvpressure.yaml"]
+        for found in of_kind(objects, "ConfigMap")
+        if found["metadata"]["name"] == "kvpressure"
+    )
+    settings = yaml.safe_load(text)
+    assert settings["kubernetes"]["events"] is False
+    assert settings["kubernetes"]["enabled"] == "true"
+    assert settings["engines"]["targets"] == [{"url": "http://a:1"}]
+
+
+@pytest.mark.parametrize("case", ["everything", "pod resources", "logs", "cgroups", "devices as mounts", "amd", "tls"])
+def test_every_mount_has_its_volume_and_every_volume_its_mount(case: str) -> None:
+    volumes = [volume["name"] for volume in pod_of(case)["volumes"]]
+    mounts = [mount["name"] for mount in container_of(case)["volumeMounts"]]
+    assert sorted(volumes) == sorted(mounts)
+    assert len(set(volumes)) == len(volumes)
+
+
+def test_directories_in_the_settings_are_the_ones_that_are_mounted() -> None:
+    mounts = {mount["mountPath"] for mount in container_of("everything")["volumeMounts"]}
+    settings = settings_of("everything")
+    named = {settings["pod_resources"]["socket_dir"], settings["logs"]["directory"], settings["host"]["cgroup_dir"]}
+    assert named | set(settings["logs"]["link_directories"]) <= mounts
+
+
+def test_a_change_of_settings_starts_the_pods_anew() -> None:
+    def checksum(values: dict[str, Any]) -> str:
+        (found,) = of_kind(template(values), "DaemonSet")
+        return found["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum({}) == checksum({"resources": {}})
+    assert checksum({}) != checksum({"config": {"log": {"level": "debug"}}})
+
+
+@each_case
+def test_pods_carry_the_label_that_the_alerts_tell_people_to_look_for(case: str) -> None:
+    spec = daemonset(case)["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "kvpressure"
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    assert "helm.sh/chart" not in labels, "a new chart that changes nothing must not restart every pod"
+
+
+def test_gpu_nodes_are_found_by_any_one_of_the_labels() -> None:
+    terms = pod_of("defaults")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    found = [expression for term in terms["nodeSelectorTerms"] for expression in term["matchExpressions"]]
+    assert len(terms["nodeSelectorTerms"]) == len(found) == len(values_of("defaults")["gpuNodeLabels"])
+    assert {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]} in found
+    assert {"key": "amd.com/gpu.family", "operator": "Exists"} in found
+    assert pod_of("other affinity")["affinity"] == {"nodeAffinity": {}}
+    assert "affinity" not in pod_of("any node")
+
+
+def test_no_gpu_is_taken_from_anybody() -> None:
+    for case in CASES:
+        assert "gpu" not in json.dumps(container_of(case)["resources"])
+
+
+@pytest.mark.parametrize(("case", "tag"), [("defaults", f":{__version__}"), ("everything", "@sha256:" + "a" * 64)])
+def test_the_image_is_the_users_at_the_version_of_the_exporter(case: str, tag: str) -> None:
+    assert container_of(case)["image"].startswith("registry.example.com")
+    assert container_of(case)["image"].endswith(tag)
+
+
+def test_without_an_image_it_says_that_none_is_published() -> None:
+    result = try_template({})
+    assert result.returncode != 0
+    assert "no image of kvpressure is published. Build one with deploy/docker/Dockerfile" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"imge": {}}, "additional properties 'imge' not allowed"),
+        ({"image": {"repositry": "x"}}, "at '/image': additional properties 'repositry' not allowed"),
+        ({"image": {"digest": "sha256:12"}}, "at '/image/digest'"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy'"),
+        ({"kubernetes": {"namespaces": "llm"}}, "at '/kubernetes/namespaces': got string, want array"),
+        ({"kubernetes": {"port": 70000}}, "at '/kubernetes/port': maximum"),
+        ({"kubernetes": {"enabled": "yes"}}, "at '/kubernetes/enabled': got string, want boolean"),
+        ({"logs": {"hostPath": "var/log"}}, "at '/logs/hostPath'"),
+        ({"nvidia": {"visibleDevices": "all"}}, "at '/nvidia/visibleDevices': value must be one of"),
+        ({"amd": {"groups": ["video"]}}, "at '/amd/groups/0': got string, want integer"),
+        ({"thresholds": {"kv_saturated_min_ratio": "high"}}, "want number"),
+        ({"podSecurity": {"user": 0}}, "at '/podSecurity/user': minimum"),
+        ({"podSecurity": {"privileged": True}}, "additional properties 'privileged' not allowed"),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "at '/commonLabels/app.kubernetes.io~1name'"),
+        ({"updateStrategy": {"maxUnavailable": "few"}}, "at '/updateStrategy/maxUnavailable'"),
+        ({"podMonitor": {"enabled": "perhaps"}}, "at '/podMonitor/enabled': value must be one of 'auto', true, false"),
+        ({"podMonitor": {"interval": 15}}, "at '/podMonitor/interval': got number, want string"),
+        ({"networkPolicy": {"enginePorts": ["http"]}}, "at '/networkPolicy/enginePorts/0'"),
+        ({"gpuNodeLabels": [{"key": "a"}]}, "missing property 'values'"),
+    ],
+)
+def test_bad_values_are_refused_with_their_place(values: dict[str, Any], reason: str) -> None:
+    result = try_template(merged(MINIMAL, values))
+    assert result.returncode != 0
+    assert reason in result.stderr
+
+
+def test_helm_may_hand_down_globals_when_the_chart_is_a_dependency() -> None:
+    assert template({"global": {"imageRegistry": "x"}})
+
+
+# --- what Prometheus and Grafana get
+
+
+def test_the_operators_objects_are_made_where_the_cluster_knows_them() -> None:
+    assert not of_kind(template({}), "PodMonitor")
+    objects = template({}, "--api-versions", "monitoring.coreos.com/v1")
+    assert len(of_kind(objects, "PodMonitor")) == 1
+    assert len(of_kind(objects, "PrometheusRule")) == 2
+    off = {"podMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}}
+    objects = template(off, "--api-versions", "monitoring.coreos.com/v1")
+    assert not [found for found in objects if found["apiVersion"].startswith("monitoring")]
+
+
+@pytest.mark.parametrize("kind", ["alerts", "recording"])
+def test_the_rules_are_the_generated_ones_word_for_word(kind: str) -> None:
+    source = yaml.safe_load((CHART / f"files/rules/prometheusrule-{kind}.yaml").read_text())
+    (found,) = (r for r in of_kind(rendered("operator"), "PrometheusRule") if r["metadata"]["name"].endswith(kind))
+    assert found["spec"] == source["spec"]
+    assert found["metadata"]["annotations"] == source["metadata"]["annotations"]
+
+
+def test_rules_take_the_labels_and_the_namespace_that_prometheus_selects() -> None:
+    (found,) = of_kind(rendered("rules elsewhere"), "PrometheusRule")
+    assert found["metadata"]["name"] == "kvpressure-alerts"
+    assert found["metadata"]["namespace"] == "m"
+    assert found["metadata"]["labels"]["release"] == "p"
+
+
+def test_every_dashboard_becomes_a_config_map_for_the_sidecar(tmp_path: Path) -> None:
+    chart = tmp_path / "kvpressure"
+    shutil.copytree(CHART, chart)
+    shutil.rmtree(chart / "files/dashboards", ignore_errors=True)
+    (chart / "files/dashboards").mkdir()
+    board = json.dumps({"title": "Engine {{ $labels }}", "panels": [1]}, indent=2) + "\n"
+    (chart / "files/dashboards/kvpressure-Engine_view.json").write_text(board)
+    values = {"dashboards": {"annotations": {"grafana_folder": "LLM"}, "namespace": "grafana"}}
+    (_, found) = of_kind(template(values, chart=chart), "ConfigMap")
+    assert found["metadata"]["name"] == "kvpressure-engine-view"
+    assert found["metadata"]["namespace"] == "grafana"
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(found["data"]["kvpressure-Engine_view.json"]) == json.loads(board)
+    assert list(problems(found)) == []
+
+
+def test_dashboards_fit_into_a_config_map() -> None:
+    for found in of_kind(rendered("defaults"), "ConfigMap"):
+        assert len(json.dumps(found)) < 1_000_000
+
+
+def test_a_packaged_chart_renders_the_same(tmp_path: Path) -> None:
+    assert helm("package", str(CHART), "--destination", str(tmp_path)).returncode == 0
+    (archive,) = tmp_path.glob("*.tgz")
+    assert template(OPERATOR, chart=archive) == rendered("operator")
+
+
+# --- the network
+
+
+def test_the_network_policy_lets_prometheus_in_and_only_engines_and_the_api_server_out() -> None:
+    (found,) = of_kind(rendered("network policy"), "NetworkPolicy")
+    spec = found["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [
+        {
+            "from": values_of("network policy")["networkPolicy"]["from"],
+            "ports": [{"port": "metrics", "protocol": "TCP"}],
+        }
+    ]
+    engines, api = spec["egress"]
+    assert engines["ports"] == [{"port": 1, "endPort": 65535, "protocol": "TCP"}]
+    assert [port["port"] for port in api["ports"]] == [443, 6443]
+
+
+def test_egress_is_only_as_wide_as_the_switches_need() -> None:
+    (closed,) = of_kind(rendered("network policy without an API server"), "NetworkPolicy")
+    assert len(closed["spec"]["egress"]) == 1
+    (full,) = of_kind(rendered("everything"), "NetworkPolicy")
+    ports = [[port["port"] for port in rule["ports"]] for rule in full["spec"]["egress"]]
+    assert ports == [[8000, 8080], [443, 6443], [53, 53]]
+
+
+# --- words for people
+
+
+def notes(values: dict[str, Any], folder: Path) -> str:
+    """NOTES.txt as people see it; helm itself shows it only when it can reach a cluster."""
+    chart = folder / "kvpressure"
+    if not chart.exists():
+        shutil.copytree(CHART, chart)
+        text = (chart / "templates/NOTES.txt").read_text()
+        (chart / "templates/_notes.tpl").write_text('{{- define "notes" -}}\n' + text + "\n{{- end -}}")
+        (chart / "templates/notes.yaml").write_text('kind: Notes\ntext: {{ include "notes" . | toJson }}\n')
+    (found,) = of_kind(template(values, chart=chart), "Notes")
+    return str(found["text"])
+
+
+def test_the_notes_say_what_to_look_at_first(tmp_path: Path) -> None:
+    text = notes({}, tmp_path)
+    assert "port-forward ds/kvpressure 10405:10405" in text
+    assert "podResources.enabled` is false" in text
+    assert "No PodMonitor was made" in text
+    assert "ThresholdsDiffer" not in text
+    text = notes(EVERYTHING | {"web": {"tls": True}}, tmp_path)
+    assert "curl -sk https://localhost:10405/targets" in text
+    assert "permission denied" in text
+    assert "set `podMonitor.labels`" in text
+    assert "ThresholdsDiffer" in text
