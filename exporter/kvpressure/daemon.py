@@ -247,6 +247,7 @@ class Daemon:
             "engine_page_bytes_total": totals.bytes_received,
             "polls_skipped_total": totals.skipped,
             "samples_rejected_total": self._pipeline.rejected or None,
+            "node_memory_pressure": None if around.memory_pressure is None else float(around.memory_pressure),
             "cpu_pressure_ratio": None if around.host is None else around.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
         }

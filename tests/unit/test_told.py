@@ -16,6 +16,7 @@ from kvpressure.surroundings import (
     ContainerId,
     ContainerState,
     DeclaredLimit,
+    EventReport,
     HostReport,
     LogReport,
     Surroundings,
@@ -65,6 +66,15 @@ def test_only_a_recent_oomkilled_is_host_memory(reason: str, code: int, ago: flo
     assert found["host_oom"].state is killed
     assert reason in found["host_oom"].text
     assert str(code) in found["host_oom"].text
+
+
+def test_the_node_and_its_events_are_told_beside_the_last_end():
+    events = EventReport(
+        ContainerId("", "", ""), {"SystemOOM": 1, "BackOff": 4}, {"SystemOOM": NOW - 9, "BackOff": NOW}
+    )
+    surroundings = dataclasses.replace(around(state()), memory_pressure=True, events={events.id: events})
+    text = told(NOW, KEY, surroundings, 0, THRESHOLDS)["host_oom"].text
+    assert text == "container's last end: none; the node has MemoryPressure; event SystemOOM"
 
 
 def test_one_restart_is_a_rollout_and_two_or_a_crash_loop_are_restarting():

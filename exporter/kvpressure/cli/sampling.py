@@ -16,6 +16,7 @@ from kvpressure.settings import Settings, TlsSettings
 from kvpressure.settings.types import default_name, split_url
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target
+from kvpressure.surroundings import Surroundings
 from kvpressure.thresholds import Thresholds
 
 GIVE_UP_SECONDS = 5.0
@@ -113,6 +114,10 @@ class Sampler:
     def gpus(self) -> tuple[GpuView, ...]:
         """The GPUs of this machine."""
         return self._pipeline.gpu_views(self.clock.wall())
+
+    def tell(self, around: Surroundings) -> None:
+        """Judge with what pods and logs tell from now on."""
+        self._pipeline.set_surroundings(self.clock.wall(), around)
 
     def gpu_health(self) -> list[SourceHealth]:
         """How reading the GPUs goes; empty without `gpus`."""

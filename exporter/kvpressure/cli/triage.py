@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console, Group
@@ -18,7 +20,10 @@ from kvpressure.cli.engine_options import Told, access_of, access_options, conte
 from kvpressure.cli.findings import CANNOT_TELL, Finding, as_json, exit_code
 from kvpressure.cli.report import clean, console, gpu_table, show, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, targets_of
+from kvpressure.kube.references import is_reference
 from kvpressure.thresholds import Thresholds, load_thresholds
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 REFRESH_SECONDS = 1.0
 
@@ -57,21 +62,25 @@ class Triage:
     def _print(self, *, brief: bool = False) -> int:
         found, now = self.findings(), self.sampler.clock.wall()
         if self.as_json:
-            record = {
-                "t": now,
-                "duration_seconds": round(self.sampler.seconds, 3),
-                **as_json(found, self.sampler.gpus()),
-            }
+            record = self.record(found, now)
             click.echo(json.dumps(record, separators=(",", ":")) if brief else json.dumps(record, indent=1))
         elif brief:
             for finding in found:
                 click.echo(verdict_line(finding, now))
         else:
-            out = console()
-            if self.gpus:
-                show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
-            show(out, triage_report(found, now))
+            self.show(console(), found, now)
         return exit_code(found)
+
+    def record(self, found: list[Finding], now: float) -> dict[str, object]:
+        """Everything for programs."""
+        sampled = {"t": now, "duration_seconds": round(self.sampler.seconds, 3)}
+        return {**sampled, **as_json(found, self.sampler.gpus())}
+
+    def show(self, out: Console, found: list[Finding], now: float) -> None:
+        """Everything for people."""
+        if self.gpus:
+            show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
+        show(out, triage_report(found, now))
 
     async def _redraw(self, out: Console) -> None:
         with Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") as live:
@@ -101,25 +110,52 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
             await asyncio.sleep(min(0.25, seconds - sampler.seconds))
 
 
+_POD_OPTIONS = (
+    click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama."),
+    click.option("-n", "short_namespace", default=None, metavar="TEXT", help="Short for --namespace."),
+    click.option("--context", default=None, help="Context of the kubeconfig; without it the current one."),
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
+    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
+)
+
+
+def pod_options(function: F) -> F:
+    """How to reach pods."""
+    for option in reversed(_POD_OPTIONS):
+        function = option(function)
+    return function
+
+
 @click.command(epilog="Exit codes: 0 healthy or idle, 1 a bottleneck was named, 2 cannot tell.")
-@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.argument("engines", nargs=-1, metavar="[URL... | KIND/NAME...]")
 @click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
 @click.option("--gpus", is_flag=True, help="Also read this machine's GPUs; with one URL they count as that engine's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
+@pod_options
 @access_options
 @context_options
-def command(urls: tuple[str, ...], **options: Any) -> None:
-    """Sample the vLLM server at each URL once a second and say what limits it, with evidence and advice.
+def command(engines: tuple[str, ...], **options: Any) -> None:
+    """Sample each vLLM server once a second and say what limits it, with evidence and advice.
 
-    URL is http://host:port, host:port, or the page's full address; a kubectl port-forward is enough, nothing has to
-    be installed there. Options under "In force now" tell what a page does not show.
+    URL is http://host:port, host:port, or the page's full address. KIND/NAME is pod/NAME, deploy/NAME, sts/NAME,
+    rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are reached through a port-forward
+    with your kubeconfig, and their limits, restarts and logs count as evidence; nothing has to be installed there.
+    Options under "In force now" tell what neither shows.
 
     The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, host, concurrency or compute bound
     (--json says which). It is 2 without a verdict: unreachable, too few samples, asleep. With several engines 1 wins
     over 2, and 2 over 0.
     """
-    triage = prepare(urls, options, seconds=options["duration"], as_json=options["as_json"], gpus=options["gpus"])
+    options["namespace"] = options.pop("short_namespace") or options["namespace"]
+    if options["selector"] or any(map(is_reference, engines)):
+        from kvpressure.cli import triage_pod  # noqa: PLC0415 - it builds on this module, and URLs do without
+
+        sys.exit(triage_pod.run(triage_pod.wanted(engines, options), options))
+    given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
+    if given or not engines:
+        raise click.UsageError(f"name a pod as KIND/NAME or -l SELECTOR{'' if given else ', or a URL'}")
+    triage = prepare(engines, options, seconds=options["duration"], as_json=options["as_json"], gpus=options["gpus"])
     try:
         if options["watch"]:
             asyncio.run(triage.watch())

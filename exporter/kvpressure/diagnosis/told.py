@@ -10,6 +10,8 @@ from kvpressure.thresholds import Thresholds
 
 OOM_KILLED = "OOMKilled"
 CRASH_LOOP = "CrashLoopBackOff"
+NODE = ContainerId("", "", "")
+MEMORY_EVENTS = ("Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory", "OOMKilling", "SystemOOM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def told(now: float, key: ContainerId, around: Surroundings, restarts: int, limi
     found: dict[str, Told] = {}
     state, report = around.containers.get(key), around.logs.get(key)
     if state is not None:
-        found |= _container(now, state, restarts, limits)
+        found |= _container(now, state, restarts, around, limits)
     if report is not None:
         found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", limits)
         found["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", limits)
@@ -60,7 +62,9 @@ def told(now: float, key: ContainerId, around: Surroundings, restarts: int, limi
     return found
 
 
-def _container(now: float, state: ContainerState, restarts: int, limits: Thresholds) -> Mapping[str, Told]:
+def _container(
+    now: float, state: ContainerState, restarts: int, around: Surroundings, limits: Thresholds
+) -> Mapping[str, Told]:
     looping = state.waiting_reason == CRASH_LOOP
     text = f"container restarts: {restarts} in ten minutes, {state.restarts} in all{_ended(now, state)}"
     ended = state.termination
@@ -68,7 +72,9 @@ def _container(now: float, state: ContainerState, restarts: int, limits: Thresho
     killed = ended is not None and ended.reason == OOM_KILLED and recent
     return {
         "restarting": Told(looping or restarts >= limits.restarting_min_count, text),
-        "host_oom": Told(killed, f"container's last end{_ended(now, state) or ': none'}"),
+        "host_oom": Told(
+            killed, f"container's last end{_ended(now, state) or ': none'}{_node(now, state, around, limits)}"
+        ),
     }
 
 
@@ -78,6 +84,19 @@ def _ended(now: float, state: ContainerState) -> str:
         return ""
     ago = "" if ended.finished is None else f", {max(0.0, now - ended.finished) / 60:.0f} min ago"
     return f": {ended.reason} (exit code {ended.exit_code}{ago})"
+
+
+def _node(now: float, state: ContainerState, around: Surroundings, limits: Thresholds) -> str:
+    """What the node and the events of the pod say beside it."""
+    said = ["the node has MemoryPressure"] if around.memory_pressure else []
+    events = [around.events[key] for key in (state.id, NODE) if key in around.events]
+    reasons = {
+        reason
+        for event in events
+        for reason, t in event.latest.items()
+        if reason in MEMORY_EVENTS and _recent(now, t, limits)
+    }
+    return "".join(f"; {part}" for part in (*said, *(f"event {reason}" for reason in sorted(reasons))))
 
 
 def _logged(now: float, report: LogReport, kind: str, what: str, limits: Thresholds) -> Told:

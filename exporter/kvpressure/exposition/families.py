@@ -171,6 +171,9 @@ FAMILIES: tuple[Family, ...] = (
     _container("cpu_throttled_ratio", "gauge", "Share of scheduling periods cut short by a CPU limit."),
     _container("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
     _exporter("cpu_pressure_ratio", "gauge", "Share of time in which some task of the host waited for a CPU."),
+    _exporter(
+        "node_memory_pressure", "gauge", "1 while the node has the condition MemoryPressure, 0 while it has not."
+    ),
     _exporter("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
     _exporter(
         "caps_reached_total", "counter", "Times something was left out because a configured cap was reached.", "cap"

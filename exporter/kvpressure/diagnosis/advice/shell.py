@@ -188,6 +188,8 @@ def past_failures(place: Place) -> Lines:
 
 def look_again(place: Place, seconds: int = 60) -> Lines:
     """Sample the engine anew; a rollout ends the port-forward to the pod that it replaces."""
+    if place.workload and place.namespace:
+        return (f"kvpressure triage -n {quoted(place.namespace, '')} {_workload(place)} --duration {seconds}",)
     triage = f"kvpressure triage {quoted(_url(place), '')} --duration {seconds}"
     address = urlsplit(_url(place))
     if place.in_kubernetes is False or address.hostname not in ("localhost", "127.0.0.1", "::1"):

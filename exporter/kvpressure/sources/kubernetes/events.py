@@ -21,6 +21,7 @@ REASONS: Final = (
     "FailedMount",
     "FailedScheduling",
     "Killing",
+    "NodeHasDiskPressure",
     "NodeHasInsufficientMemory",
     "NodeNotReady",
     "OOMKilling",

@@ -1,0 +1,1 @@
+"""The chart and the exporter against a real kube-apiserver with etcd: see docs/e2e-kubernetes.md."""
