@@ -156,6 +156,19 @@ def test_time_lost_outside_the_engine_is_host_bound_whatever_the_gpu_claims():
     assert cause(with_gpu(1.0, **slow)) is Cause.HOST_BOUND
 
 
+def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
+    short = {"cpu_pressed": Told(True, "tasks waiting for a CPU: 60%")}
+
+    def pressed(made: Inputs) -> Cause:
+        return cause(dataclasses.replace(made, extra=short))
+
+    assert pressed(with_gpu(0.2, demand=4.0)) is Cause.HOST_BOUND
+    assert pressed(with_gpu(0.2, demand=0.3)) is Cause.HEALTHY  # one request now and then leaves any GPU idle
+    assert pressed(with_gpu(0.9, demand=4.0)) is not Cause.HOST_BOUND
+    assert pressed(inputs(demand=4.0)) is Cause.HEALTHY
+    assert pressed(inputs({"latency_inflation_ratio": {"e2e": 3.0}}, demand=4.0)) is Cause.HOST_BOUND
+
+
 def test_gpu_data_alone_never_yields_kv_pressure():
     for utilization in (0.0, 0.3, 1.0):
         assert cause(with_gpu(utilization)) is not Cause.KV_CACHE_PRESSURE

@@ -63,10 +63,20 @@ def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
         return Cause.CONCURRENCY_BOUND
     if _compute_limits(inputs):
         return Cause.COMPUTE_BOUND
-    gpu_busy = _gpu_busy(inputs)
-    if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and not gpu_busy):
+    if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and _waits_for_cpu(inputs, symptoms)):
         return Cause.HOST_BOUND
     return Cause.HEALTHY
+
+
+def _waits_for_cpu(inputs: Inputs, symptoms: Symptoms) -> bool:
+    """Where CPUs are short: the GPU idles though there is always a request; or, without GPU data, requests suffer.
+
+    CPUs may be short for everybody else on the host while the engine's few threads get what they need.
+    """
+    gpu_idle = symptoms["gpu_compute_low"].state
+    if gpu_idle is not None:
+        return gpu_idle and inputs.recent.demand is not None and inputs.recent.demand >= 1
+    return bool(symptoms["latency_inflated"].state) or queued(inputs)
 
 
 def _compute_limits(inputs: Inputs) -> bool:
