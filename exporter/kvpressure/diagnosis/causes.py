@@ -69,14 +69,14 @@ def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
 
 
 def _waits_for_cpu(inputs: Inputs, symptoms: Symptoms) -> bool:
-    """Where CPUs are short: the GPU idles though there is always a request; or, without GPU data, requests suffer.
+    """Where CPUs are short: the GPU idles though there is always a request; or, without GPU data, steps are slow now.
 
     CPUs may be short for everybody else on the host while the engine's few threads get what they need.
     """
     gpu_idle = symptoms["gpu_compute_low"].state
     if gpu_idle is not None:
         return gpu_idle and inputs.recent.demand is not None and inputs.recent.demand >= 1
-    return bool(symptoms["latency_inflated"].state) or queued(inputs)
+    return _slower(inputs) or queued(inputs)
 
 
 def _compute_limits(inputs: Inputs) -> bool:
@@ -86,13 +86,19 @@ def _compute_limits(inputs: Inputs) -> bool:
     healthy ones, and either the GPU is busy, or it is not known to be idle and the steps compute more tokens.
     """
     recent, limits = inputs.recent, inputs.thresholds
-    slower = recent.slowdown is not None and recent.slowdown >= limits.latency_inflated_min_factor
+    slower = _slower(inputs)
     now, healthy = recent.step_tokens, inputs.step_tokens_baseline
     fuller = now is not None and healthy is not None and now >= limits.step_fuller_min_factor * healthy
     gpu_idle = recent.gpu_utilization is not None and recent.gpu_utilization < limits.gpu_compute_low_max_ratio
     if slower and fuller and not gpu_idle:
         return True
     return bool(_gpu_busy(inputs)) and (slower or queued(inputs))
+
+
+def _slower(inputs: Inputs) -> bool:
+    """Steps take much longer than healthy ones, over the newest polls."""
+    slowdown = inputs.recent.slowdown
+    return slowdown is not None and slowdown >= inputs.thresholds.latency_inflated_min_factor
 
 
 def _gpu_busy(inputs: Inputs) -> bool | None:
