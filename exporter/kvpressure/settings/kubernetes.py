@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from kvpressure.settings.polling import ClientSettings
-from kvpressure.settings.types import Boolean, HttpPath, Integer
+from kvpressure.settings.types import Boolean, HttpPath, Integer, Switch
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -109,7 +109,7 @@ class KubernetesSettings(ClientSettings):
     sent to a pod that was found.
     """
 
-    enabled: Literal["auto", "true", "false"] = Field(
+    enabled: Switch = Field(
         default="auto", description="`auto` is on inside a cluster, and where kubeconfig_file is set."
     )
     node_name: Annotated[str, AfterValidator(_node_name)] = Field(
@@ -132,9 +132,3 @@ class KubernetesSettings(ClientSettings):
     path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
     events: Boolean = Field(default=True, description="Watch the Kubernetes events of engines and of the node.")
     node_conditions: Boolean = Field(default=True, description="Watch the node's condition MemoryPressure.")
-
-    @field_validator("enabled", mode="before")
-    @classmethod
-    def _as_text(cls, value: Any) -> Any:
-        # YAML reads true and false as booleans, and everybody writes them so.
-        return str(value).lower() if isinstance(value, bool) else value

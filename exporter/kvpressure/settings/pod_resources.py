@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from kvpressure.settings.polling import Section
-from kvpressure.settings.types import Number
+from kvpressure.settings.types import Number, Switch
 
 DEFAULT_RESOURCE_NAMES: Final = (
     "nvidia.com/gpu",
@@ -36,12 +36,6 @@ def _split(value: Any) -> Any:
     return items
 
 
-def _as_text(value: Any) -> Any:
-    # YAML reads an unquoted true as a boolean; people mean the same by both.
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_as_text)]
 ResourceNames = Annotated[tuple[Annotated[str, AfterValidator(_resource_name)], ...], BeforeValidator(_split)]
 
 

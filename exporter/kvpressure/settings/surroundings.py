@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kvpressure.settings.polling import Section
-from kvpressure.settings.types import Boolean, Integer, Number, TargetName
+from kvpressure.settings.types import Boolean, Integer, Number, Switch, TargetName
 
 _UNIT: Final = re.compile(r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*")
-
-
-def switch(value: Any) -> Any:
-    """Take `true` and `false` as YAML gives them for the words; anything else is checked later."""
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else value
 
 
 def journal_unit(text: str) -> str:
@@ -33,7 +28,6 @@ def absolute(path: Path) -> Path:
     return path
 
 
-Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(switch)]
 JournalUnit = Annotated[str, AfterValidator(journal_unit)]
 Directory = Annotated[Path, AfterValidator(absolute)]
 

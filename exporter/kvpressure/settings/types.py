@@ -151,3 +151,12 @@ Gpus = Annotated[tuple[str, ...], BeforeValidator(gpu_list)]
 SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(sd_pattern)], ...], BeforeValidator(_not_empty)]
 ListenAddresses = Annotated[tuple[ListenAddress, ...], BeforeValidator(_addresses)]
 Vendors = Annotated[tuple[Vendor, ...], BeforeValidator(_vendors)]
+
+
+def _switch(value: Any) -> Any:
+    # YAML reads true and false as booleans, and everybody writes them so.
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
+"""On, off, or whatever fits the place this runs in."""
