@@ -254,6 +254,9 @@ class Daemon:
 
     def _tell_changes(self, sources: Iterable[SourceHealth]) -> None:
         """One line per change of state of the sources that do not tell themselves."""
+        sources = tuple(sources)
+        alive = {(health.source, health.target) for health in sources}
+        self._told = {key: state for key, state in self._told.items() if key in alive}
         for health in sources:
             key, state = (health.source, health.target), (health.up, health.reason)
             if self._told.get(key) == state or health.reason in ("starting", "pending"):

@@ -15,6 +15,7 @@ from kvpressure.settings import Settings
 from kvpressure.sources.host import HostSource
 from kvpressure.sources.kubernetes import KubernetesSource
 from kvpressure.sources.kubernetes.source import is_wanted
+from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners
@@ -35,7 +36,8 @@ class Environs:
         self._clock = clock
         self._settings = settings
         self._kubernetes = KubernetesSource(settings.kubernetes, clock)
-        self._devices = PodDevicesSource(settings.pod_resources, clock)
+        self._kept: ClusterView | None = None
+        self._devices = self._new_devices(settings)
         self._logs = LogsSource(settings.logs, clock)
         self._host = HostSource(settings.host, clock)
         self._owners = PortOwners(self._local_ports, clock)
@@ -62,15 +64,15 @@ class Environs:
         before = self._settings
         changed = [name for name in SECTIONS if getattr(settings, name) != getattr(before, name)]
         await cancel(self._tasks.pop(name) for name in changed if name in self._tasks)
-        fresh = Environs(settings, self._clock)
         if "kubernetes" in changed:
-            self._kubernetes = fresh._kubernetes
+            self._kept = self._view() if is_wanted(settings.kubernetes) else None
+            self._kubernetes = KubernetesSource(settings.kubernetes, self._clock)
         if "pod_resources" in changed:
-            self._devices = fresh._devices
+            self._devices = self._new_devices(settings)
         if "logs" in changed:
-            self._logs, self._followed = fresh._logs, ()
+            self._logs, self._followed = LogsSource(settings.logs, self._clock), ()
         if "host" in changed:
-            self._host, self._followed = fresh._host, ()
+            self._host, self._followed = HostSource(settings.host, self._clock), ()
         self._settings = settings
         self.start()
 
@@ -86,7 +88,7 @@ class Environs:
     @property
     def targets(self) -> tuple[Target, ...]:
         """The engines that were found."""
-        return self._kubernetes.view.targets
+        return self._view().targets
 
     def health(self) -> tuple[SourceHealth, ...]:
         """How every source is doing that is switched on."""
@@ -105,7 +107,7 @@ class Environs:
 
     def look(self, gpus: Sequence[GpuSample]) -> Surroundings:
         """What all of them know now; devices are named by the uuids of `gpus`, others are left out."""
-        view = self._kubernetes.view
+        view = self._view()
         owners = self._local_owners()
         held = {**{key: owner.assignment for key, owner in owners.items()}, **self._devices.devices}
         states = tuple(view.containers.values())
@@ -121,8 +123,22 @@ class Environs:
             events=view.events,
             host=self._host.report,
             memory_pressure=view.memory_pressure,
-            problems=(*view.problems, *_untold(held)),
+            problems=(*view.problems, *self._logs.problems, *_untold(held)),
         )
+
+    def _view(self) -> ClusterView:
+        """What the API server told; after a reload what it told before, until the pods were listed anew."""
+        if self._kept is None or self._kubernetes.listed:
+            self._kept = None
+            return self._kubernetes.view
+        new = self._kubernetes.view
+        return replace(self._kept, t=new.t, memory_pressure=new.memory_pressure, problems=new.problems)
+
+    def _new_devices(self, settings: Settings) -> PodDevicesSource:
+        return PodDevicesSource(settings.pod_resources, self._clock, ended=self._has_ended)
+
+    def _has_ended(self, container: ContainerId) -> bool:
+        return self._kubernetes.ended(container)
 
     def _local_ports(self) -> Iterable[int]:
         return self._local.values()

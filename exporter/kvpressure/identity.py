@@ -45,8 +45,8 @@ class TargetIdentity(Protocol):
 
 
 def container_of(target: TargetIdentity) -> ContainerId:
-    """Under which id the surroundings know a target's container; without Kubernetes, its name."""
-    if target.pod:
+    """Under which id the surroundings know a target's container; where discovery did not find it, its name."""
+    if target.pod and target.container:
         return ContainerId(target.namespace, target.pod, target.container)
     return ContainerId("", "", target.name)
 

@@ -46,6 +46,7 @@ class _Engine:
     window: EngineWindow
     baseline: Baseline
     diagnostician: Diagnostician = field(default_factory=Diagnostician)
+    page_cache: CacheConfig = field(default_factory=CacheConfig)
     batches: Tally = field(default_factory=lambda: Tally(BATCH_BOUNDS))
     view: EngineView | None = None
 
@@ -83,8 +84,10 @@ class Pipeline:
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
             if engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess):
-                engine.window.cache = self._with_learned(target, engine.window.cache)
-                engine.view = self._view(target, sample, engine)
+                if sample.cache is not None:
+                    engine.page_cache = sample.cache
+                engine.window.cache = self._with_learned(target, engine.page_cache)
+                engine.view = self._view(target, sample, engine, alone=len(page.engines) == 1)
                 views.append(engine.view)
         return views
 
@@ -127,11 +130,11 @@ class Pipeline:
         """Views of the GPUs whose newest reading is not stale."""
         return tuple(GpuView(gpu.last, derive_gpu(gpu)) for gpu in self._fresh_gpus(now))
 
-    def _gpus_of(self, target: TargetIdentity, now: float) -> list[GpuWindow]:
-        """The GPUs an operator named, or those the container holds alone."""
+    def _gpus_of(self, target: TargetIdentity, now: float, *, alone: bool) -> list[GpuWindow]:
+        """The GPUs an operator named, or those the container holds alone, if its one engine is `alone` on the page."""
         wanted = target.gpus
         held = self._around.devices.get(container_of(target))
-        if wanted is None and held is not None and held.exclusive:
+        if wanted is None and alone and held is not None and held.exclusive:
             wanted = held.gpus
         return gpus_of(wanted or (), self._fresh_gpus(now))
 
@@ -194,11 +197,11 @@ class Pipeline:
         mine = [(engine.window.t, key) for key, engine in self._engines.items() if key[0] == greedy]
         del self._engines[min(mine)[1]]
 
-    def _view(self, target: TargetIdentity, sample: EngineSample, engine: _Engine) -> EngineView:
+    def _view(self, target: TargetIdentity, sample: EngineSample, engine: _Engine, *, alone: bool) -> EngineView:
         window, key = engine.window, container_of(target)
         context = Context(
             self.thresholds,
-            tuple(self._gpus_of(target, window.t)),
+            tuple(self._gpus_of(target, window.t, alone=alone)),
             target.kv_bytes_per_token,
             engine.baseline.values(),
         )
@@ -225,8 +228,9 @@ class Pipeline:
         derived["effective_batch_size"] = engine.batches.histogram()
         limits = self._limits(target, diagnosis, derived, window.cache)
         derived |= limit_families(Case(diagnosis, derived, limits, Place(), self.thresholds), self.declared(target))
-        name, namespace, pod, model_name, number = (
-            cut(label, self.settings.max_label_length)
-            for label in (target.name, target.namespace, target.pod, sample.model_name, sample.engine)
+        name, model_name, number = (
+            cut(label, self.settings.max_label_length) for label in (target.name, sample.model_name, sample.engine)
         )
+        # Never cut: series of containers carry the same two, and the API server bounds them.
+        namespace, pod = target.namespace, target.pod
         return EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis)

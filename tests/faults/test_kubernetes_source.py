@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,65 @@ def test_the_client_is_not_loaded_before_it_is_needed() -> None:
     code = "import sys, kvpressure.sources.kubernetes; print({'lightkube', 'httpx2', 'msgspec'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
+
+
+async def test_events_are_shown_of_no_more_ended_pods_than_pods_are(
+    api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "MAX_FINISHED", 3)
+    for i in range(8):
+        when = f"2025-11-03T09:00:{i:02d}Z"
+        remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})
+        remains["status"] |= {"phase": "Failed", "reason": "Evicted"}
+        api.put("pods", remains)
+    async with following(api, tmp_path, events=True) as source:
+        await until(lambda: len(source.view.events) > 1)
+        assert {container.pod for container in source.view.events} == {"", "old-5", "old-6", "old-7"}
+
+
+async def test_a_pod_that_has_run_to_its_end_holds_its_devices_no_more(api: KubeApi, tmp_path: Path) -> None:
+    api.put("pods", engine_pod("a-0", state={"waiting": {"reason": "CrashLoopBackOff"}}))
+    remains = engine_pod("b-0", state={"terminated": {"exitCode": 1}})
+    remains["status"] |= {"phase": "Failed"}
+    api.put("pods", remains)
+    async with following(api, tmp_path) as source:
+        assert not source.listed
+        await until(lambda: source.listed)
+        ended = {pod: source.ended(ContainerId("llm", pod, "vllm")) for pod in ("a-0", "b-0", "never-seen")}
+        assert ended == {"a-0": False, "b-0": True, "never-seen": False}
+
+
+async def test_events_of_a_namespace_are_no_longer_watched_when_its_last_engine_is_long_gone(
+    api: KubeApi, tmp_path: Path
+) -> None:
+    def watched() -> set[str]:
+        return {health.target for health in source.health() if health.source == "kubernetes_events"}
+
+    forgetful = replace(HASTY, linger_seconds=0.0)
+    api.put("pods", engine_pod("a-0"))
+    api.put("pods", engine_pod("b-0", "10.1.0.2", namespace="preview"))
+    async with following(api, tmp_path, forgetful, events=True) as source:
+        await until(lambda: watched() == {"", "llm", "preview"})
+        api.delete("pods", "b-0", "preview")
+        await until(lambda: len(names(source)) == 1)
+        api.put("pods", engine_pod("a-1", "10.1.0.3"))
+        await until(lambda: watched() == {"", "llm"})
+        api.put("pods", engine_pod("b-1", "10.1.0.4", namespace="preview"))
+        await until(lambda: watched() == {"", "llm", "preview"})
+
+
+async def test_pods_with_many_ports_come_after_everybody_elses_first(api: KubeApi, tmp_path: Path) -> None:
+    greedy = engine_pod("a-0", "10.1.0.1", namespace="aaa")
+    greedy["metadata"]["annotations"] = {"kvpressure.io/port": "1,2,3"}
+    api.put("pods", greedy)
+    api.put("pods", engine_pod("a-1", "10.1.0.2", namespace="aaa"))
+    api.put("pods", engine_pod("z-0", "10.1.0.3", namespace="zzz"))
+    async with following(api, tmp_path) as source:
+        await until(lambda: len(names(source)) == 5)
+        assert [target.name for target in source.view.targets] == [
+            "aaa/a-0:1",
+            "zzz/z-0:8000",
+            "aaa/a-1:8000",
+            "aaa/a-0:2",
+            "aaa/a-0:3",
+        ]

@@ -454,3 +454,21 @@ async def test_redirects_are_not_followed_with_our_token(api: KubeApi, tmp_path:
         async with following(api, tmp_path) as source:
             await until(lambda: pods_health(source).reason == "http_status")
             assert elsewhere.asked == []
+
+
+async def test_a_connection_that_cannot_even_be_closed_does_not_end_the_watching(
+    api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = api_module.Watch.aclose
+
+    async def broken(watch: api_module.Watch) -> None:
+        await real(watch)
+        raise RuntimeError("event loop of another stack")
+
+    monkeypatch.setattr(api_module.Watch, "aclose", broken)
+    async with following(api, tmp_path) as source:
+        await until(lambda: names(source) == ["a-0"])
+        await api.stop()
+        await until(lambda: pods_health(source).reason == "unreachable")
+        await api.start()
+        await follows_again(api, source)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from kvpressure.settings.surroundings import LogFileSettings, LogsSettings
 from kvpressure.sources.base import SourceError
@@ -23,8 +24,10 @@ POD = ContainerId("ns", "vllm-0", "vllm")
 BOX = ContainerId("", "", "gpu-box")
 
 
-def state(container: ContainerId = POD, uid: str = "u1", runtime_id: str = "abc") -> ContainerState:
-    return ContainerState(container, 0.0, pod_uid=uid, runtime_id=runtime_id)
+def state(
+    container: ContainerId = POD, uid: str = "u1", runtime_id: str = "abc", started: float | None = 1.0
+) -> ContainerState:
+    return ContainerState(container, 0.0, pod_uid=uid, runtime_id=runtime_id, started=started)
 
 
 def write(root: Path, *texts: str, t: float, uid: str = "u1") -> Path:
@@ -114,10 +117,49 @@ async def test_a_container_that_is_not_there_yet_is_no_failure_and_one_whose_log
     assert logs.reports == {}
 
 
-async def test_a_directory_that_is_missing_is_said_and_read_when_it_is_mounted(
+async def test_a_pod_that_was_evicted_keeps_no_source_down_when_the_kubelet_has_taken_its_log(make):
+    logs = make()
+    logs.follow([state(started=None)])
+    await logs.sweep()
+    assert [h.up for h in logs.health()] == [True]
+
+
+async def test_on_auto_a_directory_that_is_not_mounted_is_no_failure_is_said_and_read_when_it_is(
     make, clock: VirtualClock, tmp_path: Path
 ):
     logs = make(directory=tmp_path / "later")
+    logs.follow([state()])
+    with structlog.testing.capture_logs() as told:
+        await logs.sweep()
+        await logs.sweep()
+    assert logs.health() == ()
+    assert [line["event"] for line in told] == ["logs of pods off"]
+    (problem,) = logs.problems
+    assert problem.startswith(f"{tmp_path / 'later'} is not there")
+    write(tmp_path / "later", OOM, t=clock.wall())
+    await logs.sweep()
+    assert all(h.up for h in logs.health())
+    assert (logs.reports[POD].counts["device_oom"], logs.problems) == (1, ())
+
+
+async def test_whatever_a_sweep_raises_the_next_one_comes(make, monkeypatch, clock: VirtualClock):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    logs = make()
+    logs.follow([state()])
+    with monkeypatch.context() as patch:
+        patch.setattr(LogsSource, "_choose", broken)
+        await logs.sweep()
+    assert [h.reason for h in logs.health()] == ["internal"]
+    await logs.sweep()
+    assert logs.health()[0].up
+
+
+async def test_a_directory_that_is_missing_is_said_and_read_when_it_is_mounted(
+    make, clock: VirtualClock, tmp_path: Path
+):
+    logs = make(directory=tmp_path / "later", enabled=True)
     logs.follow([state()])
     await logs.sweep()
     (health,) = logs.health()
@@ -203,7 +245,7 @@ async def test_a_file_system_that_hangs_neither_blocks_the_loop_nor_is_read_twic
         while not sweeping.done():
             await asyncio.sleep(0.001)
             beats += 1
-        assert beats > 3
+        assert beats, "the loop ran while the thread hung"
         assert logs.health()[0].reason == "timeout"
         await logs.sweep()
         assert len(calls) == 1

@@ -35,7 +35,7 @@ def rule_files() -> tuple[RuleFile, ...]:
 
 @functools.cache
 def files() -> dict[str, str]:
-    return bundle_files(options(), with_runbooks=False)
+    return bundle_files(options(), with_runbooks=False, with_dashboards=False)
 
 
 def alerts() -> list[Alert]:

@@ -54,7 +54,7 @@ def test_generate_writes_the_whole_bundle_and_says_so(tmp_path: Path) -> None:
     assert tree(tmp_path / "out") == bundle_files(options())
     assert load_thresholds().hash in result.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("alertmanager", "alerts.md", "bundle.json", "kubernetes", "prometheus", "runbooks")
+        *("alertmanager", "alerts.md", "bundle.json", "grafana", "kubernetes", "prometheus", "runbooks")
     }
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

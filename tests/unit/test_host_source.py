@@ -145,9 +145,9 @@ async def test_a_kernel_without_psi_is_no_failure_and_pressure_is_absent(
 
 
 @pytest.mark.parametrize(
-    ("code", "up"), [(errno.EOPNOTSUPP, True), (errno.ENOENT, True), (errno.EACCES, False), (errno.EIO, False)]
+    ("code", "up"), [(errno.EOPNOTSUPP, True), (errno.ENOENT, True), (errno.EACCES, True), (errno.EIO, False)]
 )
-async def test_psi_that_is_switched_off_differs_from_psi_that_fails(
+async def test_psi_that_is_switched_off_or_forbidden_differs_from_psi_that_fails(
     reading: HostSource, clock: VirtualClock, monkeypatch, code: int, up: bool
 ):
     def failing(path: Path) -> str:

@@ -212,3 +212,45 @@ def test_a_pod_with_any_field_missing_or_of_the_wrong_type_never_breaks_the_read
 @given(JUNK)
 def test_an_object_that_is_no_pod_at_all_is_no_record(junk: Any) -> None:
     assert PodReader(KubernetesSettings()).read({"metadata": junk, "spec": junk, "status": junk}) is None
+
+
+def started_by(container: dict[str, Any], annotations: dict[str, str] | None = None) -> PodRecord:
+    pod = fixture("vllm-openai", annotations or {})
+    pod["spec"]["containers"] = [container]
+    return read(pod)
+
+
+@pytest.mark.parametrize(
+    ("container", "declared"),
+    [
+        ({"image": "vllm/vllm-openai:v0.11.0"}, ()),
+        ({"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "m"]}, ()),
+        ({"image": "own", "command": ["vllm", "serve", "m"]}, ()),
+        ({"image": "vllm/vllm-openai:v0.11.0", "command": ["/bin/bash", "/opt/start-vllm.sh"]}, None),
+        ({"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "m", "--config", "/etc/vllm.yaml"]}, None),
+        ({"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "m", "--max-num-seqs", "$(SEQS)"]}, None),
+    ],
+)
+def test_limits_that_may_stand_where_nobody_can_look_are_not_said_to_be_undeclared(
+    container: dict[str, Any], declared: tuple[()] | None
+) -> None:
+    (target,) = started_by({"name": "vllm", **container}).targets
+    assert target.limits == declared
+
+
+def test_limits_of_a_hidden_start_that_are_annotated_are_known() -> None:
+    container = {"name": "main", "image": "own", "command": ["/start.sh"]}
+    (target,) = started_by(container, {"scrape": "true"}).targets
+    assert target.limits is None
+    (target,) = started_by(container, {"scrape": "true", "max-input-tokens": "8k"}).targets
+    assert [limit.name for limit in target.limits or ()] == ["max_input_tokens"]
+
+
+def test_a_service_mesh_that_puts_its_sidecar_first_is_not_taken_for_the_engine() -> None:
+    pod = fixture("vllm-openai", {"scrape": "true"})
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    pod["spec"]["containers"] = [
+        {"name": "istio-proxy", "image": "istio/proxyv2"},
+        {"name": "main", "image": "own", "command": ["/start.sh"], "resources": limits},
+    ]
+    assert [state.id.container for state in read(pod).states] == ["main"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.sources.logs.classify import classify, locate, plain, telling_lines
+from kvpressure.sources.logs.classify import MAX_LINES_OF_A_WORDING, classify, locate, plain, telling_lines
 from kvpressure.surroundings import LOG_KINDS
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -38,6 +38,46 @@ def test_a_failure_typed_by_a_user_is_none(line: str):
     assert classify(f"[logger.py:43] Generated response cmpl-1: output: {text!r}") is None
 
 
+@pytest.mark.parametrize("text", ["CUDA out of memory", "torch.OutOfMemoryError", "EngineDeadError", "NCCL error"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[serving_chat.py:176] Error with model object='error' message='The model `{}` does not exist.' code=404",
+        "[api_server.py:9] The model '{}' does not exist",
+        "[protocol.py:70] The following fields were present in the request but ignored: {{'{}'}}",
+        "[serving_chat.py:255] NotImplementedError: Unknown part type: {}",
+        "[serving_chat.py:255] ValueError: Failed to load image: {}",
+        "[serving_chat.py:255] jinja2.exceptions.TemplateError: {}",
+        "[utils.py:3] aiohttp.client_exceptions.ClientResponseError: 404, message='Not Found', url='http://a/{}'",
+        "[utils.py:3] cannot fetch https://images.example/{}",
+    ],
+)
+def test_what_a_request_asks_for_is_no_trouble_where_vllm_repeats_it_in_an_error(line: str, text: str):
+    if "cannot fetch" in line:
+        text = text.replace(" ", "%20")
+    assert classify(f"ERROR 11-20 10:00:00 {line.format(text)}") is None
+
+
+def test_the_address_in_a_device_ooms_own_advice_hides_nothing():
+    line = "torch.OutOfMemoryError: CUDA out of memory. See https://pytorch.org/docs/stable/notes/cuda.html"
+    assert classify(line) == "device_oom"
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 150, 200, 201, 5000])
+def test_of_a_wording_that_is_repeated_the_first_and_the_last_lines_are_kept_in_their_order(count: int):
+    lines = [b"%d CUDA out of memory and again out of memory" % i for i in range(count)]
+    half = MAX_LINES_OF_A_WORDING // 2
+    kept = lines if count <= MAX_LINES_OF_A_WORDING else lines[:half] + lines[-half:]
+    assert telling_lines(b"quiet\n" + b"\nquiet\n".join(lines) + b"\nquiet") == kept
+
+
+def test_a_log_that_repeats_one_wording_for_ever_hides_no_other():
+    block = b"nccl\n" * 10_000 + b"torch.OutOfMemoryError: CUDA out of memory"
+    found = telling_lines(block)
+    assert found[-1].endswith(b"CUDA out of memory")
+    assert len(found) <= MAX_LINES_OF_A_WORDING + 1
+
+
 @pytest.mark.parametrize(("kind", "line"), TELLING)
 def test_skimming_never_hides_a_line_that_tells(kind: str, line: str):
     raw = line.encode()
@@ -54,6 +94,10 @@ def test_skimming_keeps_lines_whole_in_their_order_and_once():
 def test_ordinary_traffic_is_skimmed_over():
     access = b'INFO:     10.0.0.9:41412 - "POST /v1/completions HTTP/1.1" 200 OK\n' * 50
     assert telling_lines(access) == []
+    stats = (
+        b"(EngineCore pid=258) INFO 11-06 11:21:10 [loggers.py:1] Engine 000: Running: 1 reqs, GPU KV cache usage: 1%\n"
+    )
+    assert telling_lines(stats * 50) == []
 
 
 def test_where_the_telling_words_begin_is_known():

@@ -90,13 +90,24 @@ def test_restarts_are_counted_from_the_first_look_and_forgotten_with_their_conta
     assert restarts.lately(KEY) == 0
     restarts.update(60.0, {KEY: state(restarts=9)})
     assert restarts.lately(KEY) == 2
-    restarts.update(61.0, {KEY: state(restarts=0)})  # a new pod of the same name
-    assert restarts.lately(KEY) == 2
-    restarts.update(661.0, {KEY: state(restarts=0)})
+    restarts.update(661.0, {KEY: state(restarts=9)})
     assert restarts.lately(KEY) == 0
-    restarts.update(662.0, {KEY: state(restarts=1)})
+    restarts.update(662.0, {KEY: state(restarts=10)})
     restarts.update(663.0, {})
     assert restarts.lately(KEY) == 0
+
+
+def test_a_pod_made_anew_under_its_name_does_not_answer_for_the_one_before():
+    restarts = Restarts(seconds=600.0)
+    for t, uid, count in ((0.0, "u1", 0), (10.0, "u1", 3), (20.0, "u2", 0), (30.0, "u2", 1)):
+        restarts.update(t, {KEY: state(pod_uid=uid, restarts=count)})
+    assert restarts.lately(KEY) == 1
+
+
+def test_a_state_that_nobody_has_confirmed_for_long_is_no_evidence():
+    looping = state(waiting_reason="CrashLoopBackOff", t=NOW - RECENT)
+    assert states(around(looping))["restarting"] is True
+    assert states(around(dataclasses.replace(looping, t=NOW - RECENT - 1.0))) == {}
 
 
 def test_a_log_without_bad_lines_is_evidence_of_none_and_an_old_line_is_history():

@@ -1,7 +1,8 @@
 """The bundle that makes the exporter's series useful, generated from one thresholds file.
 
-Prometheus rules, `PrometheusRule` objects, an Alertmanager example, runbooks, and the page that explains the alerts.
-`generate.bundle_files` makes it in memory, `write.write_bundle` puts it in place whole or not at all.
+Prometheus rules, `PrometheusRule` objects, an Alertmanager example, Grafana dashboards, runbooks, and the page that
+explains the alerts. `generate.bundle_files` makes it in memory, `write.write_bundle` puts it in place whole or not at
+all.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kvpressure import __version__
 from kvpressure.bundle.alertmanager import alertmanager_config
+from kvpressure.bundle.dashboards import dashboard_files
 from kvpressure.bundle.docs import alerts_markdown
 from kvpressure.bundle.dump import dump
 from kvpressure.bundle.options import Options
@@ -29,7 +30,7 @@ def load_rules(options: Options) -> tuple[RuleFile, ...]:
     return tuple(read_rules(path, text, render(path, text, options), options) for path, text in _templates())
 
 
-def bundle_files(options: Options, *, with_runbooks: bool = True) -> dict[str, str]:
+def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboards: bool = True) -> dict[str, str]:
     """The bundle: path below the output folder to content, manifest included. Raises ConfigError."""
     files: dict[str, str] = {}
     rules = load_rules(options)
@@ -42,6 +43,8 @@ def bundle_files(options: Options, *, with_runbooks: bool = True) -> dict[str, s
         files[f"kubernetes/prometheusrule-{kind}.yaml"] = dump(prometheus_rule(kind, groups, options))
     files["alertmanager/alertmanager.yaml"] = _alertmanager(options, alerts)
     files["alerts.md"] = alerts_markdown(alerts, options.thresholds)
+    if with_dashboards:
+        files |= dashboard_files(options)
     if with_runbooks:
         files |= {f"runbooks/{name}.md": runbooks.source(name) for name in (*runbooks.names(), runbooks.INDEX)}
     files[MANIFEST] = _manifest(files, options)

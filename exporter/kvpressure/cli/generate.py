@@ -1,4 +1,4 @@
-"""`kvpressure generate`: rules, runbooks and the Alertmanager example, from the thresholds."""
+"""`kvpressure generate`: rules, dashboards, runbooks and the Alertmanager example, from the thresholds."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ from kvpressure.thresholds import Thresholds, load_thresholds
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
 @click.option("--runbooks/--no-runbooks", default=True, show_default=True, help="Copy the runbooks into the bundle.")
-def command(out: Path, overrides: Path | None, labels: tuple[str, ...], runbooks: bool, **given: str) -> None:
-    """Write Prometheus rules, PrometheusRule objects, an Alertmanager example, runbooks and the page of all alerts.
+@click.option("--dashboards/--no-dashboards", default=True, show_default=True, help="Write the Grafana dashboards.")
+def command(
+    out: Path, overrides: Path | None, labels: tuple[str, ...], runbooks: bool, dashboards: bool, **given: str
+) -> None:
+    """Write Prometheus rules, PrometheusRule objects, Grafana dashboards, an Alertmanager example and runbooks.
 
     Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is refused.
     """
     pairs = dict(label.partition("=")[::2] for label in labels)
     try:
         options = Options(_thresholds(overrides), labels=pairs, **given)
-        files = bundle_files(options, with_runbooks=runbooks)
+        files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)
         write_bundle(out, files)
     except ConfigError as error:
         refuse(error)

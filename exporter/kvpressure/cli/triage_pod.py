@@ -167,7 +167,7 @@ def told_of(pod: EnginePod, said: Told) -> Told:
     id_, (kind, _, name) = pod.state.id, pod.workload.partition("/")
     workload = {"kind": kind, "workload": name} if name else {}
     place: dict[str, Any] = {"namespace": id_.namespace, "pod": id_.pod, "container": id_.container, "port": pod.port}
-    limits = {limit.name: limit.value for limit in pod.limits}
+    limits = {limit.name: limit.value for limit in pod.limits or ()}
     return Told({**limits, **said.limits}, {**workload, **said.place, **place})
 
 

@@ -55,7 +55,9 @@ def pod_json(pod: OpenedPod) -> dict[str, object]:
         "restarts": state.restarts,
         "waiting_reason": state.waiting_reason or None,
         "last_termination": _termination_json(state.termination),
-        "limits": [{"name": one.name, "value": one.value, "where": one.where} for one in engine.limits],
+        "limits": None
+        if engine.limits is None
+        else [{"name": one.name, "value": one.value, "where": one.where} for one in engine.limits],
         "log": _log_json(pod.logs.current),
         "previous_log": _log_json(pod.logs.previous),
         "log_problem": pod.logs.problem or None,
@@ -100,6 +102,8 @@ def _ended(state: ContainerState, now: float) -> str:
 
 
 def _limits(pod: OpenedPod) -> list[str]:
+    if pod.engine.limits is None:
+        return ["not known: they may stand in a start script, a mounted file or a variable from elsewhere"]
     declared = {one.name: one for one in pod.engine.limits}
     shown = [f"{name} {one.value:g}  ({one.where})" for name in LIMIT_NAMES if (one := declared.get(name))]
     missing = [name for name in LIMIT_NAMES if name not in declared and name != "kv_capacity_tokens"]

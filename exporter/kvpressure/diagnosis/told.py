@@ -24,34 +24,46 @@ class Told:
 
 @dataclass(slots=True)
 class Restarts:
-    """When the restart count of each container was seen to grow; `lately` counts them, the newest within `seconds`."""
+    """When the restart count of each container was seen to grow; `lately` counts them, the newest within `seconds`.
+
+    A pod made anew under an old name begins at 0: what its forerunner did is not held against it.
+    """
 
     seconds: float = 600.0
-    _seen: dict[ContainerId, int] = field(default_factory=dict)
+    _seen: dict[ContainerId, tuple[str, int]] = field(default_factory=dict)
     _times: dict[ContainerId, list[float]] = field(default_factory=dict)
 
     def update(self, now: float, containers: Mapping[ContainerId, ContainerState]) -> None:
         """Take the newest states in; containers that are gone are forgotten."""
         self._times = {
-            key: [t for t in self._times.get(key, []) if now - t <= self.seconds] + [now] * self._grown(key, state)
+            key: [t for t in self._kept(key, state) if now - t <= self.seconds] + [now] * self._grown(key, state)
             for key, state in containers.items()
         }
-        self._seen = {key: state.restarts for key, state in containers.items()}
+        self._seen = {key: (state.pod_uid, state.restarts) for key, state in containers.items()}
 
     def lately(self, key: ContainerId) -> int:
         """Restarts seen in the last `seconds`."""
         return len(self._times.get(key, ()))
 
+    def _kept(self, key: ContainerId, state: ContainerState) -> list[float]:
+        return self._times.get(key, []) if self._before(key, state) is not None else []
+
     def _grown(self, key: ContainerId, state: ContainerState) -> int:
+        before = self._before(key, state)
         # A count that jumps by dozens was not watched; a handful says as much and stays small.
-        return min(16, max(0, state.restarts - self._seen.get(key, state.restarts)))
+        return 0 if before is None else min(16, max(0, state.restarts - before))
+
+    def _before(self, key: ContainerId, state: ContainerState) -> int | None:
+        uid, restarts = self._seen.get(key, ("", None))
+        return restarts if uid == state.pod_uid else None
 
 
 def told(now: float, key: ContainerId, around: Surroundings, restarts: int, limits: Thresholds) -> Mapping[str, Told]:
     """Symptoms of one container that its surroundings can judge; one that nothing is known of has no key."""
     found: dict[str, Told] = {}
     state, report = around.containers.get(key), around.logs.get(key)
-    if state is not None:
+    # A state that the API server has not confirmed for long may be another one by now.
+    if state is not None and _recent(now, state.t, limits):
         found |= _container(now, state, restarts, around, limits)
     if report is not None:
         found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", limits)

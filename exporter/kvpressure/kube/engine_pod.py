@@ -9,10 +9,9 @@ from typing import Final
 
 from kvpressure.kube.errors import KubeError
 from kvpressure.kube.find import Found
-from kvpressure.limits.declared import declared_limits
 from kvpressure.settings.kubernetes import KubernetesSettings
 from kvpressure.sources.kubernetes.annotations import own_annotations, read_wishes
-from kvpressure.sources.kubernetes.containers import Container, ports_of, read_containers
+from kvpressure.sources.kubernetes.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.sources.kubernetes.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.sources.kubernetes.states import container_state
 from kvpressure.surroundings import ContainerId, ContainerState, DeclaredLimit
@@ -27,7 +26,8 @@ class EnginePod:
     """One pod with an engine in it, as it was read at `state.t`.
 
     `workload` is what kubectl takes for whatever made it, such as `deploy/llama`, "" for a bare pod. `trouble` says why
-    its page cannot be asked, "" while the container runs. `limits` are those declared on the container.
+    its page cannot be asked, "" while the container runs. `limits` are those declared on the container, None where
+    none is seen and some may be hidden.
     """
 
     state: ContainerState
@@ -38,7 +38,7 @@ class EnginePod:
     phase: str = ""
     workload: str = ""
     trouble: str = ""
-    limits: tuple[DeclaredLimit, ...] = ()
+    limits: tuple[DeclaredLimit, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ def engine_pod(found: Found, now: float, container: str = "", port: int | None =
         phase=text(pod, "status", "phase"),
         workload=f"{found.through}" if found.through and found.through.kind.short != "service" else workload_of(pod),
         trouble=_trouble(pod, state),
-        limits=tuple(declared_limits(chosen.command, chosen.args, chosen.env, annotations)),
+        limits=limits_of(chosen, annotations),
     )
 
 

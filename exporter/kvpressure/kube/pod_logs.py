@@ -63,7 +63,8 @@ async def read_log(client: KubeClient, id_: ContainerId, now: float, *, previous
 def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:
     """Count what a log tells whose lines begin with their times, as the API server gives them. PURE."""
     tally = Tally(id_, since=0.0)
-    for raw in log.decode(errors="replace").splitlines():
+    # Not splitlines(): it also cuts at separators that a line may quote, and the rest would pass for a line of its own.
+    for raw in log.decode(errors="replace").split("\n"):
         stamp, space, rest = raw.partition(" ")
         line = Line(rest, stamp)
         tally.take(line if space and line.t is not None else Line(raw), now, old=True)

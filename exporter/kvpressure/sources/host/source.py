@@ -30,7 +30,8 @@ DEADLINE_SECONDS: Final = 5.0
 SEARCH_SECONDS: Final = 30.0
 """Time between two walks of the cgroups for containers that were not found."""
 _READ_BYTES: Final = 4096
-_NO_PSI: Final = (errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP)
+_NO_PSI: Final = (errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
+"""Switched off, not there, or kept from containers: newer SELinux policies give the files a type of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class _Reading:
 class HostSource:
     """Reads PSI and `cpu.stat`; ratios are over the time between the two newest readings.
 
-    A kernel without PSI, and cgroups that are not mounted here, are no failure: what they would tell is absent, and
-    `errors` of the health counts "no_psi" and "no_cgroup" once.
+    PSI that is not there or not for us, and cgroups that are not mounted here, are no failure: what they would tell is
+    absent, and `errors` of the health counts "no_psi" and "no_cgroup" once.
 
     Nothing here logs: a change of `health` is one line of the daemon's.
     """
@@ -131,7 +132,7 @@ class HostSource:
         return _Reading(now, stalled, stats, frozenset(lacks | ({"no_psi"} if stalled is None else set())))
 
     def _stalled(self) -> int | None:
-        """PSI's total; None where the kernel has no PSI, or it is switched off. Raises SourceError."""
+        """PSI's total; None where there is none, it is switched off, or may not be read. Raises SourceError."""
         path = self._settings.proc_dir / "pressure" / "cpu"
         try:
             return stalled_microseconds(_text(path))

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.limits.declared import read_limits
+from kvpressure.limits.launch import launches
 from kvpressure.limits.recognise import is_vllm, serving_port
 from kvpressure.sources.kubernetes.annotations import Wishes
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, texts, whole
+from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
 
 MAX_CONTAINERS: Final = 32
 
@@ -87,7 +90,8 @@ def engine_containers(
 
     `scrape: "false"` is the last word. A pod that is asked for, by annotation or label selector, has at least one:
     the container it names, those that are vLLM or hold a GPU behind the named port, the one that declares the port it
-    names, else its first. In any other pod only those count that show by themselves what they are.
+    names, the first that holds a GPU (service meshes put their sidecars before it), else its first. In any other pod
+    only those count that show by themselves what they are.
     """
     if wishes.scrape is False:
         return []
@@ -98,7 +102,8 @@ def engine_containers(
     evident = [c for c in pool if c.is_vllm or (c.holds_gpu and port_name and port_name in c.ports)]
     if evident or not asked:
         return evident
-    return [c for c in pool if any(c.declares(port) for port in wishes.ports)] or pool[:1]
+    declaring = [c for c in pool if any(c.declares(port) for port in wishes.ports)]
+    return declaring or [c for c in pool if c.holds_gpu][:1] or pool[:1]
 
 
 def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, port: int) -> list[tuple[Container, int]]:
@@ -116,3 +121,12 @@ def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, po
             own = container.serving_port or container.ports.get(port_name) or container.only_port or port
             found.setdefault(own, container)
     return [(container, number) for number, container in found.items()]
+
+
+def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
+    """What is declared; None where nothing is seen and something may be hidden: in a start script, a mounted file."""
+    start = container.command, container.args, container.env
+    reading = read_limits(*start, annotations)
+    found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
+    seen = bool(launches(*start)) or (container.is_vllm and not container.command)
+    return found if found or (seen and not reading.hidden and not reading.unclear) else None

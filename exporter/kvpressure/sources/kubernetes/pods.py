@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.limits.declared import declared_limits
 from kvpressure.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.sources.kubernetes import address
 from kvpressure.sources.kubernetes.address import AddressError
 from kvpressure.sources.kubernetes.annotations import PREFIX, Wishes, own_annotations, read_wishes
-from kvpressure.sources.kubernetes.containers import Container, engine_containers, ports_of, read_containers
+from kvpressure.sources.kubernetes.containers import Container, engine_containers, limits_of, ports_of, read_containers
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, uid
 from kvpressure.sources.kubernetes.states import container_state
 from kvpressure.sources.targets import Target
@@ -112,7 +111,7 @@ class PodReader:
             bearer_token_file=settings.bearer_token_file,
             basic_auth=settings.basic_auth,
             container=container.name,
-            limits=tuple(declared_limits(container.command, container.args, container.env, annotations)),
+            limits=limits_of(container, annotations),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -160,7 +160,8 @@ class Reflector(Generic[R]):
             ended_well = bool(await self._guard.attempt(partial(self._follow, stream)))
         finally:
             self._watching = False
-            await stream.aclose()
+            with suppress(Exception):  # one that cannot even be closed must not end the watching
+                await stream.aclose()
         said_something = self._heard != heard_before
         if ended_well:
             self._heard = self._clock.wall()

@@ -28,6 +28,7 @@ from kvpressure.sources.kubernetes.transport import Transport
 from kvpressure.sources.kubernetes.tuning import Tuning
 from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.sources.targets import Target
 from kvpressure.surroundings import ContainerId, ContainerState, EventReport
 
 PODS: Final = "kubernetes_pods"
@@ -109,6 +110,7 @@ class KubernetesSource:
         self._parts = _Parts()
         self._deleted: dict[ContainerId, tuple[str, float]] = {}
         self._shown: dict[ContainerId, str] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Follow the API server until cancelled; returns at once where Kubernetes is off. Raises nothing else."""
@@ -126,7 +128,7 @@ class KubernetesSource:
                 self._parts.events[""] = self._follow_events("")
             await asyncio.Event().wait()
         finally:
-            await self._end(list(self._parts.all()))
+            await self._end()
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record for each list-and-watch; empty where Kubernetes is off."""
@@ -138,13 +140,25 @@ class KubernetesSource:
         return found or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
 
     @property
+    def listed(self) -> bool:
+        """Whether all pods that are asked for have been listed once: before, what is not in `view` may be there."""
+        parts = self._parts.pods.values()
+        return bool(parts) and all(part.reflector.confirmed is not None for part in parts)
+
+    def ended(self, container: ContainerId) -> bool:
+        """Whether a container is of an engine's pod that has run to its end: it holds no device any more."""
+        part = self._parts.pods.get(container.namespace) or self._parts.pods.get("")
+        record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
+        return record is not None and record.finished
+
+    @property
     def view(self) -> ClusterView:
         """Everything that is known now."""
         now = self._clock.wall()
         shown = _shown(self._records())
         return ClusterView(
             t=now,
-            targets=tuple(target for record in shown if self._may_be_polled(record) for target in record.targets),
+            targets=_in_turn(record for record in shown if self._may_be_polled(record)),
             containers=self._containers(shown),
             events=self._events(now),
             memory_pressure=self._memory_pressure(now),
@@ -204,16 +218,26 @@ class KubernetesSource:
 
     def _pods_changed(self) -> None:
         now = self._clock.wall()
-        before, self._shown = self._shown, {s.id: r.uid for r in self._records() for s in r.states}
+        before, self._shown = self._shown, {s.id: r.uid for r in _shown(self._records()) for s in r.states}
         self._deleted = {c: (uid, until) for c, (uid, until) in self._deleted.items() if now < until}
         gone = {c: (uid, now + self._tuning.linger_seconds) for c, uid in before.items() if c not in self._shown}
         self._deleted = dict([*self._deleted.items(), *gone.items()][-MAX_DELETED:])
         self._book.keep({uid for uid, _ in self._deleted.values()} | set(self._shown.values()) | {""})
         if self._settings.events:
-            for namespace in {c.namespace for c in self._shown} - self._parts.events.keys():
-                if len(self._parts.events) <= MAX_EVENT_NAMESPACES:
-                    self._parts.events[namespace] = self._follow_events(namespace)
+            self._follow_namespaces()
         self._on_change()
+
+    def _follow_namespaces(self) -> None:
+        """Watch the events of namespaces with engines, and no longer those of namespaces without any."""
+        watched = self._parts.events
+        for namespace in watched.keys() - {c.namespace for c in (*self._shown, *self._deleted)} - {""}:
+            task = watched.pop(namespace).task
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+        for namespace in {c.namespace for c in self._shown} - watched.keys():
+            if len(watched) <= MAX_EVENT_NAMESPACES:
+                watched[namespace] = self._follow_events(namespace)
 
     def _follow_pods(self, namespace: str) -> _Part:
         params = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
@@ -237,10 +261,11 @@ class KubernetesSource:
         name = f"{resource.source} {resource.target}".strip()
         return _Part(reflector, store, asyncio.get_running_loop().create_task(reflector.run(), name=name))
 
-    async def _end(self, parts: list[_Part]) -> None:
-        for part in parts:
-            part.task.cancel()
-        await asyncio.gather(*(part.task for part in parts), return_exceptions=True)
+    async def _end(self) -> None:
+        tasks = [*(part.task for part in self._parts.all()), *self._ending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _shown(records: Iterable[PodRecord]) -> list[PodRecord]:
@@ -248,6 +273,18 @@ def _shown(records: Iterable[PodRecord]) -> list[PodRecord]:
     ordered = sorted(records, key=lambda record: record.key)
     ended = sorted((record for record in ordered if record.finished), key=_ended)
     return [record for record in ordered if not record.finished] + ended[-MAX_FINISHED:]
+
+
+def _in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
+    """Namespaces in turn, and each pod's first target before any second one.
+
+    Where there are more than may be polled, nobody's pods then keep out everybody else's.
+    """
+    queues: dict[str, list[tuple[int, Target]]] = {}
+    for record in records:
+        queues.setdefault(record.namespace, []).extend(enumerate(record.targets))
+    turns = [turn for queue in queues.values() for turn in enumerate(sorted(queue, key=lambda entry: entry[0]))]
+    return tuple(target for _, (_, target) in sorted(turns, key=lambda entry: entry[0]))
 
 
 def _ended(record: PodRecord) -> float:

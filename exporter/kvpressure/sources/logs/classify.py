@@ -12,6 +12,7 @@ from typing import Final
 from kvpressure.sources.logs import learn
 from kvpressure.sources.logs.quoted import quotes_request
 
+MAX_LINES_OF_A_WORDING: Final = 200
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LEVEL: Final = re.compile(r"\b(TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b")
 _QUIET_FIELD: Final = re.compile(
@@ -20,9 +21,15 @@ _QUIET_FIELD: Final = re.compile(
 )
 _LEVEL_WITHIN: Final = 160
 _CAPACITY: Final = "kv_capacity"
+_REFUSED: Final = re.compile(r"\bvalueerror: ")
+_OF_VALUE_ERRORS: Final = ("kv_exhausted", _CAPACITY)
+_FREE_MEMORY: Final = "desired gpu memory utilization"
 _WORDINGS: Final = (
     # Death before the others: "EngineDeadError: ... OutOfMemoryError(...)" repeats why it died.
-    ("engine_dead", "enginecore ", r"enginecore (?:encountered a fatal error|hit an exception|failed to start)"),
+    # Not "enginecore " alone: newer versions begin every line of that process with it.
+    ("engine_dead", "enginecore encountered a fatal error", ""),
+    ("engine_dead", "enginecore hit an exception", ""),
+    ("engine_dead", "enginecore failed to start", ""),
     ("engine_dead", "engine core initialization failed", ""),
     ("engine_dead", "enginedeaderror", ""),  # with V0's AsyncEngineDeadError and MQEngineDeadError
     ("engine_dead", "workerproc ", r"workerproc (?:hit an exception|failed to start|initialization failed)"),
@@ -32,7 +39,7 @@ _WORDINGS: Final = (
     ("device_oom", "outofmemoryerror", r"\boutofmemoryerror\b"),  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
     ("device_oom", "cudaerrormemoryallocation", ""),
     ("device_oom", "hiperroroutofmemory", ""),
-    ("device_oom", "desired gpu memory utilization", r"free memory on device .{0,200}is less than desired"),
+    ("device_oom", _FREE_MEMORY, r"free memory on device .{0,200}is less than desired"),
     ("preemption", "not enough kv cache space", r"is preempted by .{0,80}mode because there is not enough"),  # V0
     ("kv_exhausted", "no available memory for the cache blocks", ""),
     ("kv_exhausted", "larger than the maximum number of tokens that can be stored in kv cache", ""),  # until 0.8
@@ -60,17 +67,34 @@ _SKIMMED: Final = tuple({words.encode() for _, words, _ in _WORDINGS} | {words.e
 
 
 def telling_lines(block: bytes) -> list[bytes]:
-    """Those lines of a block (without a newline at its end) that hold words of a wording, in their order."""
+    """Those lines of a block (without a newline at its end) that hold words of a wording, in their order.
+
+    Of a wording that more than `MAX_LINES_OF_A_WORDING` lines hold, the first and the last of them: a log that repeats
+    one costs little, hides no other, and still says when it came last.
+    """
     low = block.lower()
     found: dict[int, int] = {}
     for words in _SKIMMED:
-        at = low.find(words)
-        while at >= 0:
-            end = low.find(b"\n", at)
-            end = len(low) if end < 0 else end
+        at, left = low.find(words), MAX_LINES_OF_A_WORDING // 2
+        while at >= 0 and left > 0:
+            left -= 1
+            end = _end(low, at)
             found[low.rfind(b"\n", 0, at) + 1] = end
             at = low.find(words, end)
+        rest, left = at, MAX_LINES_OF_A_WORDING // 2
+        at = low.rfind(words, rest) if rest >= 0 else -1
+        while at >= 0 and left > 0:
+            left -= 1
+            start = low.rfind(b"\n", 0, at) + 1
+            found[start] = _end(low, at)
+            at = low.rfind(words, rest, start) if start > rest else -1
     return [block[start : found[start]] for start in sorted(found)]
+
+
+def _end(block: bytes, at: int) -> int:
+    """Where the line ends that `at` is in."""
+    end = block.find(b"\n", at)
+    return len(block) if end < 0 else end
 
 
 def plain(text: str) -> str:
@@ -92,8 +116,20 @@ def locate(text: str) -> tuple[str, int] | None:
     low, quiet = text.lower(), _quiet(text)
     for kind, words, pattern in _ROWS:
         if words in low and (kind == _CAPACITY or not quiet) and (match := pattern.search(low)):
+            if _in_a_url(low, match.start()) or _of_a_request(kind, words, low, match.start()):
+                continue
             return None if quotes_request(text) else (kind, match.start())
     return None
+
+
+def _in_a_url(low: str, start: int) -> bool:
+    """Whether the words are part of an address, which a client may have chosen: that of an image, for one."""
+    return "://" in low[low.rfind(" ", 0, start) + 1 : start]
+
+
+def _of_a_request(kind: str, words: str, low: str, start: int) -> bool:
+    """Whether the words are the message of a ValueError that vLLM never raises for them: then a request's own."""
+    return kind not in _OF_VALUE_ERRORS and words != _FREE_MEMORY and _REFUSED.search(low, 0, start) is not None
 
 
 def _quiet(text: str) -> bool:

@@ -14,6 +14,8 @@ from kvpressure.sources.logs.tally import Tally
 from kvpressure.surroundings import ContainerId, LogReport
 
 SOURCE = "logs"
+MAX_TOLD_LINES = 2000
+"""Telling lines taken of one read: ten times that would keep the thread, and the interpreter, busy for a second."""
 
 
 class Reader(Protocol):
@@ -38,6 +40,7 @@ class Follower:
         self._tally = Tally(container, since)
         self._status = Status(SOURCE, target, since)
         self._now = since
+        self._left = MAX_TOLD_LINES
 
     @property
     def health(self) -> SourceHealth:
@@ -46,7 +49,7 @@ class Follower:
 
     def read(self, budget: int, now: float) -> None:
         """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure."""
-        self._now = now
+        self._now, self._left = now, MAX_TOLD_LINES
         try:
             self._reader.read(budget, self)
         except SourceError as error:
@@ -71,7 +74,8 @@ class Follower:
     def data(self, data: bytes, *, old: bool) -> None:
         """Bytes of the file."""
         for line in self._assembler.feed(data):
-            self._tally.take(line, self._now, old=old)
+            if self._left > 0 and self._tally.take(line, self._now, old=old):
+                self._left -= 1
 
     def line(self, line: Line) -> None:
         """A line of the journal, which has a time."""

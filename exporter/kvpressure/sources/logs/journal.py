@@ -123,7 +123,7 @@ class JournalLog:
         if invocation != self._invocation:
             self._invocation = invocation
             sink.container()
-        for line in text[:MAX_TEXT_BYTES].splitlines():
+        for line in text[:MAX_TEXT_BYTES].split("\n"):
             sink.line(Line(line, stamp))
 
     def _complain(self, process: subprocess.Popen[bytes]) -> None:

@@ -18,8 +18,16 @@ from typing import Final
 from kvpressure.sources.logs.quoted import quotes_request
 
 GIB: Final = 2**30
-WORDS: Final = ("api server version", "kv cache", " blocks: ", "maximum concurrency for ", "num_gpu_blocks_override=")
-"""Of these, in lower case, each line that is learned from holds one."""
+WORDS: Final = (
+    "api server version",
+    "kv cache size: ",
+    "available kv cache memory: ",
+    "for kv cache",
+    " blocks: ",
+    "maximum concurrency for ",
+    "num_gpu_blocks_override=",
+)
+"""Of these, in lower case, each line that is learned from holds one; the lines of statistics hold none."""
 _TOGETHER_SECONDS: Final = 120.0
 _TOKENS: Final = re.compile(r"\bkv cache size: ([\d,]{1,20}) tokens")
 _MEMORY: Final = re.compile(

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from kvpressure.samples import SourceHealth
 from kvpressure.settings.surroundings import LogFileSettings, LogsSettings
 from kvpressure.sources.base import SourceError, brief
@@ -24,6 +26,8 @@ SWEEP_SECONDS: Final = 1.0
 DEADLINE_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 1.0
 
+log = structlog.get_logger("kvpressure.sources")
+
 _Key = tuple[ContainerId, str]  # a pod made anew under its old name has another uid
 
 
@@ -40,7 +44,7 @@ class _Swept:
 class LogsSource:
     """Counts what the engines' logs tell; counting begins when this is made.
 
-    Nothing here logs: a change of `health` is one line of the daemon's.
+    A change of `health` is one line of the daemon's; logged here is only that `auto` found no directory.
     """
 
     def __init__(self, settings: LogsSettings, clock: Clock | None = None) -> None:
@@ -53,6 +57,12 @@ class LogsSource:
         self._wanted: tuple[ContainerState, ...] = ()
         self._followers: dict[_Key, Follower] = {}
         self._swept = _Swept()
+        self._absent = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why pods' logs are not read although nothing failed: on `auto`, their directory is not there."""
+        return (self._absent,) if self._absent and self._wanted else ()
 
     @property
     def reports(self) -> Mapping[ContainerId, LogReport]:
@@ -66,7 +76,8 @@ class LogsSource:
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record for all of it (target "") and one for each log; none where no log is to be read."""
-        if not (self._settings.files or self._wanted) or self._settings.enabled == "false":
+        pods_read = self._wanted and not self._absent
+        if not (self._settings.files or pods_read) or self._settings.enabled == "false":
             return ()
         return (self._status.health, *self._swept.health)
 
@@ -101,11 +112,26 @@ class LogsSource:
         except SourceError as error:
             self._status.down(now, error)
             return
+        except Exception as error:  # noqa: BLE001 a bug here must not end the task that reads all logs
+            sentence = f"{type(error).__name__}: {brief(error)}; please report this"
+            self._status.down(now, SourceError("internal", sentence))
+            return
         self._swept, took = swept, self._clock.monotonic() - began
-        if swept.error is not None:
+        if wanted:
+            self._tell_absence(swept.error)
+        if swept.error is not None and not self._is_off(swept.error):
             self._status.down(now, swept.error, took)
         else:
             self._status.up(now, took)
+
+    def _is_off(self, error: SourceError) -> bool:
+        return self._settings.enabled == "auto" and error.reason == "missing"
+
+    def _tell_absence(self, error: SourceError | None) -> None:
+        before = self._absent
+        self._absent = error.sentence if error is not None and self._is_off(error) else ""
+        if self._absent and not before:
+            log.info("logs of pods off", reason=self._absent)
 
     async def aclose(self) -> None:
         """Close everything; a thread that hangs in the kernel is left behind."""
@@ -125,10 +151,11 @@ class LogsSource:
         for follower in self._followers.values():
             follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now)
         followers = self._followers.values()
-        unborn = {_key(state) for state in wanted if not state.runtime_id}
+        # Of a container that has ended nobody promises a log: the kubelet takes those of evicted pods away at once.
+        idle = {_key(state) for state in wanted if not state.runtime_id or state.started is None}
         return _Swept(
             reports={f.id: report for f in followers if (report := f.report()) is not None},
-            health=tuple(f.health for key, f in self._followers.items() if not _awaited(f.health, key in unborn)),
+            health=tuple(f.health for key, f in self._followers.items() if not _excused(f.health, key in idle)),
             skipped_bytes={f.id: f.skipped_bytes for f in followers if f.skipped_bytes},
             error=error,
         )
@@ -170,9 +197,9 @@ def _key(state: ContainerState) -> _Key:
     return state.id, state.pod_uid
 
 
-def _awaited(health: SourceHealth, unborn: bool) -> bool:
-    """Whether a log is missing because its container does not exist yet, as while its image is pulled."""
-    return unborn and health.reason == "missing"
+def _excused(health: SourceHealth, idle: bool) -> bool:
+    """Whether a log is missing because its container does not run: its image is pulled, or it has ended."""
+    return idle and health.reason == "missing"
 
 
 def _reader(file: LogFileSettings) -> Reader:

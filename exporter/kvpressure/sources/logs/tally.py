@@ -45,14 +45,17 @@ class Tally:
         self._began.clear()
         self._start_up.begin()
 
-    def take(self, line: Line, now: float, *, old: bool) -> None:
-        """Count one line, read at `now`; `old` says of a line without a time whether it was there before `since`."""
+    def take(self, line: Line, now: float, *, old: bool) -> bool:
+        """Count one line, read at `now`; `old` says of a line without a time whether it was there before `since`.
+
+        Gives whether the line told anything.
+        """
         text = plain(line.text)
         told, stamped = locate(text), line.t
         happened = stamped if stamped is not None else None if old else now
         self._start_up.take(text, happened)
         if told is None:
-            return
+            return False
         kind, start = told
         self._lines[kind] = brief(text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :], 200)
         if happened is not None:
@@ -61,6 +64,7 @@ class Tally:
         # Lines from before count as begun incidents: the rest of a traceback that is half old is no new one.
         if self._opens_incident(kind, happened if happened is not None else now) and not before:
             self._counts[kind] += 1
+        return True
 
     def _opens_incident(self, kind: str, t: float) -> bool:
         began = self._began.get(kind)

@@ -1,0 +1,277 @@
+"""The fleet: which engines lose throughput, to what, and how much; what it costs in GPUs."""
+
+from __future__ import annotations
+
+from dashboards.board import Board, Row
+from dashboards.looks import BAD, FIRST, GOOD, REFERENCE, SECOND, WARN, cause_names, limit, shown, steps
+from dashboards.panels import Column, Line, Panel, Query, colours_by_name, graph, number, rows, timeline
+from dashboards.queries import (
+    CHOSEN,
+    ENGINE,
+    by_identity,
+    cause_code,
+    engine,
+    lost_tokens,
+    of,
+    quantile,
+    recorded,
+)
+from dashboards.variables import engine_variables
+from kvpressure.exposition.palette import CAUSES
+
+SHOWN_COUNT = 50
+TO_ENGINE = (
+    "/d/kvpressure-engine?${datasource:queryparam}&${cluster:queryparam}"
+    "&var-target=${__data.fields.target}&${__url_time_range}"
+)
+MODEL = "{{namespace}} {{model_name}}"
+GPU_LOW = limit("alert_score_min_ratio")
+_SCORE = of("memory_high_compute_low_score", CHOSEN)
+_WORST = f"the {SHOWN_COUNT} engines with the highest score of the hour before the end of the time range"
+
+
+def _numbers() -> Row:
+    any_at_all = steps(GOOD, (1, BAD))
+    return Row(
+        "Now",
+        [
+            number(
+                "Engines",
+                "Engines that are told of, in the namespaces and models chosen.",
+                "short",
+                Query(f"sum({recorded('engines:sum')})", "engines"),
+            ),
+            number(
+                "Under KV cache pressure",
+                "Engines whose cause is KV cache pressure: waiting requests do not fit the KV cache.",
+                "short",
+                Query("sum(" + recorded("engines_by_cause:sum", 'cause="kv_cache_pressure"') + ")", "under pressure"),
+                thresholds=any_at_all,
+            ),
+            number(
+                "Requests waiting",
+                "Requests that wait for admission, all engines together, mean over the window.",
+                "short",
+                Query(f"sum({recorded('requests_waiting:sum')})", "waiting"),
+                decimals=0,
+            ),
+            number(
+                "Generated tokens/s",
+                "Tokens generated per second, all engines together.",
+                "short",
+                Query("sum(" + recorded("tokens_per_second:sum", 'kind="generation"') + ")", "tokens/s"),
+                decimals=0,
+            ),
+            number(
+                "Tokens/s lost to pressure",
+                "What engines under KV cache pressure generate less than in their best minute of the last six hours. "
+                f"An estimate, of {_WORST}.",
+                "short",
+                Query(lost_tokens(), "tokens/s lost"),
+                thresholds=any_at_all,
+                decimals=0,
+            ),
+            number(
+                "Engines with GPUs full and idle",
+                "Engines whose GPU memory is high while compute is low and there is demand: a "
+                f"memory-high-compute-low score of {shown('alert_score_min_ratio')} or more.",
+                "short",
+                Query(f"count({_SCORE} >= {GPU_LOW}) or 0 * count({_SCORE})", "engines"),
+                thresholds=any_at_all,
+                none="no GPU data",
+            ),
+        ],
+    )
+
+
+def _causes() -> Row:
+    counts = graph(
+        "Engines by cause",
+        "How many engines each cause limits.",
+        "short",
+        Query(f"sum by (cause) ({recorded('engines_by_cause:sum')})", "{{cause}}"),
+        width=24,
+        height=7,
+        stacked=True,
+    )
+    looks = {cause.value: (look.label, look.fill) for cause, look in CAUSES.items()}
+    return Row(
+        "By cause",
+        [
+            colours_by_name(counts, looks),
+            timeline(
+                "Causes of the worst engines",
+                f"What limits each engine, over time: {_WORST}.",
+                Query(cause_code(), ENGINE),
+                cause_names(),
+                height=10,
+            ),
+            _worst(),
+        ],
+    )
+
+
+def _worst() -> Panel:
+    ratio = steps(GOOD, (limit("kv_saturated_min_ratio"), BAD))
+    return rows(
+        "Worst engines",
+        f"One row per engine, the highest KV pressure score first: {_WORST}. The target opens its dashboard.",
+        [
+            Column("target", "string", link=TO_ENGINE, width=260),
+            Column("engine", "string", width=70),
+            Column("namespace", "string"),
+            Column("model_name", "string"),
+            Column("Cause", mappings=cause_names(), width=170),
+            Column("Score", "short", 2, thresholds=steps(FIRST), bar=True),
+            Column("KV used", "percentunit", 0, thresholds=ratio),
+            Column("Waiting", "short", 0),
+            Column("Running", "short", 0),
+            Column("Batch p95", "short", 1),
+            Column(
+                "Latency factor",
+                "short",
+                1,
+                thresholds=steps(GOOD, (limit("latency_inflated_min_factor"), BAD)),
+            ),
+            Column("Tokens/s", "short", 0),
+        ],
+        Query(by_identity(engine("score")), "Score"),
+        Query(by_identity(cause_code()), "Cause"),
+        Query(by_identity(engine("kv_cache_usage_ratio")), "KV used"),
+        Query(by_identity(engine("requests_waiting")), "Waiting"),
+        Query(by_identity(engine("requests_running")), "Running"),
+        Query(by_identity(quantile("effective_batch_size_quantile", "0.95")), "Batch p95"),
+        Query(by_identity(engine("latency_inflation_ratio", 'kind="e2e"')), "Latency factor"),
+        Query(by_identity(engine("tokens_per_second", 'kind="generation"')), "Tokens/s"),
+        sort="Score",
+    )
+
+
+def _models() -> Row:
+    return Row(
+        "By namespace and model",
+        [
+            graph(
+                "Engines under KV cache pressure",
+                "Share of the engines of each namespace and model whose cause is KV cache pressure.",
+                "percentunit",
+                Query(recorded("engines_under_pressure:ratio"), MODEL),
+                most=1.0,
+            ),
+            graph(
+                "KV pressure score of the worst engine",
+                "The highest KV pressure score in each namespace and model.",
+                "short",
+                Query(recorded("score:max"), MODEL),
+                most=1.0,
+            ),
+            graph(
+                "Latency inflation of the worst engine",
+                "p95 end-to-end latency against the engine's own healthy one, the worst engine of each namespace and "
+                "model. The line is where latency counts as inflated.",
+                "short",
+                Query(recorded("latency_inflation_ratio:max", 'kind="e2e"'), MODEL),
+                lines=[Line(limit("latency_inflated_min_factor"), BAD)],
+                axis="times healthy",
+                none="no baseline yet: it takes a minute of healthy requests",
+            ),
+            graph(
+                "KV cache in use",
+                "Share of the KV cache of each namespace and model that requests hold.",
+                "percentunit",
+                Query(recorded("kv_cache_usage:ratio"), MODEL),
+                most=1.0,
+            ),
+        ],
+    )
+
+
+def _throughput() -> Row:
+    generation = 'kind="generation"'
+    return Row(
+        "Throughput",
+        [
+            graph(
+                "Tokens/s generated and lost to pressure",
+                "Generated tokens per second of all engines; and what engines under KV cache pressure generate less "
+                f"than in their best minute of the last six hours ({_WORST}).",
+                "short",
+                Query("sum(" + recorded("tokens_per_second:sum", generation) + ")", "generated", FIRST),
+                Query(lost_tokens(), "lost to KV cache pressure", SECOND),
+                axis="tokens/s",
+            ),
+            graph(
+                "Tokens/s lost to pressure, by namespace and model",
+                f"The same estimate, by namespace and model: {_WORST}.",
+                "short",
+                Query(lost_tokens("namespace, model_name"), MODEL),
+                axis="tokens/s",
+                stacked=True,
+            ),
+            graph(
+                "Demand",
+                "Requests that run and that wait, all engines together.",
+                "short",
+                Query(f"sum({recorded('requests_running:sum')})", "running", FIRST),
+                Query(f"sum({recorded('requests_waiting:sum')})", "waiting", SECOND),
+                axis="requests",
+            ),
+            graph(
+                "Preemptions",
+                "Requests thrown out of the batch to be computed again, per second, by namespace and model.",
+                "short",
+                Query(recorded("preemptions_per_second:sum"), MODEL),
+                axis="requests/s",
+            ),
+        ],
+    )
+
+
+def _gpus() -> Row:
+    memory = steps(GOOD, (limit("gpu_memory_high_warn_ratio"), WARN), (limit("gpu_memory_high_critical_ratio"), BAD))
+    return Row(
+        "GPUs with memory high and compute low",
+        [
+            graph(
+                "Memory-high-compute-low score of the worst engine",
+                "0 to 1: device memory high and compute low while there is demand. From the line on a GPU is held "
+                "without being used.",
+                "short",
+                Query(recorded("memory_high_compute_low_score:max"), MODEL),
+                lines=[Line(GPU_LOW, BAD)],
+                most=1.0,
+                none="no GPU data",
+            ),
+            rows(
+                "GPUs of the worst engines",
+                f"Memory and utilization of the GPUs of each engine: {_WORST}.",
+                [
+                    Column("target", "string", link=TO_ENGINE, width=200),
+                    Column("engine", "string", width=70),
+                    Column("namespace", "string"),
+                    Column("model_name", "string"),
+                    Column("Score", "short", 2, thresholds=steps(REFERENCE, (GPU_LOW, BAD)), bar=True),
+                    Column("Memory used", "percentunit", 0, thresholds=memory),
+                    Column("Utilization", "percentunit", 0),
+                ],
+                Query(by_identity(engine("memory_high_compute_low_score")), "Score"),
+                Query(by_identity(engine("engine_gpu_memory_used_ratio")), "Memory used"),
+                Query(by_identity(engine("engine_gpu_utilization_ratio")), "Utilization"),
+                sort="Score",
+                width=12,
+                height=8,
+                none="no GPU data",
+            ),
+        ],
+    )
+
+
+def board() -> Board:
+    """The dashboard."""
+    return Board(
+        "kvpressure-fleet",
+        "KV pressure / Fleet",
+        "Which engines lose throughput to KV cache pressure, how much, and where GPUs are held without being used.",
+        engine_variables(SHOWN_COUNT),
+        [_numbers(), _causes(), _models(), _throughput(), _gpus()],
+    )

@@ -1,0 +1,86 @@
+"""PromQL by name: which series a panel asks for, and with which variables filled in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.looks import CODES
+
+SELECTOR: Final = "[[ selector ]]"
+"""The label matchers of the exporters that a bundle is generated for."""
+
+MODELS: Final = 'cluster=~"$cluster",namespace=~"$namespace",model_name=~"$model_name"'
+"""Matchers of recorded series, which know no single engine. A missing label matches All, which is `.*`."""
+
+CHOSEN: Final = f'{SELECTOR},{MODELS},target=~"$target",engine=~"$engine"'
+"""All engines that the variables choose: for one number, never for a line each."""
+
+SHOWN: Final = f'{SELECTOR},{MODELS},target=~"$shown",engine=~"$engine"'
+"""The worst of them, as many as a person can look at; what keeps a board as cheap with 10 000 engines as with one."""
+
+CONTAINERS: Final = f'{SELECTOR},cluster=~"$cluster",namespace=~"$namespace",pod=~"$pod"'
+GPUS: Final = f'{SELECTOR},cluster=~"$cluster"'
+"""Series of GPUs and hosts name no engine; they are joined by exporter and uuid."""
+
+EXPORTERS: Final = f'{SELECTOR},cluster=~"$cluster",instance=~"$instance"'
+WORST_EXPORTERS: Final = f'{SELECTOR},cluster=~"$cluster",instance=~"$shown"'
+
+ENGINE: Final = "{{target}}/{{engine}}"
+IDENTITY: Final = "cluster, namespace, model_name, target, engine"
+
+
+def of(series: str, matchers: str, *more: str) -> str:
+    """A selector: `of("kvpressure_score", SHOWN, 'kind="e2e"')`."""
+    name = series if ":" in series or series.startswith(("process_", "up", "scrape_")) else f"kvpressure_{series}"
+    return f"{name}{{{','.join((matchers, *more))}}}"
+
+
+def engine(series: str, *more: str) -> str:
+    """A family of engines, of those shown."""
+    return of(series, SHOWN, *more)
+
+
+def quantile(series: str, which: str, *more: str) -> str:
+    """A family with quantiles, of the engines shown; without the label, so that it joins with others."""
+    matcher = f'quantile="{which}"'
+    return f"max without (quantile) ({engine(series, matcher, *more)})"
+
+
+def recorded(series: str, *more: str) -> str:
+    """A recorded series by namespace and model."""
+    return of(f"namespace_model:kvpressure_{series}", MODELS, *more)
+
+
+def cause_code(matchers: str = SHOWN) -> str:
+    """The cause of each engine as its number of `looks.CODES`."""
+    parts = [f"{code} * " + of("bottleneck", matchers, f'cause="{cause}"') for cause, code in CODES.items()]
+    return "max without (cause) (\n  " + "\n  or ".join(parts) + "\n)"
+
+
+def worst_targets(count: int) -> str:
+    """Targets with the highest score in the hour before the end of the time range; those without any score come last.
+
+    A step of five minutes sees every series, because that is how long Prometheus looks back from each.
+    """
+    score = of("score", CHOSEN)
+    silent = f"0 * {of('bottleneck_confidence', CHOSEN)}"
+    return f"topk({count}, max by (target) (max_over_time({score}[1h:5m]) or {score} or {silent}))"
+
+
+def worst_exporters(count: int) -> str:
+    """Exporters with the most sources that fail, those that do not answer first."""
+    failing = f"sum by (instance) (1 - {of('source_up', EXPORTERS)})"
+    return f"topk({count}, max by (instance) (1000 * (1 - {of('up', EXPORTERS)}) or {failing}))"
+
+
+def lost_tokens(by: str = "") -> str:
+    """Generated tokens per second that engines under KV pressure are short of their best minute of six hours."""
+    rate = engine("tokens_per_second", 'kind="generation"')
+    pressure = engine("bottleneck", 'cause="kv_cache_pressure"')
+    missing = f"clamp_min(max_over_time({rate}[6h:1m]) - {rate}, 0) * ignoring (kind, cause) {pressure}"
+    return f"sum{f' by ({by})' if by else ''} ({missing})"
+
+
+def by_identity(expression: str) -> str:
+    """For tables: only the labels that a row is told by."""
+    return f"max by ({IDENTITY}) ({expression})"

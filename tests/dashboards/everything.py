@@ -1,0 +1,166 @@
+"""An exporter's page with all that the demo lacks: more engines, Kubernetes, logs, GPM, declared limits, errors, caps.
+
+Everything comes from the exporter's own code: simulated servers through its pipeline, its records, its page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+
+from aiohttp import web
+
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.text import TEXT, render
+from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.runtimes.reader import PageReader
+from kvpressure.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.simulator.load import Label
+from kvpressure.simulator.scenarios import episode
+from kvpressure.simulator.service import SimulatedServer
+from kvpressure.surroundings import (
+    LOG_KINDS,
+    ContainerId,
+    ContainerState,
+    DeclaredLimit,
+    EventReport,
+    HostReport,
+    LogReport,
+    Surroundings,
+    Termination,
+)
+from kvpressure.thresholds import load_thresholds
+from tests.unit.snapshots import FakeTarget
+
+LABELS = {"cluster": "west"}
+FLEET: tuple[tuple[str, str, Label, str], ...] = (
+    ("chat", "vllm-0", "kv_cache_pressure", "llama-3.1-8b"),
+    ("chat", "vllm-1", "healthy", "llama-3.1-8b"),
+    ("agents", "vllm-0", "concurrency_bound", "qwen2.5-7b"),
+    ("batch", "vllm-0", "compute_bound", "llama-3.1-8b"),
+    ("search", "vllm-0", "host_bound", "qwen2.5-7b"),
+    ("search", "vllm-1", "idle", "qwen2.5-7b"),
+)
+"""Namespace, pod, what happens to the engine after 150 s, model."""
+
+_LIMITS = (DeclaredLimit("max_num_seqs", 128.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
+_MOVES_EVERY_SECONDS = 15
+
+
+@dataclass
+class Engine:
+    """One simulated server, and the exporter's view of it."""
+
+    target: FakeTarget
+    server: SimulatedServer
+    reader: PageReader = field(default_factory=PageReader)
+
+    def cards(self, t: float) -> Iterator[GpuSample]:
+        """Its GPU, under a name of its own and with what GPM tells."""
+        for sample in self.server.gpus(t):
+            told = replace(sample, sm_active_ratio=0.4, tensor_active_ratio=0.2, dram_active_ratio=0.5)
+            yield replace(told, uuid=_card(self.target))
+
+
+def _card(target: FakeTarget) -> str:
+    return f"GPU-{target.namespace}-{target.pod}"
+
+
+def _engines(start: float) -> list[Engine]:
+    found = []
+    for seed, (namespace, pod, cause, model) in enumerate(FLEET, 1):
+        target = FakeTarget(f"{namespace}/{pod}:8000", namespace, pod, limits=_LIMITS)
+        scenario = episode(cause, seed)
+        scenario = replace(scenario, engine=replace(scenario.engine, model_name=model))
+        found.append(Engine(replace(target, gpus=(_card(target),)), SimulatedServer(scenario, seed, start)))
+    return found
+
+
+class Everything:
+    """The page at any moment; the counters that no simulator moves grow by one every 15 seconds."""
+
+    def __init__(self) -> None:
+        self._began = self._played = time.time()
+        self._pipeline = Pipeline(PipelineSettings(), load_thresholds())
+        self._engines = _engines(self._began)
+
+    def page(self) -> bytes:
+        """What Prometheus gets now."""
+        now = time.time()
+        while self._played + 1.0 <= now:
+            self._played += 1.0
+            self._poll(self._played)
+        steps = int((now - self._began) / _MOVES_EVERY_SECONDS)
+        snapshot = Snapshot(
+            now,
+            self._pipeline.engine_views(self._played),
+            self._pipeline.gpu_views(self._played),
+            tuple(self._sources(now, steps)),
+            _exporter(self._began, steps),
+            surroundings=_surroundings(now, steps),
+        )
+        return render(snapshot, openmetrics=False)
+
+    def _poll(self, t: float) -> None:
+        cards = tuple(card for engine in self._engines for card in engine.cards(t))
+        self._pipeline.on_gpus("nvml", GpuReport(t, cards))
+        for engine in self._engines:
+            self._pipeline.on_page(engine.target, engine.reader.read(engine.server.page(t), t))
+
+    def _sources(self, now: float, steps: int) -> Iterator[SourceHealth]:
+        for engine in self._engines:
+            yield SourceHealth("engine", engine.target.name, True, now, 0.0041, now)
+        yield SourceHealth("nvml", "", True, now, 0.002, now)
+        yield SourceHealth("kubernetes", "", False, now, 0.8, None, "no answer", "timeout", {"timeout": steps})
+
+
+def _exporter(began: float, steps: int) -> dict[str, object]:
+    return {
+        "build_info": {"0.1.0": {"3.11.0": 1.0}},
+        "thresholds_info": {"0123456789abcdef": 1.0},
+        "samples_rejected_total": {"nvml": {"utilization_range": float(steps)}},
+        "caps_reached_total": {"engines": float(steps), "targets": 0.0},
+        "polls_skipped_total": float(steps),
+        "engine_page_bytes_total": 48_000.0 * steps,
+        "config_last_reload_successful": 1.0,
+        "config_last_reload_success_timestamp_seconds": began,
+        "cpu_pressure_ratio": 0.31,
+        "process_cpu_seconds_total": 0.3 * steps,
+        "process_resident_memory_bytes": 68.0 * 2**20,
+        "process_start_time_seconds": began,
+        "process_open_fds": 31.0,
+        "process_max_fds": 1024.0,
+    }
+
+
+def _surroundings(now: float, steps: int) -> Surroundings:
+    container = ContainerId("chat", "vllm-0", "vllm")
+    state = ContainerState(container, now, restarts=steps // 8, termination=Termination("OOMKilled", 137))
+    events = EventReport(container, {"BackOff": steps, "Unhealthy": 2 * steps})
+    return Surroundings(
+        containers={container: state},
+        logs={container: LogReport(container, now, dict.fromkeys(LOG_KINDS, steps))},
+        events={container: events},
+        host=HostReport(now, 0.31, {container: 0.12}),
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[str]:
+    """Serve it on loopback; gives host:port."""
+    everything = Everything()
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=everything.page(), headers={"Content-Type": TEXT})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,70 @@
+"""Which queries have data in which phase of the demo. A query that is not named has data in all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.dashboards.boards import Asked
+
+PHASES: Final = ("idle", "healthy", "building", "collapsed", "recovered")
+
+WITH_REQUESTS: Final = PHASES[1:]
+WITH_A_BASELINE: Final = PHASES[3:]
+RECORDED: Final = PHASES[1:]
+"""Recording rules run once a minute, and the idle phase is shorter."""
+
+IN: Final[dict[str, tuple[str, ...]]] = {
+    # fleet
+    **dict.fromkeys(
+        (
+            *("Engines", "Under KV cache pressure", "Requests waiting", "Generated tokens/s"),
+            *("Tokens/s lost to pressure", "Engines by cause", "Engines under KV cache pressure"),
+            *("KV pressure score of the worst engine", "KV cache in use", "Tokens/s generated and lost to pressure"),
+            *("Tokens/s lost to pressure, by namespace and model", "Demand", "Preemptions"),
+            "Memory-high-compute-low score of the worst engine",
+        ),
+        RECORDED,
+    ),
+    "Latency inflation of the worst engine": WITH_A_BASELINE,
+    "Worst engines/F": WITH_REQUESTS,
+    "Worst engines/G": WITH_REQUESTS,
+    # engine
+    **dict.fromkeys(
+        (
+            *("Batch p95", "Latency against healthy", "Free KV cache/B", "Effective batch against demand/B"),
+            *("Effective batch against demand/C", "p95 latency", "p95 time between tokens"),
+            *("Latency against the healthy baseline", "Prompt length", "max_tokens asked for", "Output length"),
+        ),
+        WITH_REQUESTS,
+    ),
+    # capacity
+    **dict.fromkeys(
+        (
+            *("KV tokens per request", "Prompt and output, p95", "Requests that fit, and requests allowed/B"),
+            *("Requests that fit, and requests allowed/C", "Sequences left, per replica", "Headroom by replica/C"),
+            *("Headroom by replica/F", "Burstiness", "Throughput plateau", "p95 prompt length over two weeks"),
+            "Effective batch p95 over two weeks",
+        ),
+        WITH_REQUESTS,
+    ),
+    "Prompt length over two weeks": PHASES[3:],
+    "Output length over two weeks": PHASES[3:],
+    # Only when the cache fills steadily, which the demo may do in any phase.
+    "Predicted time until prompts no longer fit": (),
+    # What a demo on a machine without Kubernetes does not have.
+    **dict.fromkeys(
+        (
+            *("Limits now and recommended/C", "Restarts", "Telling log lines", "Kubernetes events"),
+            *("How containers ended the last time", "CPU pressure and throttling", "Restart", "Log"),
+            *("Kubernetes event", "KV memory per request", "Requests that fit, and requests allowed/A"),
+            *("Safe over allowed concurrency", "Headroom by replica/E", "Limits declared"),
+        ),
+        (),
+    ),
+}
+"""By panel title, or panel title and letter of the query. What is () here has data in the fleet beside the demo."""
+
+
+def phases(query: Asked) -> tuple[str, ...]:
+    """The phases in which a query must have data, for the demo's engine."""
+    return IN.get(f"{query.panel}/{query.ref}", IN.get(query.panel, PHASES))

@@ -1,0 +1,32 @@
+"""Grafana's own linter, where it could be built (`make e2e-dashboards`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.dashboards.boards import GENERATED, ROOT, UIDS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def linter() -> Path:
+    """The program; without it the test is skipped, or fails when CI=true."""
+    path = shutil.which("dashboard-linter", path=f"{ROOT / '.tools'}:{os.environ.get('PATH', '')}")
+    if path is None:
+        reason = "dashboard-linter is not there; `make tools-dashboards` builds it where the Go module proxy serves it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Path(path)
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_the_linter_finds_nothing_beside_what_it_is_excused_from(uid: str) -> None:
+    command = [str(linter()), "lint", "--strict", "--verbose", str(GENERATED / f"{uid}.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
