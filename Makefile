@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
-DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium
+DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium systemd:systemd-analyze
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help

@@ -21,6 +21,8 @@ from kvpressure.runtimes.reader import PageReader
 from kvpressure.samples import EnginePage, EngineSample
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.trace import frames
+from kvpressure.sources.traces import TraceLine, read_trace
+from tests.tools import FIXTURES
 from tests.unit.engines import THRESHOLDS
 from tests.unit.snapshots import FakeTarget, lines
 
@@ -57,6 +59,33 @@ def with_gpu(utilization: float, **recent) -> Inputs:
 
 
 # Causes
+
+
+def test_a_churning_batch_of_two_is_told_within_half_a_minute_of_a_cold_start():
+    """A real vLLM: polls fall in step with it, and half of them see the room that a request has just left."""
+    polls = [
+        line for line in read_trace(FIXTURES / "cold" / "churning-collapse.jsonl.xz") if isinstance(line, TraceLine)
+    ]
+    for first in range(0, len(polls) - 30, 5):
+        pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
+        for poll in polls[first : first + 30]:
+            pipeline.on_page(FakeTarget(gpus=()), reader.read(poll.page, poll.t))
+        (view,) = pipeline.engine_views(poll.t)
+        assert view.diagnosis is not None
+        assert view.diagnosis.cause is Cause.KV_CACHE_PRESSURE
+
+
+def test_the_largest_batch_decides_only_while_requests_wait_all_the_time_and_no_cap_holds_it():
+    churning = QUEUE | {
+        "blocked_ratio": 0.3,
+        "blocked_by_long_ratio": 0.4,
+        "blocked_at_peak_ratio": 1.0,
+        "steadiness": 0.5,
+    }
+    assert cause(inputs(**churning)) is Cause.KV_CACHE_PRESSURE
+    assert cause(inputs(**churning | {"waiting_ratio": 0.8})) is not Cause.KV_CACHE_PRESSURE
+    assert cause(inputs(**churning | {"blocked_at_peak_ratio": 0.2})) is not Cause.KV_CACHE_PRESSURE
+    assert cause(inputs(**churning | {"steadiness": 0.98})) is Cause.CONCURRENCY_BOUND
 
 
 def test_demand_without_any_obstacle_is_healthy():

@@ -18,6 +18,7 @@ from kvpressure.thresholds import Thresholds
 from kvpressure.windows import EngineWindow, Point, line
 
 BURST_SECONDS = 5.0
+MIN_PEAK_POLLS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Recent:
 
     `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
     under a pool.
-    `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's.
+    `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's;
+    `blocked_at_peak_ratio` does so too, of the polls in which the batch was at its largest.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `still_seconds` is how long requests have waited with nothing running and no token. `answer_tokens` is the p95 of
     output length over the window.
@@ -40,6 +42,7 @@ class Recent:
     usage: float | None = None
     blocked_ratio: float | None = None
     blocked_by_long_ratio: float | None = None
+    blocked_at_peak_ratio: float | None = None
     steadiness: float | None = None
     started: float | None = None
     preemption_bursts: int | None = None
@@ -112,6 +115,7 @@ def recent(window: EngineWindow, context: Context) -> Recent:
         usage=_mean(usage) if (usage := _values(points, "kv_usage")) else None,
         blocked_ratio=_blocked_ratio(points, window, prompt),
         blocked_by_long_ratio=_blocked_ratio(points, window, long),
+        blocked_at_peak_ratio=_blocked_ratio(_at_peak(points), window, long),
         steadiness=_steadiness(points, window.highest_running()),
         started=_growth(points, "started"),
         preemption_bursts=bursts,
@@ -203,6 +207,17 @@ def _blocked_ratio(points: Sequence[Point], window: EngineWindow, prompt: float 
         return None
     tests = [test for point in points if (test := blocked(point, capacity, prompt)) is not None]
     return sum(tests) / len(tests) if tests else None
+
+
+def _at_peak(points: Sequence[Point]) -> list[Point]:
+    """The polls with the largest batch; () where they are too few to say anything.
+
+    A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
+    after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
+    """
+    peak = max(_values(points, "running"), default=0.0)
+    found = [point for point in points if peak > 0 and point.gauges.get("running") == peak]
+    return found if len(found) >= MIN_PEAK_POLLS else []
 
 
 def _long_prompt_tokens(window: EngineWindow, typical: float | None) -> float | None:

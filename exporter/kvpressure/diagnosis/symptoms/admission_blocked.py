@@ -12,7 +12,8 @@ NAME = "admission_blocked"
 def judge(inputs: Inputs) -> Evidence:
     """Judge the share of recent polls in which a typical prompt waited and did not fit.
 
-    Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits.
+    Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
+    while requests wait all the time, the polls with the largest batch decide.
     And where nothing at all starts although requests wait and the batch has been larger, the head does not fit,
     whatever its length: it may be a preempted request that brings its answer along.
     """
@@ -21,6 +22,8 @@ def judge(inputs: Inputs) -> Evidence:
     capped = recent.steadiness is not None and recent.steadiness >= limits.at_cap_min_ratio
     if ratio is not None and recent.blocked_by_long_ratio is not None and not capped:
         ratio = max(ratio, recent.blocked_by_long_ratio)
+        if (recent.waiting_ratio or 0.0) >= limits.starved_min_waiting_ratio:
+            ratio = max(ratio, recent.blocked_at_peak_ratio or 0.0)
     text = "polls in which requests waited and a prompt did not fit the free KV cache"
     evidence = at_least(NAME, ratio, limits.admission_blocked_min_ratio, "ratio", text)
     if evidence.state or capped or not _starved(inputs):
