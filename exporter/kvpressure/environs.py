@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -42,6 +42,7 @@ class Environs:
         self._host = HostSource(settings.host, clock)
         self._owners = PortOwners(self._local_ports, clock)
         self._local: dict[str, int] = {}
+        self._told: set[str] = set()
         self._followed: tuple[ContainerState, ...] = ()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -103,6 +104,7 @@ class Environs:
     def follow(self, targets: Sequence[Target]) -> None:
         """Look at the processes behind targets of this machine."""
         self._local = {target.name: port for target in targets if (port := _local_port(target)) is not None}
+        self._told = {target.name for target in targets if target.gpus is not None}
         self.start()
 
     def look(self, gpus: Sequence[GpuSample]) -> Surroundings:
@@ -123,7 +125,11 @@ class Environs:
             events=view.events,
             host=self._host.report,
             memory_pressure=view.memory_pressure,
-            problems=(*view.problems, *self._logs.problems, *_untold(held)),
+            problems=(
+                *view.problems,
+                *self._logs.problems,
+                *_untold(held, but=self._told),
+            ),
         )
 
     def _view(self) -> ClusterView:
@@ -154,9 +160,10 @@ def _local_port(target: Target) -> int | None:
     return where.port if not target.pod and where.hostname in _LOCAL else None
 
 
-def _untold(devices: Mapping[ContainerId, Assignment]) -> Iterator[str]:
+def _untold(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
+    """Why devices cannot be told, except of targets whose GPUs are written down anyway."""
     for key, held in devices.items():
-        if held.why:
+        if held.why and key.container not in but:
             yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {held.why}"
 
 

@@ -209,6 +209,8 @@ async def test_the_demo_goes_from_idle_to_collapsed_to_recovered(tmp_path):
         await eventually(collapsed, demo)
         await eventually(over, demo)
         assert f"http://127.0.0.1:{port}/" in demo.output()
+        assert "kvpressure says: KV cache pressure, collapsed." in demo.output()
+        assert "-m kvpressure triage http://127.0.0.1:" in demo.output()
         assert await demo.end(signal.SIGINT) == 0
         assert "Traceback" not in demo.output()
 
@@ -238,6 +240,27 @@ async def test_what_record_writes_replay_reads(tmp_path):
     rows = [json.loads(line) for line in out.splitlines()]
     assert rows
     assert {(row["label"], row["model_name"], row["target"]) for row in rows} == {("x", "tiny", "trace")}
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+async def test_a_recording_that_is_ended_early_can_be_replayed(tmp_path, ending):
+    trace = tmp_path / "trace.jsonl.xz"
+    async with FaultServer(Replay(read_trace(TRACE))) as server:
+        command = [*KVPRESSURE, "record", server.url, "-o", str(trace), "--interval", "0.2"]
+        async with running(command, tmp_path / "log") as recording:
+
+            async def begun() -> bool:
+                return len(server.requests) > 3
+
+            await eventually(begun, recording)
+            assert await recording.end(ending) == 0
+            assert "pages written" in recording.output()
+    replay = await asyncio.create_subprocess_exec(
+        *KVPRESSURE, "replay", "--json", str(trace), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await replay.communicate()
+    assert replay.returncode == 0
+    assert out
 
 
 async def test_record_without_an_engine_or_gpus_says_what_is_missing(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,9 @@ class Engines:
             await run("ip", "address", "add", f"{ip}/32", "dev", "lo")
             self.addresses.add(ip)
         start = time.time()
-        server = SimulatedServer(episode("kv_cache_pressure", seed), seed, start - 200.0)
+        scenario = episode("kv_cache_pressure", seed)
+        one_rank = replace(scenario, engine=replace(scenario.engine, ranks=1))  # a pod here holds one GPU
+        server = SimulatedServer(one_rank, seed, start - 200.0)
         runner = web.AppRunner(simulator_app(server, scaled_clock(start, 1.0)), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         await web.TCPSite(runner, ip, PORT).start()

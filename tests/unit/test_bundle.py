@@ -270,10 +270,23 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert (result.exit_code, "is a file" in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("inside", [".", "deep/er"])
+def test_the_folder_that_somebody_stands_in_is_refused_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    out = tmp_path / "out"
+    (out / inside).mkdir(parents=True)
+    monkeypatch.chdir(out / inside)
+    result = generate("--out", str(out))
+    assert (result.exit_code, "the folder you are in" in result.stderr) == (2, True)
+    assert Path.cwd() == (out / inside).resolve()
+
+
 def test_a_parent_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = generate("--out", str(tmp_path / "file" / "out"))
     assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
+    assert str(tmp_path / "file") in result.stderr
 
 
 @pytest.mark.parametrize("failing", ["_fill", "rename"])

@@ -325,8 +325,11 @@ def test_without_gpu_data_the_same_verdict_is_less_sure():
 
 
 def test_growth_that_will_fill_the_pool_is_building_and_blocked_without_cost_is_too():
-    growing = Diagnostician().diagnose(0.0, inputs({"kv_exhaustion_seconds": 120.0}))
+    growth = {"kv_exhaustion_seconds": 120.0}
+    growing = Diagnostician().diagnose(0.0, inputs(growth | {"kv_cache_usage_ratio": 0.7}))
     assert (growing.cause, growing.stage) == (Cause.HEALTHY, Stage.BUILDING)
+    begun = Diagnostician().diagnose(0.0, inputs(growth | {"kv_cache_usage_ratio": 0.2}))
+    assert begun.stage is Stage.NONE  # traffic has only begun, and a straight line through that predicts nothing
     assert Diagnostician().diagnose(0.0, inputs(**BLOCKED)).stage is Stage.BUILDING
     collapsed = inputs({"effective_batch_size_quantile": {"0.95": 2.0}}, **BLOCKED)
     assert Diagnostician().diagnose(0.0, collapsed).stage is Stage.COLLAPSED

@@ -108,7 +108,7 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
                 or math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
             )
     assert total <= 120
-    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 128  # decision 0013
+    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 128  # decision 0014
 
 
 def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(snapshot):

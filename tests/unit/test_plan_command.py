@@ -182,6 +182,13 @@ def test_a_running_engine_is_planned_from_its_page_alone() -> None:
     assert answer["memory_target"]["utilization"] == 0.7  # type: ignore[index]
 
 
+def test_an_engine_may_be_named_by_host_and_port_and_credentials_are_never_repeated() -> None:
+    with served(page_of("full-batch")) as url:
+        assert planned("--url", url.removeprefix("http://"))["max_num_seqs"] == planned("--url", url)["max_num_seqs"]
+    answer = plan("--url", "http://ada:secret@chat:8000")
+    assert (answer.exit_code, "secret" in answer.stderr, "credentials" in answer.stderr) == (2, False, True)
+
+
 def test_traffic_that_has_changed_since_the_server_started_is_told() -> None:
     with served(page_of("long-context-collapse")) as url:
         answer = planned("--url", url)

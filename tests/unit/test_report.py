@@ -81,6 +81,21 @@ def test_the_overview_of_watch_has_no_commands():
     assert "kubectl" not in text
 
 
+@pytest.mark.parametrize(
+    ("cause", "stage", "words"),
+    [
+        (Cause.KV_CACHE_PRESSURE, Stage.BUILDING, "KV cache pressure"),
+        (Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED, "KV cache pressure, collapsed"),
+        (Cause.HEALTHY, Stage.BUILDING, "healthy, pressure building"),
+        (Cause.IDLE, Stage.NONE, "idle"),
+    ],
+)
+def test_pressure_that_is_there_is_never_played_down_as_building(cause, stage, words):
+    assert report.cause_words(diagnosis(cause, stage)) == words
+    view = EngineView("llama:8000", "", "", "llama-3", "0", NOW, SHAPE, diagnosis(cause, stage))
+    assert report.cause_words(diagnosis(cause, stage)).lower() in report.verdict_line(Finding("x", view), NOW).lower()
+
+
 def test_names_from_outside_cannot_move_the_cursor_or_be_taken_for_markup():
     hostile = finding("kv_cache_pressure", target="\x1b[2Jgone\r[bold]x[/bold]\x07")
     assert hostile.view is not None

@@ -41,7 +41,7 @@ class World:
         """The command in this loop, for fewer seconds than it lets people choose."""
         context = command.make_context("triage", [*words, "--kubeconfig", str(self.config)])
         options: dict[str, Any] = dict(context.params)
-        options |= {"duration": SECONDS, "namespace": options.pop("short_namespace") or options["namespace"]}
+        options["duration"] = SECONDS
         with structlog.testing.capture_logs():
             code = await triage_pods(wanted(options.pop("engines"), options), options)
         return code, *self.capture.readouterr()

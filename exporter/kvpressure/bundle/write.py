@@ -21,9 +21,9 @@ def write_bundle(out: Path, files: Mapping[str, str]) -> None:
 
     Raises ConfigError when `out` holds anything that is not of a bundle, or cannot be written.
     """
-    place = out.resolve()
-    _refuse_foreign(place, out)
     try:
+        place = out.resolve()
+        _refuse_foreign(place, out)
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
         try:
@@ -32,7 +32,8 @@ def write_bundle(out: Path, files: Mapping[str, str]) -> None:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        raise _problem(out, f"cannot be written: {error.strerror or error}; nothing was changed") from None
+        what = f"cannot be written: {error.strerror or error}{_where(error, out)}; nothing was changed"
+        raise _problem(out, what) from None
 
 
 def _fill(folder: Path, files: Mapping[str, str]) -> None:
@@ -64,6 +65,8 @@ def _refuse_foreign(place: Path, shown: Path) -> None:
         return
     if not place.is_dir():
         raise _problem(shown, "is a file; --out is a folder")
+    if Path.cwd().is_relative_to(place):  # swapped away, it would leave the shell in a folder that is gone
+        raise _problem(shown, "is, or holds, the folder you are in; name another one, or one inside it")
     present = {str(path.relative_to(place)) for path in _files(place)}
     foreign = sorted(present - _listed(place))
     if foreign:
@@ -81,6 +84,11 @@ def _listed(place: Path) -> set[str]:
         return {MANIFEST, *map(str, listed)}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
+
+
+def _where(error: OSError, out: Path) -> str:
+    """The file that the error is about, where that is not the folder itself."""
+    return f" ({error.filename})" if error.filename and Path(error.filename) not in (out, out.resolve()) else ""
 
 
 def _problem(out: Path, message: str) -> ConfigError:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
+from typing import Any
 
 import click
 
 from kvpressure import __version__
 
 COMMANDS = {
-    "run": "run",
-    "demo": "demo",
-    "replay": "replay",
-    "record": "record",
-    "plan": "plan",
-    "triage": "triage",
-    "advise": "advise",
-    "audit": "audit",
-    "generate": "generate",
-    "check-config": "check_config",
+    "run": "Run the exporter.",
+    "demo": "Watch an incident: a simulated vLLM, no GPU needed.",
+    "triage": "Say what limits running engines, why, and what to do.",
+    "advise": "Print only what to do, with computed values.",
+    "plan": "Compute safe limits for a model or a running engine.",
+    "audit": "Check manifests or a cluster for declared limits.",
+    "generate": "Write alerts, dashboards and runbooks.",
+    "record": "Record an engine's pages.",
+    "replay": "Run a recording through the diagnosis.",
+    "check-config": "Check the settings.",
 }
+"""What each does, short enough for one line of the list."""
+
+KUBECTL_PLUGIN = "kubectl-kvpressure"
 
 
 class LazyGroup(click.Group):
@@ -29,11 +35,22 @@ class LazyGroup(click.Group):
         """All commands, in the order of the table."""
         return list(COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The table; no command has to be imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
+        if extra.get("prog_name") is None and Path(sys.argv[0]).name == KUBECTL_PLUGIN:
+            extra["prog_name"] = KUBECTL_PLUGIN.replace("-", " ")
+        return super().main(*args, **extra)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command, None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"kvpressure.cli.{COMMANDS[cmd_name]}").command
+        command: click.Command = importlib.import_module(f"kvpressure.cli.{cmd_name.replace('-', '_')}").command
         return command
 
 

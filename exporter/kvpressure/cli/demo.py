@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 from aiohttp import web
 
 from kvpressure import logs
 from kvpressure.cli.options import refuse
+from kvpressure.cli.report import cause_words
 from kvpressure.cli.serve import serve
 from kvpressure.daemon import Daemon, load
 from kvpressure.derive.values import at
+from kvpressure.diagnosis.verdict import Cause
+from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.fleet import GpuReader, OnReport
 from kvpressure.samples import GpuReport
@@ -24,7 +32,7 @@ from kvpressure.simulator.service import SimulatedServer
 from kvpressure.sources.gpu.inprocess import InProcessGpuSource
 
 ROW_SECONDS = 5.0
-HEAD = " time  running  waiting  batch p95  KV used  blocked  preempt/s  tokens/s  GPU memory  GPU busy"
+HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
 
 
 class DemoClock:
@@ -54,6 +62,7 @@ class Demo:
     def __init__(self, speed: float, seed: int) -> None:
         self.clock = DemoClock(speed)
         self.simulated = SimulatedServer(scenario("demo"), seed, self.clock.wall())
+        self._engine_url = ""
 
     async def run(self, listen_address: str) -> None:
         """Serve until interrupted. Raises ConfigError when the address cannot be bound."""
@@ -61,10 +70,10 @@ class Demo:
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._engine_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
             def read() -> Settings:
-                return _settings(url, listen_address)
+                return _settings(self._engine_url, listen_address)
 
             await serve(lambda: Daemon(load(read), read, self._gpus, self.clock), self._tell)
         finally:
@@ -83,10 +92,11 @@ class Demo:
             f"A simulated vLLM on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.\n\n"
             f"  the page     {urls[0]}/\n"
             f"  the metrics  {urls[0]}/metrics\n"
-            f"  the sources  {urls[0]}/targets\n\n"
-            "Ctrl-C ends it.\n"
+            f"  the engine   {self._engine_url}/metrics\n\n"
+            "Ctrl-C ends it. To see what an on-call engineer sees, type in another terminal while it has collapsed:\n\n"
+            f"  {shlex.join(_typed())} triage {self._engine_url}\n"
         )
-        told, next_row = None, 0.0
+        told, verdict, next_row = None, "", 0.0
         while self.clock.monotonic() < self.simulated.scenario.seconds:
             phase = self.simulated.phase
             if phase is not None and phase is not told:
@@ -95,9 +105,22 @@ class Demo:
             if self.clock.monotonic() >= next_row:
                 next_row = self.clock.monotonic() + ROW_SECONDS
                 for view in daemon.snapshot().engines:
+                    if (said := _verdict(view)) not in ("", verdict):
+                        verdict = said
+                        click.echo(f"       kvpressure says: {said}")
                     click.echo(_row(self.clock.monotonic(), view))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
         click.echo("\nThe incident is over; the exporter goes on serving until Ctrl-C.")
+
+
+def _typed() -> list[str]:
+    """The words that started this program, for another command of it in the same folder."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":  # python -m kvpressure, as `make demo` does without installing it
+        path = os.environ.get("PYTHONPATH")
+        return [*(["env", f"PYTHONPATH={path}"] if path else []), sys.executable, "-m", "kvpressure"]
+    found = shutil.which(program.name)
+    return [program.name if found and Path(found).samefile(program) else str(program)]
 
 
 def _settings(url: str, listen_address: str) -> Settings:
@@ -114,6 +137,13 @@ def _settings(url: str, listen_address: str) -> Settings:
     )
 
 
+def _verdict(view: EngineView) -> str:
+    """The diagnosis in a few words, "" before there is one."""
+    if (diagnosis := view.diagnosis) is None or diagnosis.cause is Cause.UNKNOWN:
+        return ""
+    return f"{cause_words(diagnosis)}. {CAUSES[diagnosis.cause].meaning}"
+
+
 def _row(seconds: float, view: EngineView) -> str:
     derived = view.derived
     cells = (
@@ -123,9 +153,8 @@ def _row(seconds: float, view: EngineView) -> str:
         _cell(at(derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
         _cell(at(derived, "kv_cache_usage_ratio"), 7, ".0%"),
         _cell(at(derived, "admission_blocked_ratio"), 7, ".0%"),
-        _cell(at(derived, "preemptions_per_second"), 9, ".2f"),
         _cell(at(derived, "tokens_per_second", "generation"), 8, ".0f"),
-        _cell(at(derived, "engine_gpu_memory_used_ratio"), 10, ".0%"),
+        _cell(at(derived, "engine_gpu_memory_used_ratio"), 7, ".0%"),
         _cell(at(derived, "engine_gpu_utilization_ratio"), 8, ".0%"),
     )
     return "  ".join(cells)

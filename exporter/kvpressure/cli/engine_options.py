@@ -35,7 +35,7 @@ _LIMITS = {
 }
 
 _PLACE = (
-    click.option("--namespace", default="", help="Kubernetes namespace of the engine, for the commands."),
+    click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine."),
     click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
     click.option("--pod", default="", help="Its pod."),
     click.option("--container", default="", help="Its container."),

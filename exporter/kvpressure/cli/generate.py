@@ -16,9 +16,14 @@ from kvpressure.thresholds import Thresholds, load_thresholds
 
 @click.command()
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; replaced when it holds a bundle."
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder to write; replaced when it holds only a bundle.",
 )
-@click.option("--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file.")
+@click.option(
+    "--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file: name: value."
+)
 @click.option("--selector", default=SELECTOR, show_default=True, help="Label matchers that find the exporters' series.")
 @click.option("--runbook-url", default=RUNBOOK_URL, show_default=True, help="Address that the runbooks lie under.")
 @click.option("--dashboard-url", default="", help="Grafana's address; without it alerts link to the exporter's page.")
@@ -40,7 +45,7 @@ def command(
         files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)
         write_bundle(out, files)
     except ConfigError as error:
-        refuse(error)
+        refuse(error, see="nothing was written")
     click.echo(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
 
 

@@ -36,12 +36,12 @@ def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
     return {flag: value for flag, value in found if value is not None}
 
 
-def refuse(error: ConfigError) -> NoReturn:
-    """Show every problem and end with exit code 2."""
+def refuse(error: ConfigError, see: str = "see docs/configuration.md for every key") -> NoReturn:
+    """Show every problem, and where to read on unless `see` is empty, and end with exit code 2."""
     for problem in error.problems:
         click.echo(problem, err=True)
     count = len(error.problems)
-    click.echo(f"{count} problem{'s' if count > 1 else ''} found; see docs/configuration.md for every key", err=True)
+    click.echo(f"{count} problem{'s' if count > 1 else ''} found{'; ' if see else ''}{see}", err=True)
     sys.exit(2)
 
 

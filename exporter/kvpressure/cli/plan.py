@@ -50,7 +50,7 @@ _COUNT = click.IntRange(1, 10_000_000)
 
 @click.command()
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json.")
-@click.option("--url", help="A running engine (http://host:port, or its page's full address).")
+@click.option("--url", help="A running engine (http://host:port, host:port, or its page's full address).")
 @click.option(
     "--seconds",
     default=0.0,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from yarl import URL
 
+from kvpressure.cli.sampling import split_engine_url
 from kvpressure.derive.traffic import token_quantile
 from kvpressure.diagnosis.plan import Running
 from kvpressure.diagnosis.pool import TokenPool
@@ -57,14 +58,15 @@ def read_engine(url: str, seconds: float = 0.0) -> LiveEngine:
     Without `seconds` the lengths are those of all requests since the server started. Raises `LiveError`.
     """
     try:
-        full = URL(url if URL(url).path.strip("/") else f"{url.rstrip('/')}/metrics")
+        base, path = split_engine_url(url)
+        full = URL(f"{base}{path or '/metrics'}")
         reader = PageReader()
         pages = [reader.read(answer.body, answer.t) for answer in asyncio.run(_fetch(full, seconds))]
         return engine_on(pages[-1], str(full), pages[0] if seconds else None)
     except (SourceError, PageError) as error:
         raise LiveError(f"{url}: {error}") from error
     except ValueError as error:
-        raise LiveError(f"{url}: is not an address: {error}") from error
+        raise LiveError(f"--url {error}") from error
 
 
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:

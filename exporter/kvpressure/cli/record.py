@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,10 +13,10 @@ from pathlib import Path
 import click
 from yarl import URL
 
+from kvpressure.cli.sampling import page_url
 from kvpressure.fleet import GpuFleet, real_gpus
 from kvpressure.samples import GpuReport, GpuSample
 from kvpressure.settings import Settings
-from kvpressure.settings.types import split_url
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.credentials import Authorization
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
@@ -76,12 +77,17 @@ class Recorder:
 @click.option(
     "--gpus", is_flag=True, help="With URL: GPU readings on every line. Alone: what the GPU libraries answer."
 )
-def command(url: str | None, output: Path, duration: float, interval: float, label: str | None, gpus: bool) -> None:
-    """Record the pages of the engine at URL (http://host:port, or the page's full address) for `replay`.
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
+def command(
+    url: str | None, output: Path, duration: float, interval: float, label: str | None, gpus: bool, force: bool
+) -> None:
+    """Record the pages of the engine at URL (http://host:port, host:port, or the page's full address) for `replay`.
 
     The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without URL, `--gpus` writes one JSON file of
     what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
     """
+    if not force:
+        _keep(output)
     if url is None:
         if not gpus:
             raise click.UsageError("give the URL of an engine, or --gpus")
@@ -89,27 +95,26 @@ def command(url: str | None, output: Path, duration: float, interval: float, lab
     elif not output.name.endswith(SUFFIXES):
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
-        recorder = Recorder(_page_url(url), interval, SystemClock())
+        recorder = Recorder(page_url(url), interval, SystemClock())
         try:
             asyncio.run(_record(recorder, output, duration, label, gpus))
         except OSError as error:
             raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             click.echo(err=True)  # what was recorded until now is kept
         click.echo(f"{recorder.written} pages written to {output}" if recorder.written else "no page was recorded")
         sys.exit(0 if recorder.written else 1)
 
 
-def _page_url(text: str) -> str:
-    """The page's full address. Raises UsageError for what is no address."""
-    try:
-        base, path = split_url(text)
-    except ValueError as error:
-        raise click.UsageError(f"URL {error}") from None
-    return f"{base}{path or '/metrics'}"
+def _keep(output: Path) -> None:
+    """Raise UsageError rather than write over a recording: an incident does not come back for a second one."""
+    if output.exists() and output.stat().st_size > 0:
+        raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
 
 
 async def _record(recorder: Recorder, output: Path, duration: float, label: str | None, gpus: bool) -> None:
+    if (task := asyncio.current_task()) is not None:  # a killed xz file would have no end, so nothing could be read
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     newest = _NewestGpus() if gpus else None
     fleet = GpuFleet(Settings(), real_gpus, newest.take) if newest is not None else None
     try:

@@ -19,7 +19,7 @@ from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.derive.values import at
 from kvpressure.diagnosis.advice import Action
 from kvpressure.diagnosis.advice.shell import PLACEHOLDERS
-from kvpressure.diagnosis.verdict import Diagnosis, Evidence
+from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.exposition.palette import CALM, CAUSES, STAGES
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
@@ -88,11 +88,17 @@ def advice_report(findings: Sequence[Finding]) -> Group:
     """The actions only, under one line per engine that they are for."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
-        stage = f", {STAGES[finding.diagnosis.stage]}" if finding.diagnosis else ""
-        parts += [_heading(finding), Text(f"{CAUSES[finding.cause].label}{stage.removesuffix(', ')}\n")]
+        label = CAUSES[finding.cause].label
+        parts += [_heading(finding), Text(f"{cause_words(finding.diagnosis) if finding.diagnosis else label}\n")]
         parts += _problem(finding)
         parts += advice(finding.actions) if finding.actions else [Text("Nothing to do.\n")]
     return Group(*parts)
+
+
+def cause_words(diagnosis: Diagnosis) -> str:
+    """Cause and stage. Under KV cache pressure "pressure building" would repeat the cause and play it down."""
+    plain = diagnosis.cause is Cause.KV_CACHE_PRESSURE and diagnosis.stage is Stage.BUILDING
+    return ", ".join(filter(None, (CAUSES[diagnosis.cause].label, "" if plain else STAGES[diagnosis.stage])))
 
 
 def verdict_line(finding: Finding, now: float) -> str:
@@ -155,11 +161,10 @@ def _name(finding: Finding) -> str:
 
 
 def _sentence(diagnosis: Diagnosis, now: float) -> str:
-    stage = f", {STAGES[diagnosis.stage]}" if STAGES[diagnosis.stage] else ""
     score = "" if diagnosis.score is None else f", pressure score {diagnosis.score:.2f}"
     since = f" for {duration(now - diagnosis.since)}" if diagnosis.since > 0 else ""
-    label = CAUSES[diagnosis.cause].label.upper()
-    return f"{label}{stage}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
+    label, comma, stage = cause_words(diagnosis).partition(", ")
+    return f"{label.upper()}{comma}{stage}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
 
 
 _NUMBERS = (

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+import click
+
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.fleet import EngineFleet, GpuFleet, real_gpus
 from kvpressure.identity import ALL_GPUS
@@ -32,12 +34,26 @@ class Access:
     insecure: bool = False
 
 
+def split_engine_url(text: str) -> tuple[str, str]:
+    """What people type for an engine as its base and path: `host:port` will do. Raises ValueError."""
+    return split_url(text if "://" in text else f"http://{text}")
+
+
+def page_url(text: str) -> str:
+    """The full address of the page of the engine at `text`. Raises UsageError for what is no address."""
+    try:
+        base, path = split_engine_url(text)
+    except ValueError as error:
+        raise click.UsageError(f"URL {error}") from None
+    return f"{base}{path or '/metrics'}"
+
+
 def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
     """One target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
 
     With `gpus`, this machine's GPUs count as the engine's where there is only one. Raises ValueError.
     """
-    pages = dict.fromkeys(split_url(url if "://" in url else f"http://{url}") for url in urls)
+    pages = dict.fromkeys(map(split_engine_url, urls))
     tls = TlsSettings(ca_file=access.ca_file, insecure_skip_verify=access.insecure)
     return tuple(
         Target(

@@ -112,7 +112,6 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
 
 _POD_OPTIONS = (
     click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama."),
-    click.option("-n", "short_namespace", default=None, metavar="TEXT", help="Short for --namespace."),
     click.option("--context", default=None, help="Context of the kubeconfig; without it the current one."),
     click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
     click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
@@ -147,7 +146,6 @@ def command(engines: tuple[str, ...], **options: Any) -> None:
     (--json says which). It is 2 without a verdict: unreachable, too few samples, asleep. With several engines 1 wins
     over 2, and 2 over 0.
     """
-    options["namespace"] = options.pop("short_namespace") or options["namespace"]
     if options["selector"] or any(map(is_reference, engines)):
         from kvpressure.cli import triage_pod  # noqa: PLC0415 - it builds on this module, and URLs do without
 

@@ -8,10 +8,11 @@ from kvpressure.derive.values import Derived, at
 from kvpressure.diagnosis.advice.case import Case
 from kvpressure.diagnosis.advice.model import Limits
 from kvpressure.diagnosis.advice.sizing import round_up_tokens
+from kvpressure.diagnosis.verdict import Cause
 from kvpressure.surroundings import DeclaredLimit
 
 SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
-"""Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0013)."""
+"""Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
 
 
 def limit_families(case: Case, declared: Sequence[DeclaredLimit] | None) -> Derived:
@@ -46,18 +47,23 @@ def _values(limits: Limits) -> dict[str, float]:
 def _recommended(case: Case) -> dict[str, float]:
     """Requests that fit at p95 of their tokens; token limits that p99 of the traffic stays below; the memory target.
 
-    The memory target is the playbook's, against device OOM: lower for long prompts or bursts.
+    The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
+    limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
     """
-    t = case.thresholds
     found: dict[str, float | None] = {
         "max_num_seqs": None if case.room is None else float(max(1, case.room)),
         "max_input_tokens": _tokens(at(case.derived, "prompt_tokens", "0.99")),
         "max_output_tokens": _tokens(at(case.derived, "output_tokens", "0.99")),
-        "gpu_memory_utilization": t.advice_memory_target_long_context_ratio
-        if case.long_or_bursty
-        else t.advice_memory_target_ratio,
+        "gpu_memory_utilization": _memory_target(case),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _memory_target(case: Case) -> float | None:
+    if case.diagnosis.cause is Cause.KV_CACHE_PRESSURE and not case.device_oom:
+        return None
+    t = case.thresholds
+    return t.advice_memory_target_long_context_ratio if case.long_or_bursty else t.advice_memory_target_ratio
 
 
 def _tokens(p99: float | None) -> float | None:

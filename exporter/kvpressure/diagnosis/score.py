@@ -99,7 +99,9 @@ def confidence(cause: Cause, symptoms: Symptoms) -> float:
 def stage(inputs: Inputs, cause: Cause, symptoms: Symptoms) -> Stage:
     """How far KV pressure has gone: building while it is only predicted or costs nothing yet."""
     if cause is not Cause.KV_CACHE_PRESSURE:
-        building = cause is Cause.HEALTHY and inputs.value("kv_exhaustion_seconds") is not None
+        usage = inputs.value("kv_cache_usage_ratio")
+        grown = usage is not None and usage >= inputs.thresholds.alert_exhaustion_min_usage_ratio
+        building = cause is Cause.HEALTHY and grown and inputs.value("kv_exhaustion_seconds") is not None
         return Stage.BUILDING if building else Stage.NONE
     if any(symptoms[name].state for name in ("device_oom", "allocation_errors", "host_oom", "restarting")):
         return Stage.FAILING

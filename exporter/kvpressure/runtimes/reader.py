@@ -51,7 +51,8 @@ class PageReader:
         plan, values = self._scanner.scan(page)
         if plan is None:
             names = " or ".join(table.runtime for table in self._tables)
-            raise PageError("not_metrics", f"no metric of {names} in {len(page)} bytes")
+            text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"
+            raise PageError("not_metrics", text)
         return plan.read(values, t)
 
     def _plan(self, series: Sequence[Series]) -> Plan | None:

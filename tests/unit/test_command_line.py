@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kvpressure.cli import COMMANDS, main
+from kvpressure.cli.sampling import page_url
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def test_the_list_of_commands_has_each_on_one_whole_line() -> None:
+    lines = [line.strip() for line in run("--help").output.partition("Commands:\n")[2].splitlines() if line]
+    assert [line.split()[0] for line in lines] == list(COMMANDS)
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_list_exists_and_explains_itself(name: str) -> None:
+    module = importlib.import_module(f"kvpressure.cli.{name.replace('-', '_')}")
+    assert module.command.help
+    assert run(name, "--help").output.startswith(f"Usage: main {name} ")
+
+
+@pytest.mark.parametrize(
+    ("program", "named"), [("kvpressure", "kvpressure"), ("kubectl-kvpressure", "kubectl kvpressure")]
+)
+def test_help_names_the_program_as_it_was_typed(
+    program: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"/usr/local/bin/{program}", "triage", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.startswith(f"Usage: {named} triage ")
+
+
+@pytest.mark.parametrize("given", ["chat:8000", "http://chat:8000", "http://chat:8000/", "http://chat:8000/metrics"])
+def test_an_engine_is_named_by_host_and_port_or_by_its_page(given: str) -> None:
+    assert page_url(given) == "http://chat:8000/metrics"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("ftp://chat", "http:// or https://"), ("http://", "name a host"), ("http://a:b@c", "file")]
+)
+def test_what_is_no_address_is_refused_with_the_reason(given: str, said: str) -> None:
+    with pytest.raises(click.UsageError, match=said):
+        page_url(given)
+
+
+@pytest.mark.parametrize("arguments", [("http://127.0.0.1:9",), ("--gpus",)])
+def test_a_recording_is_not_written_over_unasked(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    kept = tmp_path / "incident.jsonl"
+    kept.write_text("an incident\n")
+    result = run("record", *arguments, "-o", str(kept), "--duration", "1")
+    assert (result.exit_code, "--force" in result.stderr) == (2, True)
+    assert kept.read_text() == "an incident\n"
