@@ -78,6 +78,14 @@ def test_one_request_at_a_time_cannot_be_cut():
     assert "max_num_seqs" not in kv(derived={"requests_running_max": 1.0})
 
 
+def test_long_requests_that_run_are_named_where_those_that_ended_were_short():
+    action = kv(derived={"kv_tokens_per_request": 24_000.0})["cap_tokens"]
+    assert "requests that run now hold 24,000 tokens each, those that ended 4,000 (p95)" in action.why
+    assert "the long ones that run now would be too" in action.cost
+    assert "throwing each other out" not in kv()["max_num_seqs"].cost
+    assert "throwing each other out" in kv(derived={"preemptions_per_second": 0.5})["max_num_seqs"].cost
+
+
 def test_a_request_is_never_counted_longer_than_the_longest_allowed():
     # max_model_len 2000 bounds the 4000 of p95: 50 fit, so the cut is the smallest one.
     action = kv(limits=limits(max_model_len=Limit(2000, "page")))["max_num_seqs"]
@@ -89,7 +97,7 @@ def test_token_caps_are_computed_from_what_doubling_the_batch_leaves_for_each():
     # is below their p50, so 400; prompts get 1162.5, below their p50, so 1500.
     action = kv()["cap_tokens"]
     assert action.new == "prompts 1,500, answers 400"
-    assert "64 requests of 4,000 tokens (p95) need 256,000; the pool holds 100,000" in action.why
+    assert "64 requests, up to twice what runs, of 4,000 tokens (p95) need 256,000" in action.why
     assert "only 52 fit" in action.why  # 100,000 / 1900
     assert "Roughly 50% of the prompts are refused and 50% of the answers end early" in action.cost
 

@@ -68,6 +68,15 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
     ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
     held = at(case.derived, "kv_tokens_per_request") or total
     when = "" if shape.recent else " (since the server started)"
+    long_ones_run = held > 1.5 * total
+    reason = (
+        f"requests that run now hold {number(round(held))} tokens each, those that ended {number(round(each))} "
+        f"(p95{when}): the long ones fill the pool of {number(capacity)}."
+        if long_ones_run
+        else f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
+        f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}."
+    )
+    too = ", counted by those that have ended; the long ones that run now would be too" if long_ones_run else ""
     verdict = (
         f"Within these limits {enough} fit."
         if enough >= caps.wanted
@@ -79,10 +88,9 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
         title="Cap tokens at the edge",
         current=_declared_caps(case, shape),
         new=f"prompts {number(caps.input_tokens)}, answers {number(caps.output_tokens)}",
-        why=f"{caps.wanted} requests of {number(round(each))} tokens (p95{when}) need "
-        f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}. {verdict}",
+        why=f"{reason} {verdict}",
         cost=f"Roughly {refused:.0%} of the prompts are refused and {ended:.0%} of the answers end early "
-        "(finish_reason length).",
+        f"(finish_reason length){too}.",
         checks=(
             "Within 5 minutes, without a restart:",
             expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
@@ -116,7 +124,7 @@ def fewer_sequences(case: Case) -> Action | None:
         current="not visible (256 unless set; 1,024 on large GPUs)" if limit is None else str(limit),
         new=number(cut.new),
         why=_why_sequences(case, cut),
-        cost="Requests beyond it wait in the queue, as they do now, instead of throwing each other out of the cache. "
+        cost=f"Requests beyond it wait in the queue, as they do now{_thrown_out(case)}. "
         "When requests become shorter again, raise it.",
         checks=(
             "Within 2 minutes of the restart:",
@@ -125,6 +133,11 @@ def fewer_sequences(case: Case) -> Action | None:
         ),
         flags={"--max-num-seqs": str(cut.new)},
     )
+
+
+def _thrown_out(case: Case) -> str:
+    preempted = at(case.derived, "preemptions_per_second")
+    return ", instead of throwing each other out of the cache" if preempted else ""
 
 
 def _why_sequences(case: Case, cut: Cut) -> str:
