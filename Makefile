@@ -125,6 +125,17 @@ tools-dashboards: ## build dashboard-linter into .tools
 	  echo "dashboard-linter cannot be built: its test is skipped"; \
 	else echo "no dashboard-linter and no go to build it: its test is skipped"; fi
 
+# pint reads rules as a reviewer would. Not part of `make test`: the Go module proxy does not serve every version of it.
+PINT := v0.62.0
+.PHONY: pint tools-pint
+pint: tools-pint ## lint the generated rules with pint
+	.tools/pint --no-color --offline --config rules/.pint.hcl lint --min-severity=warning --fail-on=warning rules/generated/prometheus
+
+tools-pint:
+	@mkdir -p .tools && test -x .tools/pint || { export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/cloudflare/pint@$(PINT) && \
+	dir=$$(cd / && go mod download -json $$module | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
+	go build -C "$$dir" -trimpath -buildvcs=false -o "$(CURDIR)/.tools/pint" ./cmd/pint; }
+
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else \
 	  f"kvpressure needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'

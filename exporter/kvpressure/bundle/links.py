@@ -35,19 +35,30 @@ def runbook_url(options: Options, alert: str, component: str, *, exporter_answer
     An exporter that does not answer cannot serve the runbook of that: its link goes through any other that does.
     """
     if not exporter_answers and options.runbook_url == RUNBOOK_URL:
-        instance = "{{ . | first | label `instance` }}"
-        up = f"{{{{ with query `up{{{options.selector}}} == 1` }}}}"
-        return f"{up}http://{instance}/runbooks/{alert}{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"
+        return _through_another(options, f"/runbooks/{alert}", f"runbooks/{alert}.md in the bundle")
     return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(_LABELS[component])}"
 
 
-def dashboard_url(options: Options, component: str) -> str:
-    """The address of Grafana's board, or of the exporter's own page; a Prometheus template."""
+def dashboard_url(options: Options, component: str, *, exporter_answers: bool) -> str:
+    """The address of Grafana's board, or of the exporter's own page; a Prometheus template.
+
+    That of an exporter which does not answer leads to any other that does: the alert may not even name one.
+    """
     if not options.dashboard_url:
-        return "http://{{ $labels.instance }}/"
+        if exporter_answers:
+            return "http://{{ $labels.instance }}/"
+        return _through_another(options, "/", "none: no exporter answers")
+    if not exporter_answers:
+        return f"{options.dashboard_url.rstrip('/')}/d/{BOARDS['exporter']}"
     own = {name: label for name, label in _LABELS[component].items() if name in {"namespace", "target", "instance"}}
     board = BOARDS.get(component, "kvpressure-engine")
     return f"{options.dashboard_url.rstrip('/')}/d/{board}?{_query(own, prefix='var-')}"
+
+
+def _through_another(options: Options, path: str, otherwise: str) -> str:
+    instance = "{{ . | first | label `instance` }}"
+    up = f"{{{{ with query `up{{{options.selector}}} == 1` }}}}"
+    return f"{up}http://{instance}{path}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
 def _query(labels: dict[str, str], prefix: str = "") -> str:

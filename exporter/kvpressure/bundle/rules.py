@@ -85,7 +85,7 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     annotations = {key: text.strip() for key, text in rule["annotations"].items()}
     answers = rule.get("exporter_answers", True)
     annotations["runbook_url"] = links.runbook_url(options, name, component, exporter_answers=answers)
-    annotations["dashboard_url"] = links.dashboard_url(options, component)
+    annotations["dashboard_url"] = links.dashboard_url(options, component, exporter_answers=answers)
     kept = {key: rule[key] for key in ("alert", "expr", "for", "keep_firing_for", "labels") if key in rule}
     return {**kept, "expr": rule["expr"].strip(), "annotations": annotations}
 
