@@ -117,7 +117,7 @@ deploy: $(VENV)/.dev tools-helm ## write deploy/manifests, the chart's files and
 	$(BIN)/python -m deploy.render
 
 # Grafana's linter of dashboards, for `make e2e-dashboards`; `make test` checks the same of each dashboard without it.
-DASHBOARD_LINTER := v0.1.1
+DASHBOARD_LINTER := v0.2.0
 tools-dashboards: ## build dashboard-linter into .tools
 	@if [ -x .tools/dashboard-linter ] || command -v dashboard-linter >/dev/null; then :; \
 	elif command -v go >/dev/null; then mkdir -p .tools && cd / && \
