@@ -200,7 +200,7 @@ def test_uids_are_those_that_alerts_and_bookmarks_link_to() -> None:
 
 @pytest.mark.parametrize("component", ["engine", "gpu", "container", "exporter"])
 def test_alerts_fill_in_variables_that_the_dashboard_has(component: str) -> None:
-    url = dashboard_url(Options(load_thresholds(), dashboard_url="https://g"), component)
+    url = dashboard_url(Options(load_thresholds(), dashboard_url="https://g"), component, exporter_answers=True)
     board = LOADED[url.partition("/d/")[2].partition("?")[0]]
     names = {one["name"] for one in board["templating"]["list"] if not one.get("skipUrlSync")}
     assert set(re.findall(r"var-(\w+)=", url)) <= names

@@ -42,8 +42,9 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
-        if extra.get("prog_name") is None and Path(sys.argv[0]).name == KUBECTL_PLUGIN:
-            extra["prog_name"] = KUBECTL_PLUGIN.replace("-", " ")
+        if extra.get("prog_name") is None:
+            plugin = Path(sys.argv[0]).name == KUBECTL_PLUGIN
+            extra["prog_name"] = KUBECTL_PLUGIN.replace("-", " ") if plugin else "kvpressure"
         return super().main(*args, **extra)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
