@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from pathlib import Path
 
 from tests.dashboards.everything import LABELS, serving
 from tests.dashboards.grafana import Prometheus
-from tests.e2e.alerting import RULES, clean
+from tests.e2e.alerting import with_our_rules
 from tests.e2e.processes import KVPRESSURE, Process, eventually, free_port, get, running
 from tests.e2e.watching import PHASE
-from tests.tools import need
 
 SCRAPE_SECONDS = 5
 PATIENCE_SECONDS = 480.0
@@ -36,23 +34,10 @@ async def prometheus(directory: Path, targets: dict[str, dict[str, str]]) -> Asy
     configs = [{"targets": [address], "labels": labels} for address, labels in targets.items()]
     settings = {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s"},
-        "rule_files": [f"{RULES}/{kind}/*.yaml" for kind in ("alerts", "recording")],
         "scrape_configs": [{"job_name": "kvpressure", "static_configs": configs}],
     }
-    config = directory / "prometheus.yml"
-    config.write_text(json.dumps(settings))
-    clean(need("promtool", "prometheus"), "check", "config", config)
-    address = f"127.0.0.1:{free_port()}"
-    command = [
-        need("prometheus", "prometheus"),
-        f"--config.file={config}",
-        f"--storage.tsdb.path={directory / 'tsdb'}",
-        f"--web.listen-address={address}",
-        "--log.level=warn",
-    ]
-    async with running(command, directory / "prometheus.log") as process:
-        await eventually(lambda: get(f"http://{address}/-/ready"), process)
-        yield Prometheus(f"http://{address}", SCRAPE_SECONDS)
+    async with with_our_rules(directory, settings) as url:
+        yield Prometheus(url, SCRAPE_SECONDS)
 
 
 @contextlib.asynccontextmanager

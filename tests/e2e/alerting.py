@@ -104,14 +104,21 @@ async def prometheus(directory: Path, exporter: str, alertmanager_url: str) -> A
     clean(need("promtool", "prometheus"), "check", "rules", *sorted(RULES.glob("*/*.yaml")))
     job = {"job_name": "kvpressure", "static_configs": [{"targets": [exporter]}]}
     manager = {"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}
-    config = directory / "prometheus.yml"
     settings = {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s"},
-        "rule_files": [f"{RULES}/{kind}/*.yaml" for kind in ("alerts", "recording")],
         "scrape_configs": [job],
         "alerting": {"alertmanagers": [manager]},
     }
-    config.write_text(json.dumps(settings))
+    async with with_our_rules(directory, settings) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def with_our_rules(directory: Path, settings: dict[str, Any]) -> AsyncIterator[str]:
+    """Debian's Prometheus with these settings and the committed rules; gives its URL once it is ready."""
+    config = directory / "prometheus.yml"
+    rules = {"rule_files": [f"{RULES}/{kind}/*.yaml" for kind in ("alerts", "recording")]}
+    config.write_text(json.dumps(settings | rules))
     clean(need("promtool", "prometheus"), "check", "config", config)
     address = f"127.0.0.1:{free_port()}"
     command = [
