@@ -15,6 +15,7 @@ from bench import world
 WARM_UP_SECONDS = 12.0
 MEASURE_SECONDS = 30.0
 GETS = 150
+TROUBLED = 8
 MIB = 2.0**20
 
 
@@ -100,6 +101,23 @@ def measure(load: Load) -> Measured:
     return Measured(100 * cpu / elapsed, memory, p99, received / elapsed / load.engines, hung)
 
 
+def troubled_rows() -> list[dict[str, Any]]:
+    """CPU with engines that answer late or never, over as many healthy ones, in the same run."""
+    found = {}
+    with world.engines(TROUBLED) as port:
+        for kind in ({"count": TROUBLED}, {"slow": TROUBLED}, {"hung": TROUBLED}):
+            with world.exporter(1, engine_port=port, **{"count": 0, **kind}) as exporter:
+                time.sleep(WARM_UP_SECONDS)
+                cpu = exporter.cpu_seconds()
+                time.sleep(MEASURE_SECONDS)
+                found[next(iter(kind))] = exporter.cpu_seconds() - cpu
+    ratios = {name: found[name] / found["count"] for name in ("slow", "hung")}
+    return [
+        row(f"CPU with {TROUBLED} {name} engines over {TROUBLED} healthy ones", ratio, "x", "<= 1", ratio <= 1.0)
+        for name, ratio in ratios.items()
+    ]
+
+
 def plain_poller_percent(engines: int) -> float:
     """CPU of a poller that reads every full page with prometheus_client's parser, for comparison."""
     with world.engines(engines) as port:
@@ -142,6 +160,7 @@ def rows() -> list[dict[str, Any]]:
         if load.memory_mib is not None:
             met = got.memory_mib <= load.memory_mib
             made.append(row(f"resident memory at {load.name}", got.memory_mib, "MiB", f"<= {load.memory_mib:g}", met))
+    made += troubled_rows()
     early, late = day_growth()
     made.append(
         row("resident memory, end of a day over its sixth hour", late / early, "x", "<= 1.05", late / early <= 1.05)

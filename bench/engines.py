@@ -1,5 +1,7 @@
 """`python -m bench.engines PORT COUNT`: many vLLM servers in one cheap process, replaying a recording.
 
+Those under /slow-N take `SLOW_SECONDS` for each answer, those under /hang-N never answer.
+
 Answers are made once per page and query, so that the measured exporter and not this server uses the processor.
 """
 
@@ -17,6 +19,7 @@ from tests.tools import FIXTURES
 TRACE = FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"
 PAGES = [page for _, page in read_trace(TRACE)]
 STARTED = time.monotonic()
+SLOW_SECONDS = 3.0
 
 
 @functools.lru_cache(maxsize=8)
@@ -37,9 +40,15 @@ class Engine(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Answer a request that came in one piece, as ours do."""
         target = data.split(b" ", 2)[1]
-        if not target.startswith(b"/hang"):
-            index = int(time.monotonic() - STARTED) % len(PAGES)
-            self.transport.write(respond(index, target.partition(b"?")[2]))
+        if target.startswith(b"/slow"):
+            asyncio.get_running_loop().call_later(SLOW_SECONDS, self.answer, target)
+        elif not target.startswith(b"/hang"):
+            self.answer(target)
+
+    def answer(self, target: bytes) -> None:
+        """The page of this moment."""
+        index = int(time.monotonic() - STARTED) % len(PAGES)
+        self.transport.write(respond(index, target.partition(b"?")[2]))
 
 
 async def main(port: int) -> None:

@@ -86,8 +86,10 @@ def engines(count: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def exporter(gpus: int, count: int, engine_port: int, hung: int = 0, gpu_interval: float = 1.0) -> Iterator[Exporter]:
-    """`kvpressure run` with `gpus` stubbed GPUs and `count` engines, and `hung` more that never answer."""
+def exporter(
+    gpus: int, count: int, engine_port: int, hung: int = 0, slow: int = 0, gpu_interval: float = 1.0
+) -> Iterator[Exporter]:
+    """`kvpressure run` with `gpus` stubbed GPUs, `count` engines, `hung` that never answer, `slow` that do late."""
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -101,8 +103,9 @@ def exporter(gpus: int, count: int, engine_port: int, hung: int = 0, gpu_interva
             for i in range(count)
         ]
         targets += [
-            {"name": f"hung-{i}", "url": f"http://127.0.0.1:{engine_port}", "path": f"/hang-{i}/metrics"}
-            for i in range(hung)
+            {"name": f"{kind}-{i}", "url": f"http://127.0.0.1:{engine_port}", "path": f"/{kind}-{i}/metrics"}
+            for kind, number in (("hang", hung), ("slow", slow))
+            for i in range(number)
         ]
         settings = {
             "web": {"listen_address": f"127.0.0.1:{port}"},

@@ -279,6 +279,9 @@ def _pipeline_settings(settings: Settings) -> PipelineSettings:
         window_seconds=settings.window_seconds,
         shape_window_seconds=settings.shape_window_seconds,
         staleness_seconds=settings.staleness_seconds,
+        engine_stale_seconds=max(
+            settings.staleness_seconds, settings.poll.timeout_seconds + 3 * settings.poll.interval_seconds
+        ),
         max_engines=settings.limits.max_engines,
         max_label_length=settings.limits.max_label_length,
     )

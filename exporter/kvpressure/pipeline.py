@@ -32,11 +32,16 @@ RESTART_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """Lengths of the windows and the caps. A reading older than `staleness_seconds` is not shown."""
+    """Lengths of the windows and the caps.
+
+    A GPU's reading older than `staleness_seconds` is not shown, nor is an engine's older than `engine_stale_seconds`,
+    which leaves room for a page that takes a poll's whole deadline.
+    """
 
     window_seconds: float = 60.0
     shape_window_seconds: float = 600.0
     staleness_seconds: float = 10.0
+    engine_stale_seconds: float = 13.0
     max_engines: int = 512
     max_label_length: int = 128
 
@@ -124,7 +129,7 @@ class Pipeline:
     def engine_views(self, now: float) -> tuple[EngineView, ...]:
         """Views of the engines whose newest page is not stale."""
         views = (engine.view for engine in self._engines.values() if engine.view is not None)
-        return tuple(view for view in views if abs(now - view.t) <= self.settings.staleness_seconds)
+        return tuple(view for view in views if abs(now - view.t) <= self.settings.engine_stale_seconds)
 
     def gpu_views(self, now: float) -> tuple[GpuView, ...]:
         """Views of the GPUs whose newest reading is not stale."""

@@ -124,6 +124,8 @@ class SourceHealth:
 
     `error` is a sentence for people ("" when up), `reason` a short stable word for counting ("timeout",
     "http_status", "not_metrics", ...). `errors` counts failures by reason since the source was made.
+    `usual_seconds` and `longest_seconds` are the median and the maximum of how long its latest reads took, the one
+    under way included; None for sources that are not read one by one.
     """
 
     source: str
@@ -135,3 +137,5 @@ class SourceHealth:
     error: str = ""
     reason: str = ""
     errors: Mapping[str, int] = field(default_factory=dict)
+    usual_seconds: float | None = None
+    longest_seconds: float | None = None

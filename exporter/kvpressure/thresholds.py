@@ -82,6 +82,7 @@ class Thresholds:
     baseline_min_seconds: float = _in("seconds")
     verdict_window_seconds: float = _in("seconds")
     verdict_min_poll_count: float = _in("count")
+    sparse_confidence_min_ratio: float = _in("ratio")
     cause_hold_seconds: float = _in("seconds")
     cause_dwell_seconds: float = _in("seconds")
     admission_unblocked_max_ratio: float = _in("ratio")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import socket
 import threading
 import tracemalloc
@@ -93,8 +94,11 @@ BUSY = {"endless_continues": servers.endless_continues, "tiny_chunks": servers.t
 async def test_an_answer_that_never_ends_is_cut_at_the_deadline(behaviour: Behaviour):
     source = await poll_once(behaviour, QUICK)
     assert source.failed.reason == "timeout"  # type: ignore[attr-defined]
-    assert "connected to" in source.failed.error  # type: ignore[attr-defined]
-    assert "within 0.15 s" in source.failed.error  # type: ignore[attr-defined]
+    assert re.search(
+        r"connected to http://[\d.:]+/metrics, "
+        r"(waited 0.15 s for the page|but only [\d,]+ bytes of the page came within 0.15 s); is the server hung",
+        source.failed.error,  # type: ignore[attr-defined]
+    )
 
 
 async def test_a_connection_that_is_never_accepted_is_told_apart_from_an_answer_that_never_comes():
@@ -121,7 +125,7 @@ async def test_a_refusing_port_is_named_and_found_again_when_the_server_is_back(
     source = source_for(server)
     assert await source.poll() is None
     assert source.health().reason == "refused"
-    assert f"{server.url}/metrics/ refused the connection" in source.health().error
+    assert f"{server.url}/metrics refused the connection" in source.health().error
     async with server:
         await recovered(source)
     await source.aclose()

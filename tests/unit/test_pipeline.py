@@ -43,7 +43,7 @@ def test_each_rank_is_an_engine_of_its_own():
 
 
 def test_an_engine_that_is_not_read_any_more_is_dropped_after_the_staleness_bound():
-    made = pipeline(staleness_seconds=10)
+    made = pipeline(engine_stale_seconds=10)
     made.on_page(FakeTarget(), page(0.0, "0"))
     assert len(made.engine_views(10.0)) == 1
     assert made.engine_views(10.1) == ()

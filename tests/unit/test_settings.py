@@ -42,7 +42,7 @@ def test_nothing_set_means_a_single_machine_with_the_documented_defaults() -> No
     assert settings.single_machine
     assert settings.config_file is None
     assert settings.web.listen_address == (ListenAddress("", 10405),)
-    assert (settings.poll.interval_seconds, settings.poll.timeout_seconds) == (1.0, 0.8)
+    assert (settings.poll.interval_seconds, settings.poll.timeout_seconds) == (1.0, 10.0)
     assert (settings.window_seconds, settings.shape_window_seconds, settings.staleness_seconds) == (60, 600, 10)
     assert settings.poll.max_page_bytes == 8 * 1024 * 1024
 
@@ -175,7 +175,7 @@ def test_paths_in_the_file_are_relative_to_it_and_others_to_the_working_director
 
 @pytest.mark.parametrize(
     ("interval", "expected"),
-    [(0.2, (0.16, 6, 60, 10)), (10, (8, 10, 60, 30)), (60, (48, 60, 240, 180))],
+    [(0.2, (10, 6, 60, 10)), (10, (10, 10, 60, 30)), (60, (10, 60, 240, 180))],
 )
 def test_any_poll_interval_alone_gives_settings_that_agree(interval: float, expected: tuple[float, ...]) -> None:
     settings = from_file(f"poll: {{interval_seconds: {interval}}}\n")

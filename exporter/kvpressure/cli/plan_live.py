@@ -96,21 +96,13 @@ async def _fetch(url: URL, seconds: float) -> list[Answer]:
     clock = SystemClock()
     client = HttpClient(clock, tls=None, authorization=Authorization(None, None))
     try:
-        answers = [await _get(client, url)]
+        answers = [await client.get(url, DEADLINE_SECONDS)]
         if seconds:
             await clock.sleep_until(clock.monotonic() + seconds)
-            answers.append(await _get(client, url))
+            answers.append(await client.get(url, DEADLINE_SECONDS))
         return answers
     finally:
         await client.aclose()
-
-
-async def _get(client: HttpClient, url: URL) -> Answer:
-    try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            return await client.get(url)
-    except TimeoutError as error:
-        raise client.timed_out(str(url), DEADLINE_SECONDS) from error
 
 
 def _capacity(engine: EngineSample) -> int:

@@ -9,6 +9,7 @@ from types import TracebackType
 
 import click
 
+from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.fleet import EngineFleet, GpuFleet, real_gpus
 from kvpressure.identity import ALL_GPUS
@@ -23,6 +24,10 @@ from kvpressure.thresholds import Thresholds
 
 GIVE_UP_SECONDS = 5.0
 """Sampling ends early when by then no engine has answered once."""
+
+
+SLOW_SECONDS = 1.0
+"""An engine whose answers usually take longer is not read once a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +117,16 @@ class Sampler:
 
     @property
     def hopeless(self) -> bool:
-        """True when nothing answered for a while."""
-        return self.seconds >= GIVE_UP_SECONDS and all(h.last_success is None for h in self._fleet.health())
+        """True when nothing answered for a while; a first answer that is still awaited may come."""
+        health = self._fleet.health()
+        return self.seconds >= GIVE_UP_SECONDS and all(h.last_success is None and h.errors for h in health)
+
+    @property
+    def undecided(self) -> bool:
+        """True while an engine that answers slowly has given too few pages for a first verdict."""
+        views = self._pipeline.engine_views(self.clock.wall())
+        unknown = {view.target for view in views if view.diagnosis and view.diagnosis.cause is Cause.UNKNOWN}
+        return any(one.target in unknown and (one.usual_seconds or 0.0) > SLOW_SECONDS for one in self._fleet.health())
 
     def seen(self) -> list[Seen]:
         """Every target, in the order given."""

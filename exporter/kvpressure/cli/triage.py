@@ -26,6 +26,7 @@ from kvpressure.thresholds import Thresholds, load_thresholds
 F = TypeVar("F", bound=Callable[..., Any])
 
 REFRESH_SECONDS = 1.0
+REDRAW_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -99,7 +100,10 @@ class Triage:
 
 
 async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> None:
-    """Wait until the sampler has run for `seconds`, with a bar on a terminal; shorter when nothing answers."""
+    """Wait until the sampler has run for `seconds`, with a bar on a terminal.
+
+    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict.
+    """
     err = console(stderr=True)
     words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s")
     names = ", ".join(clean(target.name) for target in sampler.targets)
@@ -107,7 +111,10 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
         task = progress.add_task(f"sampling {names}", total=seconds)
         while sampler.seconds < seconds and not (give_up and sampler.hopeless):
             progress.update(task, completed=sampler.seconds)
-            await asyncio.sleep(min(0.25, seconds - sampler.seconds))
+            await asyncio.sleep(min(REDRAW_SECONDS, seconds - sampler.seconds))
+        while give_up and sampler.undecided and sampler.seconds < 2 * seconds:
+            progress.update(task, description=f"{names}: answers are slow, sampling on", completed=sampler.seconds)
+            await asyncio.sleep(REDRAW_SECONDS)
 
 
 _POD_OPTIONS = (

@@ -34,7 +34,7 @@ class Diagnostician:
             t=t,
             since=self._since or t,
             cause=self._cause,
-            confidence=scoring.confidence(self._cause, symptoms),
+            confidence=scoring.confidence(self._cause, symptoms, inputs),
             score=scoring.score(inputs),
             stage=scoring.stage(inputs, self._cause, symptoms),
             symptoms=symptoms,

@@ -25,6 +25,9 @@ MIN_PEAK_POLLS = 3
 class Recent:
     """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
 
+    `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
+    engine answers so slowly that older polls have to be counted too.
+
     `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
     under a pool.
     `blocked_ratio` takes the mean prompt for the one that waits, `blocked_by_long_ratio` a long one of the traffic's;
@@ -36,6 +39,7 @@ class Recent:
 
     polls: int
     seconds: float
+    coverage: float = 1.0
     demand: float | None = None
     waiting: float | None = None
     waiting_ratio: float | None = None
@@ -109,6 +113,7 @@ def recent(window: EngineWindow, context: Context) -> Recent:
     return Recent(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
+        coverage=_coverage(points, thresholds),
         demand=_mean(running) + _mean(waiting) if running and waiting else None,
         waiting=_mean(waiting) if waiting else None,
         waiting_ratio=_mean([float(value >= 1) for value in waiting]) if waiting else None,
@@ -131,6 +136,11 @@ def recent(window: EngineWindow, context: Context) -> Recent:
         step_tokens=_step_tokens(points),
         answer_tokens=p95(window.histogram("request_output_tokens")),
     )
+
+
+def _coverage(points: Sequence[Point], limits: Thresholds) -> float:
+    inside = sum(points[-1].t - point.t <= limits.verdict_window_seconds for point in points)
+    return min(1.0, inside / limits.verdict_min_poll_count)
 
 
 def memory_rise_ratio(context: Context) -> float | None:

@@ -82,10 +82,18 @@ def score(inputs: Inputs) -> float | None:
     return _either(core) * (0.8 + 0.2 * _either(cost))
 
 
-def confidence(cause: Cause, symptoms: Symptoms) -> float:
-    """Share of the evidence that agrees with the cause; what is not known counts a little against it."""
+def confidence(cause: Cause, symptoms: Symptoms, inputs: Inputs) -> float:
+    """Share of the evidence that agrees with the cause; what is not known counts a little against it.
+
+    Fewer polls than make a full verdict lower it, down to `sparse_confidence_min_ratio`.
+    """
     if cause is Cause.UNKNOWN:
         return 0.0
+    least = inputs.thresholds.sparse_confidence_min_ratio
+    return _agreement(cause, symptoms) * (least + (1.0 - least) * inputs.recent.coverage)
+
+
+def _agreement(cause: Cause, symptoms: Symptoms) -> float:
     expected = _EXPECTED[cause]
     states = [(symptoms[name].state, wanted, 1.0) for name, wanted in expected.items()]
     if cause is Cause.KV_CACHE_PRESSURE:

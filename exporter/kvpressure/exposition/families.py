@@ -158,6 +158,13 @@ FAMILIES: tuple[Family, ...] = (
         Scope.SOURCE,
         "When the source was last read successfully, in unix time.",
     ),
+    Family(
+        "poll_duration_seconds",
+        "summary",
+        Scope.SOURCE,
+        "How long the source's latest reads took (at most 60, the one under way included): median, and the longest.",
+        ("quantile",),
+    ),
     Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
     _container("container_restarts_total", "counter", "Restarts of an engine's container."),
     _container(

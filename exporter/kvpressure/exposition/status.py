@@ -16,7 +16,7 @@ from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.palette import CALM, CAUSES
 from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, ident, worst_first
 from kvpressure.exposition.snapshot import EngineView, Snapshot
-from kvpressure.exposition.wording import clock
+from kvpressure.exposition.wording import clock, seconds
 from kvpressure.samples import SourceHealth
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def status_html(
         down=_down(snapshot.sources),
         engines=engines,
         gpus=[gpu_card(view, trail.gpu(view.labels) if trail else None) for view in snapshot.gpus],
-        sources=[_source_json(health, snapshot.t) for health in snapshot.sources],
+        sources=[_source_row(health, snapshot.t) for health in snapshot.sources],
         problems=snapshot.surroundings.problems,
         metrics_path=metrics_path,
         css=assets.css,
@@ -176,5 +176,16 @@ def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
         "error": health.error,
         "age_seconds": None if health.last_success is None else round(max(0.0, now - health.last_success), 3),
         "duration_seconds": None if math.isnan(health.duration_seconds) else round(health.duration_seconds, 6),
+        "usual_seconds": None if health.usual_seconds is None else round(health.usual_seconds, 6),
+        "longest_seconds": None if health.longest_seconds is None else round(health.longest_seconds, 6),
         "errors": dict(health.errors),
     }
+
+
+def _source_row(health: SourceHealth, now: float) -> dict[str, object]:
+    """A source as the page shows it: how long reads take, and the longest where that is much more."""
+    usual, longest = health.usual_seconds, health.longest_seconds
+    takes = "" if usual is None else seconds(usual)
+    if usual is not None and longest is not None and longest >= max(1.0, 2 * usual):
+        takes += f", up to {seconds(longest)}"
+    return {**_source_json(health, now), "takes": takes}

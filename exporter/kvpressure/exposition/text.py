@@ -13,7 +13,7 @@ from kvpressure.exposition.containers import container_values
 from kvpressure.exposition.families import FAMILIES, Family, Scope
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.samples import HistogramSample
+from kvpressure.samples import HistogramSample, SourceHealth
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -51,6 +51,7 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, ob
                     "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
                     "source_last_success_timestamp_seconds": health.last_success,
                     "source_errors_total": health.errors,
+                    "poll_duration_seconds": _poll_durations(health),
                 },
             )
             for health in snapshot.sources
@@ -61,6 +62,12 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, ob
         ],
         Scope.EXPORTER: [("", snapshot.exporter)],
     }
+
+
+def _poll_durations(health: SourceHealth) -> Mapping[str, float] | None:
+    if health.usual_seconds is None or health.longest_seconds is None:
+        return None
+    return {"0.5": health.usual_seconds, "1": health.longest_seconds}
 
 
 def _engine_values(view: EngineView) -> Mapping[str, object]:

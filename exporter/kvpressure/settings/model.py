@@ -107,7 +107,8 @@ class Settings(Section):
         default_factory=lambda data: max(10.0, 3 * _interval(data)),
         ge=0.5,
         le=300,
-        description="Age at which a reading is dropped and its series go away; at least two polls.",
+        description="Age at which a reading is dropped and its series go away; at least two polls. An engine's page "
+        "may always be as old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone.",
         json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
     )
     thresholds_file: Path | None = Field(default=None, description="Overrides of single thresholds: `name: value`.")

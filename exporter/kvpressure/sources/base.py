@@ -7,9 +7,10 @@ turns it into a value or a `SourceHealth`; nothing a source meets in the world e
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import statistics
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 import structlog
@@ -22,6 +23,8 @@ T = TypeVar("T")
 LATE_SHARE: Final = 0.5
 FIRST_POLL_SPREAD_SECONDS: Final = 1.0
 LONGEST_SENTENCE: Final = 400
+KEPT_DURATIONS: Final = 60
+"""A minute of polls at 1 Hz: how slow a source is now, and not what it was an hour ago."""
 
 log = structlog.get_logger("kvpressure.sources")
 
@@ -86,19 +89,25 @@ class Guard(Generic[T]):
         self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
         self.counts = PollCounts()
         self._failures = 0
+        self._began: float | None = None
+        self._durations: deque[float] = deque(maxlen=KEPT_DURATIONS)
         self._errors: Counter[str] = Counter()
         self._health = SourceHealth(source, target, False, self._clock.wall(), error="not polled yet", reason="pending")
 
     def health(self) -> SourceHealth:
         """The outcome of the last attempt; `reason` is "pending" before the first."""
-        return self._health
+        under_way = () if self._began is None else (self._clock.monotonic() - self._began,)
+        if not self._durations and not under_way:
+            return self._health
+        usual = statistics.median(self._durations or under_way)
+        return replace(self._health, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
         """One reading under the deadline: its value, handed to `deliver` first, or None when it failed.
 
         Raises nothing but cancellation.
         """
-        began = self._clock.monotonic()
+        began = self._began = self._clock.monotonic()
         self.counts = PollCounts(self.counts.polls + 1, self.counts.late, self.counts.missed)
         try:
             async with asyncio.timeout(self.deadline_seconds):
@@ -117,6 +126,8 @@ class Guard(Generic[T]):
         else:
             self._up(began)
             return value
+        finally:
+            self._began = None
         return None
 
     async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None]) -> None:
@@ -152,10 +163,16 @@ class Guard(Generic[T]):
     def _timed_out(self) -> SourceError:
         return SourceError("timeout", f"no answer within {self.deadline_seconds:g} s")
 
+    def _took(self, began: float, reason: str = "") -> float:
+        took = self._clock.monotonic() - began
+        if reason in ("", "timeout"):  # a refusal at once says nothing of how long answers take
+            self._durations.append(took)
+        return took
+
     def _up(self, began: float) -> None:
         was_up, self._failures = self._health.up, 0
         now = self._clock.wall()
-        took = self._clock.monotonic() - began
+        took = self._took(began)
         self._health = SourceHealth(self._source, self._target, True, now, took, now, errors=self._health.errors)
         if not was_up:
             log.info("source up", source=self._source, target=self._target)
@@ -169,7 +186,7 @@ class Guard(Generic[T]):
             self._target,
             False,
             self._clock.wall(),
-            self._clock.monotonic() - began,
+            self._took(began, error.reason),
             before.last_success,
             sentence,
             error.reason,

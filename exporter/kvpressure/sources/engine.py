@@ -1,8 +1,8 @@
 """Polls the metrics page of one engine.
 
 Asks for the few series each poll needs (`name[]`) where the server honours it, for the whole page where it does not;
-histograms and the cache configuration come along every few polls. One task, one connection and one deadline per
-target: a slow answer delays only itself.
+histograms and the cache configuration come along every few polls. One task, one connection and never more than one
+request per target: a slow answer delays only itself, and an engine in trouble is not asked twice at a time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from kvpressure.sources.name_filter import FilterSetting, Mode, NameFilter, Page
 from kvpressure.sources.schedule import Clock, SystemClock
 
 SOURCE: Final = "engine"
-HEDGE_SHARE: Final = 0.25
-LEAST_PATIENCE_SECONDS: Final = 0.05
+
+PARSE_SECONDS: Final = 30.0
+"""Beside its requests a poll may wait that long for its page to be read: long pages are read one after the other."""
 
 INLINE_BYTES: Final = 256 * 1024
 """Four ranks' full pages; reading this much takes a few milliseconds at worst."""
@@ -70,12 +71,12 @@ class PollNames:
 class PollOptions:
     """How to poll; the fields are those of the `poll` settings.
 
-    `timeout_seconds` is the deadline of one poll, the fallback to the whole page included; None is 0.8 intervals, at
-    most 10 s.
+    `timeout_seconds` is the deadline of one request and has nothing to do with the interval: ticks that pass while an
+    answer is awaited are skipped and counted. A poll makes a second request only after the first one was answered.
     """
 
     interval_seconds: float = 1.0
-    timeout_seconds: float | None = None
+    timeout_seconds: float = 10.0
     histogram_interval_seconds: float = 6.0
     max_page_bytes: int = LARGEST_BODY_BYTES
     filter: FilterSetting = "auto"
@@ -113,17 +114,15 @@ class EngineSource:
         self._names = names
         self._clock: Clock = clock or SystemClock()
         self._cap_bytes = options.max_page_bytes
+        self._timeout_seconds = options.timeout_seconds
         self._client = self._new_client()
-        self._beside_requests = 0
-        self._beside_bytes = 0
         self._reading: asyncio.Future[EnginePage] | None = None
         self._guard: Guard[EnginePage] = Guard(
             SOURCE,
             target.name,
             interval_seconds=options.interval_seconds,
-            deadline_seconds=options.timeout_seconds,
+            deadline_seconds=2 * options.timeout_seconds + PARSE_SECONDS,
             clock=self._clock,
-            on_timeout=self._timed_out,
         )
         self._filter = NameFilter(options.filter)
         self._histograms = _Rarely(options.histogram_interval_seconds, options.interval_seconds)
@@ -148,8 +147,9 @@ class EngineSource:
     def stats(self) -> EngineSourceStats:
         """Counts since the source was made."""
         counts, client = self._guard.counts, self._client
-        requests, received = client.requests + self._beside_requests, client.bytes_received + self._beside_bytes
-        return EngineSourceStats(counts.polls, counts.late, counts.missed, requests, received, self._filter.mode)
+        return EngineSourceStats(
+            counts.polls, counts.late, counts.missed, client.requests, client.bytes_received, self._filter.mode
+        )
 
     async def aclose(self) -> None:
         """Closes the connection."""
@@ -157,7 +157,7 @@ class EngineSource:
 
     async def _read(self) -> EnginePage:
         if not self._guard.health().up:
-            self._filter.may_have_changed()
+            self._filter.was_down()
         now = self._clock.monotonic()
         full = self._histograms.due(now)
         page = await self._page(full, now)
@@ -172,69 +172,32 @@ class EngineSource:
     async def _page(self, full: bool, now: float) -> EnginePage:
         urls = self._addresses()
         if not self._filter.asks(now):
-            return await self._fetch(self._client, urls.plain)
-        wanted = urls.full if full else urls.poll
-        if self._filter.probing():
-            return await self._probe(wanted, urls.plain, now)
-        found = await self._try(wanted)
-        if isinstance(found, EnginePage):
+            return await self._plain(urls)
+        found = await self._try(urls.full if full else urls.poll)
+        if found is not None:
+            self._filter.honoured()
             return found
-        page = await self._fetch(self._client, urls.plain)
-        self._filter.ignored(now, found)
+        page = await self._plain(urls)
+        self._filter.ignored(now)
         return page
 
-    async def _try(self, url: URL) -> EnginePage | SourceError:
-        """The page of the filtered address, or why the plain one has to be asked; raises where that would not help."""
+    async def _plain(self, urls: PageUrls) -> EnginePage:
+        page = await self._fetch(urls.plain)
+        self._filter.plain_answered()
+        return page
+
+    async def _try(self, url: URL) -> EnginePage | None:
+        """The page of the filtered address, None when the plain one must be asked; raises where that will not help."""
         try:
-            page = await self._fetch(self._client, url)
+            page = await self._fetch(url)
         except SourceError as error:
             if not self._filter.falls_back(error):
                 raise
-            return error
-        if page.engines or self._filter.insists:
-            return page
-        return SourceError("not_metrics", f"{shown(url)} answered a page without engines")
+            return None
+        return page if page.engines or self._filter.insists else None
 
-    async def _probe(self, filtered: URL, plain: URL, now: float) -> EnginePage:
-        """Ask the filtered address on trial, and the plain one too as soon as the answer is slow in coming.
-
-        One after the other would leave a slow server less than the deadline for the page that is sure to be there.
-        """
-        trial = asyncio.ensure_future(self._try(filtered))
-        page: EnginePage | None = None
-        try:
-            await asyncio.wait({trial}, timeout=HEDGE_SHARE * self._guard.deadline_seconds)
-            if not trial.done() and not self._client.connected:
-                await asyncio.wait({trial})
-            if not trial.done():
-                began = self._clock.monotonic()
-                page = await self._beside(plain)
-                patience = max(LEAST_PATIENCE_SECONDS, self._clock.monotonic() - began)
-                await asyncio.wait({trial}, timeout=patience)
-            seconds = self._guard.deadline_seconds
-            found = trial.result() if trial.done() else self._client.timed_out(shown(filtered), seconds)
-        finally:
-            trial.cancel()
-            await asyncio.gather(trial, return_exceptions=True)
-        if isinstance(found, EnginePage):
-            self._filter.honoured()
-            return found
-        page = page or await self._fetch(self._client, plain)
-        self._filter.ignored(now, found)
-        return page
-
-    async def _beside(self, url: URL) -> EnginePage:
-        """The page on a connection of its own."""
-        client = self._new_client()
-        try:
-            return await self._fetch(client, url)
-        finally:
-            self._beside_requests += client.requests
-            self._beside_bytes += client.bytes_received
-            await client.aclose()
-
-    async def _fetch(self, client: HttpClient, url: URL) -> EnginePage:
-        answer = await client.get(url)
+    async def _fetch(self, url: URL) -> EnginePage:
+        answer = await self._client.get(url, self._timeout_seconds)
         where = shown(url)
         try:
             page = await self._parse(answer)
@@ -268,9 +231,6 @@ class EngineSource:
         if self._urls is None:
             self._urls = page_urls(self.target.url, self.target.path, self._names.poll, self._names.full)
         return self._urls
-
-    def _timed_out(self) -> SourceError:
-        return self._client.timed_out(shown(self._addresses().plain), self._guard.deadline_seconds)
 
 
 class _Rarely:

@@ -15,6 +15,7 @@ from yarl import URL
 
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
+from kvpressure.sources.patience import Patience
 from kvpressure.sources.resolver import ThreadPerLookup
 from kvpressure.sources.schedule import Clock
 
@@ -73,14 +74,24 @@ class HttpClient:
         self._session: aiohttp.ClientSession | None = None
         self._connector: _Connector | None = None
         self._resolver = ThreadPerLookup()
+        self._received: int | None = None
         self.requests = 0
         self.bytes_received = 0
 
-    async def get(self, url: URL) -> Answer:
-        """The answer with status 200; raises `SourceError` for everything else, with `HttpStatusError` for a status.
+    async def get(self, url: URL, seconds: float) -> Answer:
+        """The answer with status 200, complete within `seconds`.
 
-        It has no deadline of its own: the caller cancels it, and `timed_out` then says what it was waiting for.
+        Raises `SourceError` for everything else, `HttpStatusError` for a status, "timeout" with what it waited for.
         """
+        patience = Patience(seconds)
+        self._received = None
+        try:
+            async with patience:
+                return await self._get(url)
+        except TimeoutError:
+            raise self._timed_out(shown(url), patience) from None
+
+    async def _get(self, url: URL) -> Answer:
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
         where = shown(url)
@@ -95,28 +106,26 @@ class HttpClient:
                 ssl=context,
                 server_hostname=(self._tls.server_name or None) if self._tls and url.scheme == "https" else None,
             ) as response:
-                t = self._clock.wall()
+                t, self._received = self._clock.wall(), 0
                 _check_head(response, where, self._cap_bytes)
                 return Answer(await self._body(response, where), t)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise explain(error, where) from error
 
-    @property
-    def connected(self) -> bool:
-        """Whether the request under way has its connection and waits for the answer."""
-        return not self._resolver.pending and self._connector is not None and not self._connector.connecting
-
-    def timed_out(self, where: str, seconds: float) -> SourceError:
-        """What to say of a `get` that was cancelled after `seconds`."""
+    def _timed_out(self, where: str, patience: Patience) -> SourceError:
+        """What a `get` that ran out of time was waiting for."""
+        seconds, excuse = f"{patience.seconds:g} s", patience.excuse()
         if self._resolver.pending:
-            return SourceError(
-                "dns", f"the name in {where} was not resolved within {seconds:g} s; is the DNS server up?"
-            )
+            sentence = f"the name in {where} was not resolved within {seconds}{excuse}; is the DNS server up?"
+            return SourceError("dns", sentence)
         if self._connector is not None and self._connector.connecting:
-            sentence = f"no connection to {where} within {seconds:g} s; is the address right and the port open to us?"
-            return SourceError("timeout", sentence)
-        sentence = f"connected to {where}, but its answer was not complete within {seconds:g} s; is the server stuck?"
-        return SourceError("timeout", sentence)
+            what = f"no connection to {where} within {seconds}{excuse}; is the address right and the port open to us?"
+        elif self._received is None:
+            what = f"connected to {where}, waited {seconds} for the page{excuse}; is the server hung or overloaded?"
+        else:
+            came = f"only {self._received:,} bytes of the page came within {seconds}"
+            what = f"connected to {where}, but {came}{excuse}; is the server hung or overloaded?"
+        return SourceError("timeout", what)
 
     async def aclose(self) -> None:
         """Closes the connection; the next `get` opens a new one."""
@@ -153,6 +162,7 @@ class HttpClient:
         size = 0
         while chunk := await response.content.readany():
             size += len(chunk)
+            self._received = size
             self.bytes_received += len(chunk)
             if size > self._cap_bytes:
                 raise _too_large(where, self._cap_bytes)

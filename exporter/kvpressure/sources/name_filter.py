@@ -20,8 +20,6 @@ from kvpressure.sources.http import HttpStatusError
 FilterSetting = Literal["auto", "always", "never"]
 
 REPROBE_SECONDS: Final = 600.0
-# A probe that ran out of time says more about the moment than about the server.
-REPROBE_AFTER_TIMEOUT_SECONDS: Final = 60.0
 
 # Failures that the plain path would share: asking it too would only double the load on a server in trouble.
 _SHARED_REASONS: Final = frozenset({"refused", "unreachable", "dns", "tls", "credentials", "too_large", "bad_url"})
@@ -65,11 +63,16 @@ def _asking_for(plain: URL, names: tuple[str, ...]) -> URL:
 
 
 class NameFilter:
-    """The memory of one target. Times are monotonic seconds."""
+    """The memory of one target. Times are monotonic seconds.
+
+    A server that nothing is known of is asked for its plain page first, which is the one that is sure to be there; the
+    filtered address is tried with the poll after that.
+    """
 
     def __init__(self, setting: FilterSetting) -> None:
         self._setting = setting
         self._next_probe = 0.0
+        self._plain_works = False
         self.mode = Mode.IGNORED if setting == "never" else Mode.UNKNOWN
 
     @property
@@ -81,17 +84,15 @@ class NameFilter:
         """Whether this poll asks the filtered address first."""
         if self._setting != "auto":
             return self.insists
-        return self.mode is not Mode.IGNORED or now >= self._next_probe
-
-    def probing(self) -> bool:
-        """Whether the filtered address is asked on trial, so that time must be left for the plain one."""
-        return self._setting == "auto" and self.mode is not Mode.HONOURED
+        if self.mode is Mode.UNKNOWN:
+            return self._plain_works
+        return self.mode is Mode.HONOURED or now >= self._next_probe
 
     def falls_back(self, error: SourceError) -> bool:
         """Whether the plain address is worth asking after this failure of the filtered one."""
         if self.insists or error.reason in _SHARED_REASONS:
             return False
-        if self.probing():
+        if self.mode is not Mode.HONOURED:
             return True
         moved = isinstance(error, HttpStatusError) and error.status < 500
         return moved or error.reason == "not_metrics"
@@ -100,11 +101,19 @@ class NameFilter:
         """The filtered address gave a page."""
         self.mode = Mode.HONOURED
 
-    def ignored(self, now: float, error: SourceError | None) -> None:
-        """The filtered address failed with `error` (None: a page without engines), the plain one gave a page."""
+    def plain_answered(self) -> None:
+        """The plain address gave a page."""
+        self._plain_works = True
+
+    def ignored(self, now: float) -> None:
+        """The filtered address gave no page with engines, the plain one did."""
         self.mode = Mode.IGNORED
-        timed_out = error is not None and error.reason == "timeout"
-        self._next_probe = now + (REPROBE_AFTER_TIMEOUT_SECONDS if timed_out else REPROBE_SECONDS)
+        self._next_probe = now + REPROBE_SECONDS
+
+    def was_down(self) -> None:
+        """The last poll failed: the server may be another one by now, which may not have the filtered address."""
+        self.may_have_changed()
+        self._plain_works = False
 
     def may_have_changed(self) -> None:
         """The server may be another one now: what it was known not to honour is worth a probe."""
