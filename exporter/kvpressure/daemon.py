@@ -101,7 +101,7 @@ class Daemon:
         """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
         if view.diagnosis is None:
             return ()
-        target = next((target for target in self._targets.targets if target.name == view.target), None)
+        target = next((target for target in self._targets.targets if target.name == view.source), None)
         declared = () if target is None else self._pipeline.declared(target) or ()
         values = {limit.name: limit.value for limit in declared}
         limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view), values)
@@ -113,7 +113,8 @@ class Daemon:
             target=view.target,
             model_name=view.model_name,
         )
-        return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds)
+        silent = view.silence is not None
+        return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds, silent=silent)
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
@@ -164,7 +165,7 @@ class Daemon:
         self._pipeline.set_surroundings(now, around)
         self._gpu_health = self._gpus.health()
         self._snapshot = self._make_snapshot(now, around)
-        self._trail.add(now, self._snapshot.engines, self._snapshot.gpus)
+        self._trail.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
         self._tell_changes((*self._gpu_health, *self._targets.health, *self._environs.untold()))
 
     async def _reload(self) -> None:
@@ -226,6 +227,7 @@ class Daemon:
         return Snapshot(
             t=now,
             engines=self._pipeline.engine_views(now),
+            silent=self._pipeline.silent_views(now),
             gpus=self._pipeline.gpu_views(now),
             sources=sources,
             exporter=self._own_families(around),

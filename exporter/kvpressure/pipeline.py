@@ -19,7 +19,7 @@ from kvpressure.diagnosis.inputs import Inputs, memory_rise_ratio, recent
 from kvpressure.diagnosis.limit_families import limit_families
 from kvpressure.diagnosis.told import Restarts, told
 from kvpressure.diagnosis.verdict import Cause, Diagnosis
-from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.exposition.snapshot import EngineView, GpuView, Silence
 from kvpressure.identity import TargetIdentity, container_of, cut, gpus_of
 from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport
 from kvpressure.surroundings import DeclaredLimit, Surroundings
@@ -54,6 +54,7 @@ class _Engine:
     page_cache: CacheConfig = field(default_factory=CacheConfig)
     batches: Tally = field(default_factory=lambda: Tally(BATCH_BOUNDS))
     view: EngineView | None = None
+    demand: float | None = None
 
 
 class Pipeline:
@@ -65,6 +66,7 @@ class Pipeline:
         self.caps_reached: Counter[str] = Counter()
         self.rejected: dict[str, Counter[str]] = {}
         self._engines: dict[tuple[str, str, str], _Engine] = {}
+        self._last_page: dict[str, float] = {}
         self._started: dict[str, float] = {}
         self._restarts: dict[str, deque[float]] = {}
         self._gpus: dict[str, GpuWindow] = {}
@@ -85,6 +87,7 @@ class Pipeline:
     def on_page(self, target: TargetIdentity, page: EnginePage) -> list[EngineView]:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._restarted(target.name, page.started)
+        self._last_page[target.name] = page.t
         views = []
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
@@ -105,7 +108,7 @@ class Pipeline:
 
     def cache_of(self, view: EngineView) -> CacheConfig | None:
         """What an engine's page says of its cache; None for an engine that is not there any more."""
-        engine = self._engines.get((view.target, view.model_name, view.engine))
+        engine = self._engines.get((view.source, view.model_name, view.engine))
         return None if engine is None else engine.window.cache
 
     def declared(self, target: TargetIdentity) -> Sequence[DeclaredLimit] | None:
@@ -113,23 +116,39 @@ class Pipeline:
         return self._around.limits.get(container_of(target)) if target.limits is None else target.limits
 
     def expire(self, now: float) -> None:
-        """Forget what has not been read for a whole window; what is only stale is merely not shown."""
-        oldest = now - max(self.settings.window_seconds, self.settings.staleness_seconds)
-        self._engines = {key: engine for key, engine in self._engines.items() if engine.window.t >= oldest}
-        self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= oldest}
-        alive = {target for target, _, _ in self._engines}
-        self._started = {target: t for target, t in self._started.items() if target in alive}
-        self._restarts = {target: seen for target, seen in self._restarts.items() if target in alive}
+        """Forget engines that their target's pages no longer show, and GPUs no longer read.
+
+        What is known of an engine whose target does not answer stays until the target is gone (`forget`).
+        """
+        bound = max(self.settings.window_seconds, self.settings.staleness_seconds)
+        self._engines = {
+            key: engine for key, engine in self._engines.items() if self._last_page[key[0]] - engine.window.t <= bound
+        }
+        self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= now - bound}
 
     def forget(self, targets: Iterable[str]) -> None:
         """Drop everything of targets that are gone."""
         gone = set(targets)
         self._engines = {key: engine for key, engine in self._engines.items() if key[0] not in gone}
+        for kept in (self._last_page, self._started, self._restarts):
+            for target in gone & kept.keys():
+                del kept[target]
 
     def engine_views(self, now: float) -> tuple[EngineView, ...]:
         """Views of the engines whose newest page is not stale."""
         views = (engine.view for engine in self._engines.values() if engine.view is not None)
-        return tuple(view for view in views if abs(now - view.t) <= self.settings.engine_stale_seconds)
+        return tuple(view for view in views if not self._is_stale(view, now))
+
+    def silent_views(self, now: float) -> tuple[EngineView, ...]:
+        """The last views of the engines whose target does not answer any more."""
+        return tuple(
+            replace(engine.view, silence=Silence(now - engine.view.t, engine.demand))
+            for (target, _, _), engine in self._engines.items()
+            if engine.view is not None and self._is_stale(engine.view, now) and engine.view.t >= self._last_page[target]
+        )
+
+    def _is_stale(self, view: EngineView, now: float) -> bool:
+        return abs(now - view.t) > self.settings.engine_stale_seconds
 
     def gpu_views(self, now: float) -> tuple[GpuView, ...]:
         """Views of the GPUs whose newest reading is not stale."""
@@ -186,7 +205,8 @@ class Pipeline:
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target)
             engine = self._engines[key] = _Engine(self._window(), Baseline(self.thresholds))
-        elif stepped_back(engine.window.t, t):
+        elif stepped_back(engine.window.t, t) or t - engine.window.t > self.settings.window_seconds:
+            # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
             engine.window, engine.diagnostician = self._window(), Diagnostician()
         return engine
 
@@ -231,6 +251,7 @@ class Pipeline:
             if pair is not None:
                 engine.batches.observe(*pair)
         derived["effective_batch_size"] = engine.batches.histogram()
+        engine.demand = counted.demand
         limits = self._limits(target, diagnosis, derived, window.cache)
         derived |= limit_families(Case(diagnosis, derived, limits, Place(), self.thresholds), self.declared(target))
         name, model_name, number = (
@@ -238,4 +259,4 @@ class Pipeline:
         )
         # Never cut: series of containers carry the same two, and the API server bounds them.
         namespace, pod = target.namespace, target.pod
-        return EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis)
+        return EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis, target.name)

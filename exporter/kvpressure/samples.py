@@ -9,6 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+ENGINE_SOURCE: Final = "engine"
+"""`SourceHealth.source` of engines' pages."""
 
 
 @dataclass(frozen=True, slots=True)

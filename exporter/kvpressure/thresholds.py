@@ -115,6 +115,7 @@ class Thresholds:
     alert_cpu_pressure_min_ratio: float = _in("ratio")
     alert_cpu_throttled_min_ratio: float = _in("ratio")
     alert_gpu_stale_min_seconds: float = _in("seconds")
+    alert_silent_min_seconds: float = _in("seconds")
     alert_crash_loop_min_count: float = _in("count")
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 

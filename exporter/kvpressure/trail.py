@@ -21,6 +21,9 @@ MAX_CAUSES = 64
 LONGEST_GAP_SECONDS = 10.0
 """An engine not read for longer leaves a gap among its causes."""
 
+SILENT_POINTS = 60
+"""Points kept of an engine that stopped answering: the five minutes before."""
+
 MAX_TRAILS = 512
 """Engines, and as many GPUs, whose past is kept; beyond it whoever has been gone longest is forgotten first."""
 
@@ -157,10 +160,18 @@ class Trail:
         self._slot: int | None = None
         self._engines: dict[tuple[str, ...], _Ring] = {}
         self._gpus: dict[tuple[str, ...], _Ring] = {}
+        self._before_silence: dict[tuple[str, ...], History] = {}
 
-    def add(self, now: float, engines: Iterable[EngineReading], gpus: Iterable[GpuReading]) -> None:
+    def add(
+        self,
+        now: float,
+        engines: Iterable[EngineReading],
+        gpus: Iterable[GpuReading],
+        silent: Iterable[EngineReading] = (),
+    ) -> None:
         """Take in one snapshot; the last one of a time slot is what stays of it."""
         slot = self._advance(int(now // STEP_SECONDS))
+        self._keep_before_silence(silent)
         for view in engines:
             ring = _ring(self._engines, view.labels, len(_ENGINE_ROWS), now)
             if ring is None:
@@ -174,12 +185,22 @@ class Trail:
                 ring.write(slot, _gpu_values(gpu))
 
     def engine(self, labels: tuple[str, ...]) -> History | None:
-        """The past of the engine with these labels; None when none is kept."""
-        return self._history(self._engines.get(labels), _ENGINE_ROWS)
+        """The past of the engine with these labels, of a silent one what came before; None when none is kept."""
+        return self._before_silence.get(labels) or self._history(self._engines.get(labels), _ENGINE_ROWS)
 
     def gpu(self, labels: tuple[str, ...]) -> History | None:
         """The past of the GPU with these labels (rows `memory` and `busy`); None when none is kept."""
         return self._history(self._gpus.get(labels), _GPU_ROWS)
+
+    def _keep_before_silence(self, silent: Iterable[EngineReading]) -> None:
+        """Five minutes of each engine that stopped answering, as they were then, for as long as it is silent."""
+        before = self._before_silence
+        kept: dict[tuple[str, ...], History] = {}
+        for view in silent:
+            past = before.get(view.labels) or self._history(self._engines.get(view.labels), _ENGINE_ROWS)
+            if past is not None and len(kept) < MAX_TRAILS:
+                kept[view.labels] = past.last(SILENT_POINTS)
+        self._before_silence = kept
 
     def _history(self, ring: _Ring | None, names: Sequence[str]) -> History | None:
         if ring is None or self._slot is None:

@@ -19,6 +19,7 @@ ALERTS = (
     "EffectiveBatchCollapsed",
     "EngineComputeBound",
     "EngineHostBound",
+    "EngineNotAnswering",
     "EngineRestarting",
     "EngineStuck",
     "ExporterDown",

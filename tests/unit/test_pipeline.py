@@ -28,7 +28,8 @@ def pipeline(**settings) -> Pipeline:
 def page(t: float, *engines: str, started: float | None = None, steps: float = 0.0) -> EnginePage:
     cache = CacheConfig(capacity_tokens=1000)
     samples = tuple(
-        EngineSample("m", e, {"running": 1.0, "waiting": 0.0}, {"steps": steps}, cache=cache) for e in engines
+        EngineSample("m", e, {"running": 1.0, "waiting": 0.0}, {"steps": steps, "generation_tokens": 0.0}, cache=cache)
+        for e in engines
     )
     return EnginePage(t, samples, started)
 
@@ -54,10 +55,20 @@ def test_an_engine_back_within_the_window_keeps_its_history_and_one_back_later_s
     made.on_page(FakeTarget(), page(0.0, "0", steps=10))
     made.expire(30.0)
     (view,) = made.on_page(FakeTarget(), page(30.0, "0", steps=20))
-    assert view.derived["requests_running"] == 1
+    assert view.derived["tokens_per_second"] == {"generation": 0.0}
     made.expire(200.0)
-    assert made.engine_views(200.0) == ()
-    assert made._engines == {}
+    (view,) = made.on_page(FakeTarget(), page(200.0, "0", steps=30))
+    assert "tokens_per_second" not in view.derived
+
+
+def test_a_rank_that_pages_no_longer_show_is_forgotten_and_does_not_count_as_silent():
+    made = pipeline()
+    made.on_page(FakeTarget(), page(0.0, "0", "1"))
+    for t in range(1, 100):
+        made.on_page(FakeTarget(), page(float(t), "0"))
+        made.expire(float(t))
+    assert made.silent_views(99.0) == ()
+    assert [key[2] for key in made._engines] == ["0"]
 
 
 def test_a_rank_that_vanishes_from_the_page_goes_stale_alone():

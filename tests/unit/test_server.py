@@ -129,20 +129,21 @@ async def test_the_page_is_drawn_once_per_snapshot_and_engine_asked_for(client, 
     for path in ("/", "/", "/?engine=e1", "/?engine=e1"):
         assert (await client.get(path)).status == 200
     exporter.current = Snapshot(exporter.current.t)
-    assert "No engine has been read yet." in await (await client.get("/?engine=e1")).text()
+    assert "No engine is configured or found." in await (await client.get("/?engine=e1")).text()
     assert calls == ["", "e1", "e1"]
 
 
 async def test_the_diagnosis_is_json_for_programs(client, exporter):
     document = json.loads(await (await client.get("/api/v1/diagnosis")).read())
-    (engine,) = document["engines"]
+    engine, unread = document["engines"]
     assert (engine["target"], engine["cause"]) == ("chat/vllm-0:8000", "kv_cache_pressure")
+    assert (unread["target"], unread["cause"], unread["answering"]) == ('odd "name"\\\n', None, False)
     assert [gpu["gpu_uuid"] for gpu in document["gpus"]] == ["GPU-11", "MIG-22"]
 
 
 async def test_an_empty_exporter_says_so(client, exporter):
     exporter.current = Snapshot(0.0)
-    assert "No engine has been read yet." in await (await client.get("/")).text()
+    assert "No engine is configured or found." in await (await client.get("/")).text()
 
 
 async def test_without_credentials_only_the_probes_answer(exporter):

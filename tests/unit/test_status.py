@@ -101,7 +101,7 @@ def test_the_worst_engine_comes_first_and_pressure_that_builds_before_calm():
 @pytest.mark.parametrize(
     ("causes", "headline"),
     [
-        ([], "no engine read yet"),
+        ([], "no engine is configured or found"),
         ([Cause.HEALTHY], "1 engine: healthy"),
         ([Cause.HEALTHY, Cause.IDLE], "2 engines: 1 healthy, 1 idle"),
         ([Cause.HEALTHY, Cause.STUCK], "1 of 2 engines: stuck"),

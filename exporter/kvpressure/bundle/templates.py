@@ -12,6 +12,9 @@ from kvpressure.strict_yaml import ConfigError, Problem
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK
+_GONE: Final = (
+    "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; what was seen before: {{ end }}"
+)
 _SAME_ENGINE: Final = ("instance", "target", "model_name", "engine")
 
 
@@ -23,6 +26,8 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "selector": options.selector,
         "engine": _ENGINE,
         "now": Now(options.selector),
+        "lately": Now(options.selector, look_back="10m"),
+        "gone": _GONE % Now(options.selector).query("kvpressure_engine_silent_seconds"),
         **(more or {}),
     }
     try:
@@ -37,20 +42,27 @@ class Now:
     """`now(series, how)`: another series' value for the alert's engine, as text for a description.
 
     `series` may end in matchers (`name{kind="e2e"}`), `how` is a Prometheus function such as humanize. Where the series
-    is absent, the text is "unknown".
+    is absent, the text is "unknown"; with a `look_back`, only where it has been absent for that long.
     """
 
-    def __init__(self, selector: str) -> None:
+    def __init__(self, selector: str, look_back: str = "") -> None:
         self._selector = selector
+        self._look_back = look_back
 
     def __call__(self, series: str, how: str = "humanize") -> str:
         """The template text."""
+        return f"{{{{ with query ({self.query(series)}) }}}}{{{{ . | first | value | {how} }}}}{{{{ else }}}}unknown{{{{ end }}}}"
+
+    def query(self, series: str) -> str:
+        """The template expression that gives the query."""
         name, _, matchers = series.partition("{")
         inside = [self._selector, *filter(None, [matchers.removesuffix("}")])]
         inside += [f"{label}=%q" for label in _SAME_ENGINE]
         values = " ".join(f"$labels.{label}" for label in _SAME_ENGINE)
-        query = f"printf `{name}{{{','.join(inside)}}}` {values}"
-        return f"{{{{ with query ({query}) }}}}{{{{ . | first | value | {how} }}}}{{{{ else }}}}unknown{{{{ end }}}}"
+        selected = f"{name}{{{','.join(inside)}}}"
+        if self._look_back:
+            selected = f"last_over_time({selected}[{self._look_back}])"
+        return f"printf `{selected}` {values}"
 
 
 def plain(value: Any) -> Any:

@@ -82,7 +82,8 @@ class Told:
             return Finding(view.target, problem="the page was read, but nothing could be judged yet")
         limits = known_limits(view.diagnosis, view.derived, cache, self.limits)
         place = Place(url=url, model_name=view.model_name, **self.place)  # type: ignore[arg-type]
-        actions = advise(view.diagnosis, view.derived, limits, place, thresholds)
+        silent = view.silence is not None
+        actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent)
         return Finding(view.target, view, limits=limits, actions=actions)
 
     def findings(self, seen: Seen, thresholds: Thresholds) -> list[Finding]:

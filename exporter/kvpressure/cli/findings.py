@@ -114,6 +114,8 @@ def _engine(finding: Finding) -> dict[str, object]:
     return {
         **_identity(finding),
         "t": None if view is None else view.t,
+        "answering": view is not None and view.silence is None,
+        "silent_seconds": None if view is None or view.silence is None else round(view.silence.seconds, 3),
         "confidence": None if diagnosis is None else diagnosis.confidence,
         "score": None if diagnosis is None else diagnosis.score,
         "stage": None if diagnosis is None else diagnosis.stage.value,

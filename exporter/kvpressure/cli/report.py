@@ -105,7 +105,7 @@ def verdict_line(finding: Finding, now: float) -> str:
     """One engine in one line, for logs."""
     if (diagnosis := finding.diagnosis) is None:
         return f"{clean(finding.target)}: {CAUSES[finding.cause].label}: {clean(finding.problem)}"
-    return f"{_name(finding)}: {_sentence(diagnosis, now)}"
+    return f"{_name(finding)}: {_gone(finding)}{_sentence(diagnosis, now)}"
 
 
 def advice(actions: Iterable[Action], *, commands: bool = True) -> list[RenderableType]:
@@ -137,7 +137,7 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
     view, diagnosis = finding.view, finding.diagnosis
     if diagnosis is not None and view is not None:
         style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
-        parts.append(Text(_sentence(diagnosis, now), style=style))
+        parts.append(Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style))
         parts.append(Text(f"{CAUSES[diagnosis.cause].meaning} {_numbers(view)}\n"))
         parts += _evidence(diagnosis, whole=whole)
     return parts + _problem(finding)
@@ -167,6 +167,14 @@ def _sentence(diagnosis: Diagnosis, now: float) -> str:
     return f"{label.upper()}{comma}{stage}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
 
 
+def _gone(finding: Finding) -> str:
+    """What comes before the verdict on an engine that does not answer any more."""
+    view = finding.view
+    if view is None or view.silence is None:
+        return ""
+    return f"NOT ANSWERING for {duration(view.silence.seconds)}; before that: "
+
+
 _NUMBERS = (
     ("running", "sequences", ("requests_running",)),
     ("waiting", "sequences", ("requests_waiting",)),
@@ -179,7 +187,7 @@ _NUMBERS = (
 def _numbers(view: EngineView) -> str:
     found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
     shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
-    return f"Now: {', '.join(shown)}." if shown else ""
+    return f"{'Now' if view.silence is None else 'Then'}: {', '.join(shown)}." if shown else ""
 
 
 def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:

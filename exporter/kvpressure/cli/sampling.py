@@ -129,16 +129,17 @@ class Sampler:
         return any(one.target in unknown and (one.usual_seconds or 0.0) > SLOW_SECONDS for one in self._fleet.health())
 
     def seen(self) -> list[Seen]:
-        """Every target, in the order given."""
-        views = self._pipeline.engine_views(self.clock.wall())
+        """Every target, in the order given; of engines that stopped answering what was seen before."""
+        now = self.clock.wall()
+        views = self._pipeline.engine_views(now) + self._pipeline.silent_views(now)
         health = {one.target: one for one in self._fleet.health()}
         return [
-            Seen(target, health.get(target.name), [(v, self._cache(v)) for v in views if v.target == target.name])
+            Seen(target, health.get(target.name), [(v, self._cache(v)) for v in views if v.source == target.name])
             for target in self.targets
         ]
 
     def _cache(self, view: EngineView) -> CacheConfig:
-        return self._caches.get((view.target, view.model_name, view.engine), CacheConfig())
+        return self._caches.get((view.source, view.model_name, view.engine), CacheConfig())
 
     def gpus(self) -> tuple[GpuView, ...]:
         """The GPUs of this machine."""

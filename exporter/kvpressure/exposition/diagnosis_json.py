@@ -10,22 +10,27 @@ from kvpressure.diagnosis.verdict import Diagnosis, Evidence
 from kvpressure.exposition.panel import Action, worst_first
 from kvpressure.exposition.snapshot import EngineView, GpuView, Snapshot
 from kvpressure.exposition.status import Advise, no_advice
-from kvpressure.samples import HistogramSample
+from kvpressure.samples import ENGINE_SOURCE, HistogramSample, SourceHealth
 
 
 def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, object]:
     """Every engine, worst first, with its diagnosis, its derived values and what to do; and every GPU.
 
-    What is not known is `null` or has no key under `derived`; histograms are only on /metrics.
+    What is not known is `null` or has no key under `derived`; histograms are only on /metrics. Of an engine that does
+    not answer it is what was known when it last did. Targets that never answered come last.
     """
+    errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE}
     return {
         "t": snapshot.t,
-        "engines": [_engine(view, advise) for view in worst_first(snapshot.engines)],
+        "engines": [
+            *(_engine(view, advise, errors.get(view.source, "")) for view in worst_first(snapshot.known)),
+            *(_unread(health) for health in snapshot.unread),
+        ],
         "gpus": [_gpu(view) for view in snapshot.gpus],
     }
 
 
-def _engine(view: EngineView, advise: Advise) -> dict[str, object]:
+def _engine(view: EngineView, advise: Advise, error: str) -> dict[str, object]:
     return {
         "target": view.target,
         "namespace": view.namespace,
@@ -33,9 +38,29 @@ def _engine(view: EngineView, advise: Advise) -> dict[str, object]:
         "model_name": view.model_name,
         "engine": view.engine,
         "t": view.t,
+        "answering": view.silence is None,
+        "silent_seconds": None if view.silence is None else round(view.silence.seconds, 3),
+        "error": error or None,
         **_verdict(view.diagnosis),
         "derived": _numbers(view.derived),
         "advice": [_action(action) for action in advise(view)],
+    }
+
+
+def _unread(health: SourceHealth) -> dict[str, object]:
+    return {
+        "target": health.target,
+        "namespace": None,
+        "pod": None,
+        "model_name": None,
+        "engine": None,
+        "t": None,
+        "answering": False if health.errors else None,
+        "silent_seconds": None,
+        "error": health.error or None,
+        **_verdict(None),
+        "derived": {},
+        "advice": [],
     }
 
 

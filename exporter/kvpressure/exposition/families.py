@@ -130,6 +130,16 @@ FAMILIES: tuple[Family, ...] = (
     _engine("score", "KV cache pressure, 0 to 1."),
     _engine("bottleneck", "State set: exactly one cause is 1.", "cause"),
     _engine("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    _engine("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
+    _engine(
+        "engine_last_bottleneck",
+        "1 for the cause that held when the engine last answered; absent while it answers.",
+        "cause",
+    ),
+    _engine(
+        "engine_last_demand_requests",
+        "Mean requests running and waiting when the engine last answered; absent while it answers.",
+    ),
     _engine("limit_declared", "1 where the limit is declared, 0 where it is left to a default.", "limit"),
     _engine("limit_value", "The limit in force, in its own unit.", "limit"),
     _engine("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),

@@ -80,14 +80,23 @@ PLOTS = (
 
 
 def engine_panel(
-    view: EngineView, now: float, past: History | None, actions: Iterable[Action], runbook: str, *, wanted: bool
+    view: EngineView,
+    now: float,
+    past: History | None,
+    actions: Iterable[Action],
+    runbook: str,
+    *,
+    wanted: bool,
+    error: str = "",
 ) -> dict[str, object]:
     """Everything the page says of one engine: open when in trouble or `wanted`, without charts when `past` is None.
 
-    `runbook` is the address of the one that fits, "" without.
+    `runbook` is the address of the one that fits, "" without; `error` says why a silent engine cannot be read. What is
+    said of a silent one is what was known when it last answered.
     """
-    diagnosis = view.diagnosis
+    diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
+    calm = cause in CALM and silence is None
     key = ident(view.labels)
     return {
         "id": key,
@@ -98,11 +107,13 @@ def engine_panel(
         "label": CAUSES[cause].label,
         "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
-        "calm": cause in CALM,
+        "calm": calm,
+        "silent": duration(silence.seconds) if silence else "",
+        "error": error,
         "uncharted": past is None,
-        "open": wanted or cause not in CALM,
+        "open": wanted or not calm,
         "since": _since(diagnosis, now),
-        "facts": _facts(view, now, calm=cause in CALM),
+        "facts": _facts(view, now if silence is None else view.t, calm=calm),
         "evidence": _evidence(diagnosis),
         "actions": [_action(action, f"{key}-{number}") for number, action in enumerate(actions, 1)],
         "runbook": runbook,
@@ -137,11 +148,15 @@ def cause_of(view: EngineView) -> Cause:
 def worst_first(views: Iterable[EngineView]) -> list[EngineView]:
     """Engines in trouble, then unknown ones, then those where pressure builds, then calm ones.
 
-    Among equals the higher score comes first; names decide the rest, so that a refresh moves nothing without a reason.
+    One that had requests and does not answer any more is in trouble, another silent one is as good as unknown. Among
+    equals the higher score comes first; names decide the rest, so that a refresh moves nothing without a reason.
     """
 
     def badness(view: EngineView) -> tuple[object, ...]:
         cause, diagnosis = cause_of(view), view.diagnosis
+        if view.silence is not None:
+            rank = 0 if view.silence.demand_requests else 1
+            return rank, -1.0 if rank == 0 else 0.0, view.labels
         stage = diagnosis.stage if diagnosis else Stage.NONE
         score = diagnosis.score if diagnosis else None
         rank = 1 if cause is Cause.UNKNOWN else 0 if cause not in CALM else 2 if stage is not Stage.NONE else 3

@@ -7,14 +7,26 @@ from dataclasses import dataclass, field
 
 from kvpressure.derive import Derived
 from kvpressure.diagnosis.verdict import Diagnosis
-from kvpressure.samples import GpuSample, SourceHealth
+from kvpressure.samples import ENGINE_SOURCE, GpuSample, SourceHealth
 from kvpressure.surroundings import Surroundings
 from kvpressure.trail import Trail
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """An engine's page has not been read for `seconds`; `demand_requests` is what it had to serve when it last was."""
+
+    seconds: float
+    demand_requests: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
-    """One engine: its identity, the time of its newest page, and everything derived from it."""
+    """One engine: its identity, the time of its newest page, and everything derived from it.
+
+    `source` is the whole name of its target, which `target` may be cut from. With a `silence`, everything else is what
+    was known when it last answered.
+    """
 
     target: str
     namespace: str
@@ -24,6 +36,8 @@ class EngineView:
     t: float
     derived: Derived
     diagnosis: Diagnosis | None = None
+    source: str = ""
+    silence: Silence | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -48,7 +62,8 @@ class GpuView:
 class Snapshot:
     """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values.
 
-    `trail` is the past up to this snapshot, shared by all of them: it is only ever added to.
+    `trail` is the past up to this snapshot, shared by all of them: it is only ever added to. `engines` are those that
+    answer, `silent` those that did and are still to be polled.
     """
 
     t: float
@@ -58,3 +73,15 @@ class Snapshot:
     exporter: Mapping[str, object] = field(default_factory=dict)
     trail: Trail | None = None
     surroundings: Surroundings = field(default_factory=Surroundings)
+    silent: tuple[EngineView, ...] = ()
+
+    @property
+    def known(self) -> tuple[EngineView, ...]:
+        """Every engine of which anything is known."""
+        return self.engines + self.silent
+
+    @property
+    def unread(self) -> tuple[SourceHealth, ...]:
+        """Engine targets of which no engine is known: how reading them goes."""
+        seen = {view.source or view.target for view in self.known}
+        return tuple(one for one in self.sources if one.source == ENGINE_SOURCE and one.target not in seen)

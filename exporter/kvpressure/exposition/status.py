@@ -17,7 +17,7 @@ from kvpressure.exposition.palette import CALM, CAUSES
 from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, ident, worst_first
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.wording import clock, seconds
-from kvpressure.samples import SourceHealth
+from kvpressure.samples import ENGINE_SOURCE, SourceHealth
 
 if TYPE_CHECKING:
     import jinja2
@@ -59,6 +59,7 @@ def status_html(
     are drawn for the `CHARTED_ENGINES` worst engines and for the one whose id is `wanted`, which is shown open.
     """
     assets, trail, known = _assets(), snapshot.trail, runbooks or {}
+    errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
     engines = [
         engine_panel(
             view,
@@ -67,16 +68,18 @@ def status_html(
             advise(view),
             _runbook(known[cause_of(view)], view) if cause_of(view) in known else "",
             wanted=ident(view.labels) == wanted,
+            error=errors.get(view.source, ""),
         )
-        for place, view in enumerate(worst_first(snapshot.engines))
+        for place, view in enumerate(worst_first(snapshot.known))
     ]
     return assets.page.render(
         t=repr(snapshot.t),
         time=clock(snapshot.t),
-        headline=_headline(snapshot.engines),
-        icon=_icon(snapshot.engines),
+        headline=_headline(snapshot),
+        icon=_icon(snapshot),
         down=_down(snapshot.sources),
         engines=engines,
+        unread=[{"target": one.target, "error": one.error, "waited_for": not one.errors} for one in snapshot.unread],
         gpus=[gpu_card(view, trail.gpu(view.labels) if trail else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot.t) for health in snapshot.sources],
         problems=snapshot.surroundings.problems,
@@ -125,23 +128,25 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _headline(engines: Sequence[EngineView]) -> str:
-    """What is wrong in one line: troubled engines by cause, or that there is no trouble."""
-    if not engines:
-        return "no engine read yet"
-    causes = Counter(map(cause_of, engines))
-    troubled = {cause: number for cause, number in causes.items() if cause not in CALM}
-    told = ", ".join(
-        f"{number} {CAUSES[cause].label}" if len(troubled or causes) > 1 else CAUSES[cause].label
-        for cause, number in (troubled or causes).items()
-    )
-    of = f"{sum(troubled.values())} of {len(engines)}" if troubled else str(len(engines))
-    return f"{of} engine{'s' * (len(engines) != 1)}: {told}"
+def _headline(snapshot: Snapshot) -> str:
+    """What is wrong in one line, counted over every engine that is to be polled; or that nothing is wrong."""
+    total = len(snapshot.known) + len(snapshot.unread)
+    if not total:
+        return "no engine is configured or found"
+    troubles = Counter(CAUSES[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
+    if gone := len(snapshot.silent) + sum(bool(one.errors) for one in snapshot.unread):
+        troubles["not answering"] = gone
+    if not troubles and not snapshot.known:
+        return f"{total} engine{'s' * (total != 1)}: not read yet"
+    found = troubles or Counter(CAUSES[cause_of(view)].label for view in snapshot.engines)
+    told = ", ".join(f"{number} {label}" if len(found) > 1 else label for label, number in found.items())
+    of = f"{sum(troubles.values())} of {total}" if troubles else str(total)
+    return f"{of} engine{'s' * (total != 1)}: {told}"
 
 
-def _icon(engines: Sequence[EngineView]) -> str:
+def _icon(snapshot: Snapshot) -> str:
     """The tab's icon in the colour of the worst cause."""
-    ordered = worst_first(engines)
+    ordered = worst_first(snapshot.known)
     fill = CAUSES[cause_of(ordered[0]) if ordered else Cause.UNKNOWN].fill
     return (
         "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from kvpressure.exposition.containers import container_values
 from kvpressure.exposition.families import FAMILIES, Family, Scope
 from kvpressure.exposition.snapshot import EngineView, Snapshot
-from kvpressure.exposition.verdicts import diagnosis_families
+from kvpressure.exposition.verdicts import diagnosis_families, silence_families
 from kvpressure.samples import HistogramSample, SourceHealth
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +41,7 @@ def render(snapshot: Snapshot, *, openmetrics: bool) -> bytes:
 
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[tuple[str, Mapping[str, object]]]]:
     return {
-        Scope.ENGINE: [(labels(Scope.ENGINE.labels, view.labels), _engine_values(view)) for view in snapshot.engines],
+        Scope.ENGINE: [(labels(Scope.ENGINE.labels, view.labels), _engine_values(view)) for view in snapshot.known],
         Scope.GPU: [(labels(Scope.GPU.labels, view.labels), view.derived) for view in snapshot.gpus],
         Scope.SOURCE: [
             (
@@ -71,6 +71,8 @@ def _poll_durations(health: SourceHealth) -> Mapping[str, float] | None:
 
 
 def _engine_values(view: EngineView) -> Mapping[str, object]:
+    if view.silence is not None:
+        return silence_families(view, view.silence)
     return view.derived if view.diagnosis is None else view.derived | diagnosis_families(view.diagnosis)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvpressure.derive import Derived, Value
 from kvpressure.derive.values import known
 from kvpressure.diagnosis.verdict import Cause, Diagnosis
+from kvpressure.exposition.snapshot import EngineView, Silence
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:
@@ -20,6 +23,15 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
             "bottleneck_confidence": diagnosis.confidence,
         }
     )
+
+
+def silence_families(view: EngineView, silence: Silence) -> Mapping[str, object]:
+    """Of an engine that does not answer: since when, and what it was like before; nothing as of now."""
+    return {
+        "engine_silent_seconds": silence.seconds,
+        "engine_last_demand_requests": silence.demand_requests,
+        "engine_last_bottleneck": None if view.diagnosis is None else {view.diagnosis.cause.value: 1.0},
+    }
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, object]:

@@ -16,14 +16,12 @@ from typing import Final, Protocol
 from yarl import URL
 
 from kvpressure.runtimes.reader import PageError
-from kvpressure.samples import EnginePage, SourceHealth
+from kvpressure.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.sources.base import Guard, SourceError, brief
 from kvpressure.sources.credentials import Authorization, BasicAuth, FileName, TlsOptions
 from kvpressure.sources.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown
 from kvpressure.sources.name_filter import FilterSetting, Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.sources.schedule import Clock, SystemClock
-
-SOURCE: Final = "engine"
 
 PARSE_SECONDS: Final = 30.0
 """Beside its requests a poll may wait that long for its page to be read: long pages are read one after the other."""
@@ -118,7 +116,7 @@ class EngineSource:
         self._client = self._new_client()
         self._reading: asyncio.Future[EnginePage] | None = None
         self._guard: Guard[EnginePage] = Guard(
-            SOURCE,
+            ENGINE_SOURCE,
             target.name,
             interval_seconds=options.interval_seconds,
             deadline_seconds=2 * options.timeout_seconds + PARSE_SECONDS,

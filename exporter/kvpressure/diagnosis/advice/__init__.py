@@ -30,16 +30,25 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
 
 
 def advise(
-    diagnosis: Diagnosis, derived: Derived, limits: Limits, place: Place, thresholds: Thresholds
+    diagnosis: Diagnosis,
+    derived: Derived,
+    limits: Limits,
+    place: Place,
+    thresholds: Thresholds,
+    *,
+    silent: bool = False,
 ) -> tuple[Action, ...]:
     """What to do, first things first; empty when nothing is wrong.
 
-    A device OOM is answered whatever the cause is: the server that it killed looks idle or unknown.
+    Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
+    still runs. A device OOM is answered whatever the cause is: the server that it killed looks idle or unknown.
     """
     case = Case(diagnosis, derived, limits, place, thresholds)
     actions = _BY_CAUSE[diagnosis.cause](case)
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         actions = [*pressure.after_device_oom(case), *actions]
+    if silent:
+        actions = [*others.silent(case), *actions]
     chosen = [action for action in actions if action is not None]
     return tuple(
         replace(action, order=order, placeholders=placeholders(action.commands))

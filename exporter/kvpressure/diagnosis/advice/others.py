@@ -9,7 +9,14 @@ from kvpressure.diagnosis.advice.case import Case
 from kvpressure.diagnosis.advice.model import Action, number
 from kvpressure.diagnosis.advice.pressure import cap_tokens, verify_recovery
 from kvpressure.diagnosis.advice.rollout import apply_changes
-from kvpressure.diagnosis.advice.shell import add_replica, look_again, more_cpu, replace_stuck, save_evidence
+from kvpressure.diagnosis.advice.shell import (
+    add_replica,
+    look_again,
+    more_cpu,
+    replace_stuck,
+    save_evidence,
+    whether_it_runs,
+)
 from kvpressure.diagnosis.advice.verify import expected, no_longer, series
 from kvpressure.diagnosis.verdict import Stage
 
@@ -139,6 +146,24 @@ def stuck(case: Case) -> list[Action | None]:
             ),
             commands=replace_stuck(case.place),
         ),
+    ]
+
+
+def silent(case: Case) -> list[Action | None]:
+    """See whether the server still runs, before it is restarted and its log is gone."""
+    return [
+        Action(
+            key="see_whether_it_runs",
+            title="See whether the server still runs, and why it does not answer",
+            why="The engine's page cannot be read any more. A crash stands in its log and in its pod's last state; a "
+            "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
+            cost="A minute.",
+            checks=(
+                "It answers again once this gives a result:",
+                f"{series('bottleneck_confidence', case.place)} >= 0",
+            ),
+            commands=whether_it_runs(case.place),
+        )
     ]
 
 

@@ -123,6 +123,24 @@ def save_evidence(place: Place) -> Lines:
     )
 
 
+def whether_it_runs(place: Place) -> Lines:
+    """State, last words and the page itself of a server that does not answer."""
+    kube, pod, container = _kubectl(place), _pod(place), _container(place)
+    unit = quoted(place.unit, "UNIT")
+    return (
+        f"curl -sS --max-time 30 {_page(place)} | head -5",
+        *_by_place(
+            place,
+            (
+                f"{kube} get {pod} -o wide",
+                f"{kube} logs {pod}{container} --tail=50",
+                f"{kube} logs {pod}{container} --previous --tail=50",
+            ),
+            (f"systemctl status {unit} --no-pager", f"journalctl -u {unit} -n 50 --no-pager"),
+        ),
+    )
+
+
 def replace_stuck(place: Place) -> Lines:
     """End the stuck server only; the others go on."""
     kube, unit = _kubectl(place), quoted(place.unit, "UNIT")
