@@ -66,6 +66,10 @@ dashboards: $(VENV)/.dev ## write dashboards/templates, dashboards/generated and
 e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dashboard on a real Prometheus; draws docs/images (8 minutes)
 	PICTURES=docs/images $(BIN)/python -m pytest -m slow tests/dashboards
 
+.PHONY: reliability
+reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and write docs/reliability.md
+	$(BIN)/python -m tests.support.reliability
+
 golden: $(VENV)/.dev ## write the golden files under tests/golden again
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k golden
 

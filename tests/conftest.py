@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
+
+SLOW_TIMEOUT_SECONDS = 3600
+"""Tests that take minutes of real time are given an hour before they count as hanging."""
 
 # No test depends on how busy the machine is.
 settings.register_profile("unhurried", deadline=None)
@@ -11,3 +15,9 @@ settings.load_profile("unhurried")
 # A shell starts background jobs with SIGINT ignored, and so would be every program that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))

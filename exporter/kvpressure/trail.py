@@ -110,6 +110,15 @@ class History:
         """Only the newest so many points."""
         return History(self.t, {name: row[-points:] for name, row in self.values.items()}, self.causes)
 
+    def ended(self) -> History:
+        """Without the newest points that hold nothing."""
+        rows = self.values.values()
+        empty = min((_first_known(row[::-1]) for row in rows), default=0)
+        kept = self.points - empty
+        return History(
+            self.t - empty * STEP_SECONDS, {name: row[:kept] for name, row in self.values.items()}, self.causes
+        )
+
     def unknown_points(self) -> int:
         """How many of the oldest points hold nothing."""
         return min((_first_known(row) for row in self.values.values()), default=0)
@@ -199,7 +208,7 @@ class Trail:
         for view in silent:
             past = before.get(view.labels) or self._history(self._engines.get(view.labels), _ENGINE_ROWS)
             if past is not None and len(kept) < MAX_TRAILS:
-                kept[view.labels] = past.last(SILENT_POINTS)
+                kept[view.labels] = past.ended().last(SILENT_POINTS)
         self._before_silence = kept
 
     def _history(self, ring: _Ring | None, names: Sequence[str]) -> History | None:

@@ -74,6 +74,7 @@ def test_the_page_keeps_the_last_verdict_its_evidence_and_the_five_minutes_befor
     assert "admission blocked true" in told
     assert "The 5 minutes before" in told
     assert page.count('class="band"') >= 1
+    assert re.search(r"KV used \d+% .* generated tokens/s \d+ ", told[told.index("The 5 minutes before") :])
     assert 'class="engine cause-kv_cache_pressure trouble silent"' in page
     assert "No engine" not in told
 

@@ -1,0 +1,141 @@
+"""Engines that stop answering, through a real Prometheus and Alertmanager, in real time (`make e2e`, ten minutes).
+
+One is under KV cache pressure, one serves, one is idle; a fourth, under pressure too, is scaled away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.alerting import Delivery, Webhook, alertmanager, prometheus, webhook
+from tests.e2e.processes import eventually, free_port, get
+from tests.e2e.test_run import exporter, write_config
+from tests.faults.servers import FaultServer, Request, answer, read_trace, restrict
+from tests.tools import FIXTURES
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PRESSED, BUSY, IDLE, SCALED = "pressed", "busy", "idle", "scaled"
+TRACES = {PRESSED: "long-context-collapse", BUSY: "full-batch", IDLE: "idle", SCALED: "long-context-collapse"}
+SILENT_SECONDS = 240.0
+"""Longer than `keep_firing_for` and every look back of the alerts that have to go on."""
+
+
+@dataclass
+class Replayed:
+    """A recording served second by second, from its beginning again when it has ended."""
+
+    trace: str
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.pages = [body for _, body in read_trace(FIXTURES / "traces" / f"{self.trace}.jsonl.xz")]
+
+    async def __call__(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        body = self.pages[int(time.monotonic() - self.began) % len(self.pages)]
+        writer.write(answer(restrict(body, request.names) if request.names else body))
+
+
+@dataclass
+class Stage:
+    """The engines, the file that names them, and whoever watches."""
+
+    servers: dict[str, FaultServer]
+    file: Path
+    exporter: str
+    hook: Webhook
+
+    def list(self, *names: str) -> None:
+        """Poll these engines and no others."""
+        self.file.write_text(json.dumps([{"targets": [self.address(name) for name in names]}]))
+
+    def address(self, name: str) -> str:
+        return self.servers[name].url.removeprefix("http://")
+
+    def deliveries(self, name: str) -> list[Delivery]:
+        """Everything that was told of one engine."""
+        return [d for d in self.hook.deliveries if d.labels.get("target") == self.address(name)]
+
+    def firing(self, alert: str) -> set[str]:
+        """The engines of which the newest delivery of this alert says that it fires."""
+        newest = {name: [d.status for d in self.deliveries(name) if d.key[0] == alert][-1:] for name in self.servers}
+        return {name for name, status in newest.items() if status == ["firing"]}
+
+
+@contextlib.asynccontextmanager
+async def stage(directory: Path) -> AsyncIterator[Stage]:
+    async with contextlib.AsyncExitStack() as stack:
+        servers = {n: await stack.enter_async_context(FaultServer(Replayed(t))) for n, t in TRACES.items()}
+        hook = await stack.enter_async_context(webhook())
+        _, manager = await stack.enter_async_context(alertmanager(directory, hook))
+        port, file = free_port(), directory / "engines.json"
+        made = Stage(servers, file, f"127.0.0.1:{port}", hook)
+        made.list(*TRACES)
+        sd = {"file_sd": [{"files": [str(file)], "refresh_seconds": 1}]}
+        write_config(directory / "kvpressure.yaml", port, [], gpu={"vendors": []}, engines=sd)
+        run = await stack.enter_async_context(exporter(directory, {}))
+        await eventually(lambda: get(f"http://{made.exporter}/-/healthy"), run)
+        await stack.enter_async_context(prometheus(directory, made.exporter, manager))
+        yield made
+
+
+async def until(what: str, done: Callable[[], object], seconds: float, say: Callable[[str], None]) -> float:
+    """Wait for it; gives how many seconds that took."""
+    began = time.monotonic()
+    while not done():
+        assert time.monotonic() - began < seconds, f"not within {seconds:.0f} s: {what}"
+        await asyncio.sleep(0.5)
+    took = time.monotonic() - began
+    say(f"{took:5.0f} s  {what}")
+    return took
+
+
+async def test_alerts_outlive_silence_and_only_engines_that_had_requests_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(line, flush=True)  # noqa: T201 - the timeline is what this test is read for
+
+    async with stage(tmp_path) as on:
+        say("")
+        both = {PRESSED, SCALED}
+        await until(
+            "KVCachePressure fires for both engines under pressure",
+            lambda: on.firing("KVCachePressure") == both,
+            300,
+            say,
+        )
+        on.list(PRESSED, BUSY, IDLE)  # scaled away: gone from discovery, then stopped
+        for server in on.servers.values():
+            await server.stop()
+        silent = time.monotonic()
+        told = {PRESSED, BUSY}
+        took = await until("the two that had requests page", lambda: on.firing("EngineNotAnswering") == told, 240, say)
+        assert took < 120
+        await until(
+            "the alert of the one scaled away is resolved", lambda: on.firing("KVCachePressure") == {PRESSED}, 600, say
+        )
+        await asyncio.sleep(max(0.0, SILENT_SECONDS - (time.monotonic() - silent)))
+        assert on.firing("KVCachePressure") == {PRESSED}, "pressure that fires stays firing while its engine is silent"
+        assert on.firing("EngineNotAnswering") == told
+        assert [d.key for d in on.deliveries(PRESSED) if d.status == "resolved"] == []
+        page = await get(f"http://{on.exporter}/")
+        assert "before that:" in page
+        assert "3 of 3 engines: not answering" in page
+        on.list()
+        await until(
+            "everything is resolved once no engine is to be polled",
+            lambda: not on.firing("KVCachePressure") | on.firing("EngineNotAnswering"),
+            600,
+            say,
+        )
+        assert on.deliveries(IDLE) == [], "an idle engine that is stopped is nobody's incident"

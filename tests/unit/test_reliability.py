@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from tests.support.reliability import BEGIN, END, PAGE, ROOT, Outcomes, rows, table
+
+
+def test_the_page_has_a_row_for_every_marked_test_and_no_other():
+    shown = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    without_results = re.compile(r" \| [^|]* \|$", re.MULTILINE)
+    assert without_results.sub("", shown) == without_results.sub("", table({}))
+
+
+def test_every_promise_was_kept_when_the_page_was_written():
+    results = re.findall(r" \| ([^|]*) \|$", PAGE.read_text().partition(BEGIN)[2].partition(END)[0], re.MULTILINE)[1:]
+    assert {re.sub(r"^\d+ ", "", result) for result in results} - {"---", "result"} == {"passed"}
+
+
+def test_a_test_with_a_case_that_fails_shows_it():
+    row = rows()[0]
+    assert f"({'../' + row.test.partition('::')[0]}) | failed, 2 passed |" in table(
+        {row.test: Counter({"passed": 2, "failed": 1})}
+    )
+
+
+def test_marks_are_read_where_they_stand():
+    assert all((ROOT / row.test.partition("::")[0]).exists() for row in rows())
+    assert all("|" not in row.what + row.promise and row.what[0].islower() for row in rows())
+
+
+def test_an_outcome_is_counted_once_for_each_case():
+    class Report:
+        def __init__(self, when: str, outcome: str) -> None:
+            self.nodeid, self.when, self.outcome = "tests/a.py::test_b[c]", when, outcome
+
+    outcomes = Outcomes()
+    for when, outcome in (("setup", "passed"), ("call", "passed"), ("teardown", "passed"), ("setup", "failed")):
+        outcomes.pytest_runtest_logreport(Report(when, outcome))  # type: ignore[arg-type]
+    assert outcomes.ended == {"tests/a.py::test_b": Counter({"passed": 1, "failed": 1})}
