@@ -81,7 +81,7 @@ def engines(count: int) -> Iterator[int]:
     """A server that replays a recording as `count` engines under /0, /1, ...; gives its port."""
     port = free_port()
     with process(sys.executable, "-m", "bench.engines", str(port), str(count)):
-        _wait_for(port)
+        wait_for(port)
         yield port
 
 
@@ -120,14 +120,15 @@ def exporter(
         command = (sys.executable, "-m", "kvpressure", "run", "--config.file", str(config))
         with process(*command, env=env, log=directory / "log") as pid:
             try:
-                _wait_for(port)
+                wait_for(port)
             except TimeoutError:
                 sys.stderr.write((directory / "log").read_text())
                 raise
             yield Exporter(pid, port)
 
 
-def _wait_for(port: int) -> None:
+def wait_for(port: int) -> None:
+    """Until something listens there; raises TimeoutError."""
     for _ in range(150):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

@@ -49,9 +49,7 @@ class Watched:
         silent = self.pipeline.silent_views(now)
         self.trail.add(now, self.pipeline.engine_views(now), [], silent)
         down = SourceHealth("engine", TARGET.name, False, now, 0.001, self.last, REFUSED, "refused", {"refused": 79})
-        return Snapshot(
-            now, self.pipeline.engine_views(now), sources=(down, *others), trail=self.trail, silent=silent
-        )
+        return Snapshot(now, self.pipeline.engine_views(now), sources=(down, *others), trail=self.trail, silent=silent)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +63,9 @@ def words(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page[page.index("<main") :])).split())
 
 
-@pytest.mark.fault("an engine stops answering", "the page keeps its last verdict, evidence and five minutes, marked as old")
+@pytest.mark.fault(
+    "an engine stops answering", "the page keeps its last verdict, evidence and five minutes, marked as old"
+)
 def test_the_page_keeps_the_last_verdict_its_evidence_and_the_five_minutes_before(collapsed):
     page = status_html(collapsed, "/metrics")
     told = words(page)
@@ -128,7 +128,9 @@ def triaged(snapshot: Snapshot) -> list[Finding]:
     return Told().findings(Seen(target, snapshot.sources[0], [(view, CacheConfig())]), load_thresholds())
 
 
-@pytest.mark.fault("an engine stops answering during triage", "triage tells the last verdict and for how long it is silent")
+@pytest.mark.fault(
+    "an engine stops answering during triage", "triage tells the last verdict and for how long it is silent"
+)
 def test_triage_keeps_the_last_verdict(collapsed):
     found = triaged(collapsed)
     assert exit_code(found) == 1

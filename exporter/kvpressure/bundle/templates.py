@@ -12,9 +12,7 @@ from kvpressure.strict_yaml import ConfigError, Problem
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK
-_GONE: Final = (
-    "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; what was seen before: {{ end }}"
-)
+_GONE: Final = "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; what was seen before: {{ end }}"
 _SAME_ENGINE: Final = ("instance", "target", "model_name", "engine")
 
 
