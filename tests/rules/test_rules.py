@@ -31,7 +31,8 @@ NAMES = alert_names()
 EXPRESSIONS = [(alert.name, alert.rule["expr"]) for alert in ALERTS] + list(recorded().items())
 SPEC = """
 KVCachePressure MemoryHighComputeLow EffectiveBatchCollapsed KVCachePreemptionThrash KVCacheExhaustionPredicted
-RequestLatencyInflated ThroughputPlateau EngineStuck EngineNotAnswering DeviceMemoryRising DeviceOutOfMemory EngineRestarting
+RequestLatencyInflated ThroughputPlateau EngineStuck EngineNotAnswering
+DeviceMemoryRising DeviceOutOfMemory EngineRestarting
 AllocationErrorsInLogs EngineComputeBound EngineHostBound SequenceCapReached PromptShapeShifted LimitUndeclared
 MemoryTargetTooHigh NodePressureNearEngine ExporterDown SourceDown GpuReadingsStale TargetUnreachable
 ThresholdsDiffer"""

@@ -63,9 +63,7 @@ def words(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page[page.index("<main") :])).split())
 
 
-@pytest.mark.fault(
-    "an engine stops answering", "the page keeps its last verdict, evidence and five minutes, marked as old"
-)
+@pytest.mark.fault("an engine stops answering", "the page keeps its last verdict and evidence, marked as old")
 def test_the_page_keeps_the_last_verdict_its_evidence_and_the_five_minutes_before(collapsed):
     page = status_html(collapsed, "/metrics")
     told = words(page)
@@ -128,9 +126,7 @@ def triaged(snapshot: Snapshot) -> list[Finding]:
     return Told().findings(Seen(target, snapshot.sources[0], [(view, CacheConfig())]), load_thresholds())
 
 
-@pytest.mark.fault(
-    "an engine stops answering during triage", "triage tells the last verdict and for how long it is silent"
-)
+@pytest.mark.fault("an engine stops answering during triage", "triage keeps the last verdict and says so")
 def test_triage_keeps_the_last_verdict(collapsed):
     found = triaged(collapsed)
     assert exit_code(found) == 1

@@ -12,7 +12,10 @@ from kvpressure.strict_yaml import ConfigError, Problem
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK
-_GONE: Final = "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; what was seen before: {{ end }}"
+_GONE: Final = (
+    "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; "
+    "what was seen before: {{ end }}"
+)
 _SAME_ENGINE: Final = ("instance", "target", "model_name", "engine")
 
 
@@ -49,7 +52,8 @@ class Now:
 
     def __call__(self, series: str, how: str = "humanize") -> str:
         """The template text."""
-        return f"{{{{ with query ({self.query(series)}) }}}}{{{{ . | first | value | {how} }}}}{{{{ else }}}}unknown{{{{ end }}}}"
+        found = f"{{{{ with query ({self.query(series)}) }}}}{{{{ . | first | value | {how} }}}}"
+        return f"{found}{{{{ else }}}}unknown{{{{ end }}}}"
 
     def query(self, series: str) -> str:
         """The template expression that gives the query."""
