@@ -8,8 +8,6 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from kvpressure.fleet import cancel
-from kvpressure.limits.declared import declared_limits
-from kvpressure.limits.recognise import is_vllm
 from kvpressure.samples import GpuSample, SourceHealth
 from kvpressure.settings import Settings
 from kvpressure.sources.host import HostSource
@@ -21,7 +19,7 @@ from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners
 from kvpressure.sources.schedule import Clock
 from kvpressure.sources.targets import Target
-from kvpressure.surroundings import Assignment, ContainerId, ContainerState, DeclaredLimit, Surroundings
+from kvpressure.surroundings import Assignment, ContainerId, ContainerState, Surroundings
 
 SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
 """The sections of the settings that have a source each."""
@@ -120,7 +118,7 @@ class Environs:
         return Surroundings(
             containers=view.containers,
             devices=_resolved(held, gpus),
-            limits={key: _limits_of(owner) for key, owner in owners.items() if _is_engine(owner)},
+            limits={key: owner.limits for key, owner in owners.items() if owner.limits is not None},
             logs=self._logs.reports,
             events=view.events,
             host=self._host.report,
@@ -165,14 +163,6 @@ def _untold(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> I
     for key, held in devices.items():
         if held.why and key.container not in but:
             yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {held.why}"
-
-
-def _is_engine(owner: PortOwner) -> bool:
-    return is_vllm("", owner.argv[:1], owner.argv[1:])
-
-
-def _limits_of(owner: PortOwner) -> tuple[DeclaredLimit, ...]:
-    return declared_limits(owner.argv[:1], owner.argv[1:], {}, {})
 
 
 def _resolved(devices: Mapping[ContainerId, Assignment], gpus: Sequence[GpuSample]) -> dict[ContainerId, Assignment]:

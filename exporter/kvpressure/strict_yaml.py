@@ -8,7 +8,7 @@ merge keys, several documents, deep nesting and alias bombs are problems with a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,22 +75,25 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def load(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Document:
+def load(
+    text: str, name: str, *, max_chars: int = MAX_CHARS, charge: Callable[[int], None] = lambda _: None
+) -> Document:
     """Parse `text`; `name` is the file's name in messages.
 
+    `charge` is told the characters of each value before it is made, aliases expanded; what it raises ends the reading.
     Raises ConfigError with every duplicate key, or with the first error of syntax or size.
     """
     if len(text) > max_chars:
         raise ConfigError([Problem(name, None, "", f"is larger than {max_chars} characters")])
     try:
-        _check_events(text, name)
+        _check_events(text, name, charge)
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(name, None, "", f"is not YAML: {str(error).splitlines()[0]}")]) from None
-    builder = _Builder(name)
+    builder = _Builder(name, charge)
     data = None if node is None else builder.build(node, ())
     if builder.problems:
         raise ConfigError(builder.problems)
@@ -122,10 +125,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _check_events(text: str, name: str) -> None:
+def _check_events(text: str, name: str, charge: Callable[[int], None]) -> None:
     # Before composing, which recurses: a megabyte of "[" must be a message, not a stack overflow.
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        charge(0)
         line = event.start_mark.line + 1 if event.start_mark else None
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             depth += 1
@@ -140,8 +144,9 @@ def _check_events(text: str, name: str) -> None:
 class _Builder:
     """Turns composed nodes into data, counting what it makes so that aliases cannot multiply without bound."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, charge: Callable[[int], None]) -> None:
         self.name = name
+        self.charge = charge
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
         self.made = 0
@@ -150,6 +155,7 @@ class _Builder:
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
         self.made += 1
+        self.charge(len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
         if self.made > MAX_VALUES:
             raise ConfigError([Problem(self.name, line, "", f"holds more than {MAX_VALUES} values, aliases expanded")])
         if len(path) > MAX_DEPTH:
@@ -168,6 +174,7 @@ class _Builder:
             if not isinstance(key, yaml.ScalarNode) or (key.value == "<<" and not key.style):
                 self._problem(line, path, "keys must be plain words; merge keys (<<) are not supported")
                 continue
+            self.charge(len(key.value))
             inner = (*path, key.value)
             if key.value in data:
                 self._problem(line, inner, f"duplicate key, first given in line {self.lines[inner]}")

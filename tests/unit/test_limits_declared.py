@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.limits.declared import OPTIONS, declared_limits, read_limits
+from kvpressure.limits.budget import MOST, WORK, Budget
+from kvpressure.limits.declared import OPTIONS, Reading
+from kvpressure.limits.declared import read_limits as read_limits_of
 from kvpressure.limits.numbers import human, share, whole
+from kvpressure.limits.recognise import serving_port
+from kvpressure.limits.start import read_start
 from kvpressure.surroundings import LIMIT_NAMES
+from tests.unit.starts import declared_limits, read_limits
 
 
 def limits(*args: str, env: dict[str, str] | None = None, files: dict[str, str] | None = None) -> dict[str, float]:
@@ -220,6 +225,74 @@ def test_every_spelling_gives_back_what_was_written(values: dict[str, int], data
     script = data.draw(st.sampled_from(["vllm serve m", "exec vllm serve m", "A=1 vllm serve m"]))
     found = {one.name: one.value for one in declared_limits(["sh", "-c"], [" ".join([script, *words])], env, {})}
     assert found == {n: float(v) if n != "gpu_memory_utilization" else float(f"0.{v}") for n, v in values.items()}
+
+
+def cost(script: str, args: list[str], env: dict[str, str]) -> tuple[int, Reading]:
+    """What a whole reading takes, and what it says."""
+    budget = Budget()
+    start = read_start(["bash", "-c", script], args, env, budget, FILES)
+    assert not start.cut
+    return WORK - budget.left, read_limits_of(start)
+
+
+FILES = {"/c.yaml": "max-num-seqs: 5\nmax-model-len: 8k\n", "/gen/generation_config.json": '{"max_new_tokens": 11}'}
+PARTS = st.sampled_from(
+    (
+        *("--max-num-seqs=8", "--max-model-len 4k", "--gpu-memory-utilization .5", "--config /c.yaml", "--headless"),
+        *("--override-generation-config '{\"max_new_tokens\": 5}'", "--override-generation-config.max_new_tokens 7"),
+        *("--generation-config /gen", "$A", "${B:-7}", '"$@"', "# x\n", "A='$A $A'; ", ";", "&", "vllm serve m"),
+        *("sh -c 'vllm serve n'", "eval $A"),
+    )
+)
+
+
+@pytest.mark.fault(
+    "a start command is longer than can be read, and its last words contradict the first",
+    "nothing is declared: what was read may be contradicted there",
+)
+@given(
+    st.lists(PARTS, max_size=12), st.lists(PARTS, max_size=3), st.dictionaries(st.sampled_from("AB"), PARTS), st.data()
+)
+def test_a_reading_says_all_or_nothing_wherever_it_is_cut(
+    script: list[str], args: list[str], env: dict[str, str], data: st.DataObject
+) -> None:
+    text = "vllm serve m " + " ".join(script)
+    work, whole_reading = cost(text, args, env)
+    cut = read_start(["bash", "-c", text], args, env, Budget(data.draw(st.integers(0, work - 1))), FILES)
+    assert read_limits_of(cut) == Reading(hidden=("the start command expands to more than can be read",))
+    assert serving_port(cut) is None
+    again = read_start(["bash", "-c", text], args, env, Budget(work), FILES)
+    assert read_limits_of(again) == whole_reading
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--max-num-seqs=8", *["x"] * MOST],
+        ["--max-num-seqs=8", "x" * WORK],
+        ["--max-num-seqs=8", "$(LONG)$(LONG)$(LONG)$(LONG)$(LONG)"],
+        ["--max-num-seqs=8", "--override-generation-config", "[" * 9000],
+        ["--max-num-seqs=8", "--override-generation-config", '{"max_new_tokens": 5, "x": "' + "y" * (WORK // 8) + '"}'],
+        ["--max-num-seqs=8", "--config", "/bomb.yaml"],
+        ["--max-num-seqs=8", "--config", "/long.yaml"],
+        ["--max-num-seqs=8", "--config", "/keys.yaml"],
+        ["--max-num-seqs=8", "--generation-config", "/deep"],
+    ],
+)
+def test_arguments_and_files_that_are_more_than_can_be_read_declare_nothing(args: list[str]) -> None:
+    lists = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 9))
+    files = {
+        "/bomb.yaml": f"l0: &l0 [x]\n{lists}\nport: *l8\n",
+        "/long.yaml": f"a: &a {'x' * 9999}\nport: [{'*a, ' * 999}1]\n",
+        "/keys.yaml": f"a: &a {'x' * 9999}\n" + "*a : 1\n" * 999,
+        "/deep/generation_config.json": '{"a":' * 5000 + "1" + "}" * 5000,
+    }
+    env = {"LONG": "x" * 65536}
+    annotations = {"kvpressure.io/max-input-tokens": "4K"}
+    reading = read_limits([], args, env, annotations, files)
+    assert reading.hidden == ("the start command expands to more than can be read",)
+    assert list(reading.limits) == ["max_input_tokens"], "a gateway's own limit is no matter of the command"
+    assert reading.unclear == reading.options == {}
 
 
 WORDS = st.lists(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.limits.recognise import is_vllm, serving_port
+from tests.unit.starts import is_vllm, serving_port
 
 OFFICIAL = "vllm/vllm-openai:v0.10.1"
 
@@ -106,6 +106,25 @@ def test_the_variable_for_internal_use_is_not_the_port_of_the_api() -> None:
 
 def test_the_port_may_stand_in_a_configuration_file() -> None:
     assert serving_port([], ["--config", "/c.yaml"], {}, {"/c.yaml": "port: 9007\n"}) == 9007
+
+
+def test_a_variable_may_name_the_server_or_make_a_worker_of_it() -> None:
+    assert is_vllm("anything", ["sh", "-c", "$RUN --port 1"], [], {"RUN": "vllm serve m"})
+    assert not is_vllm("anything", ["sh", "-c", "vllm serve m $ROLE"], [], {"ROLE": "--headless"})
+
+
+def test_the_port_may_be_appended_by_the_entrypoint() -> None:
+    assert serving_port([], ["--port", "1"], {"VLLM_ADDITIONAL_ARGS": "--port 9008"}) == 9008
+    assert serving_port([], [], {"SM_VLLM_PORT": "9009"}) == 9009
+
+
+@pytest.mark.parametrize("behind", ["; sleep 1 " * 20_000, " x" * 50_000, '; sh -c "$B"; eval "$B"'])
+def test_a_server_counts_whatever_comes_behind_what_can_be_read(behind: str) -> None:
+    script, env = f"vllm serve m --port 9000{behind}", {"B": 'sh -c "$B";' * 58}
+    assert is_vllm("anything", ["sh", "-c", script], [], env)
+    assert serving_port(["sh", "-c", script], [], env) is None
+    kserve = script.replace("vllm serve", "python -m huggingfaceserver")
+    assert serving_port(["sh", "-c", kserve], [], env) is None
 
 
 @given(st.text(max_size=40), st.lists(st.text(max_size=30), max_size=4), st.lists(st.text(max_size=30), max_size=4))

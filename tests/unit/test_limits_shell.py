@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import contextlib
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.limits.launch import launches
-from kvpressure.limits.shell import MAX_CHARS, commands, expand, unresolved
+from kvpressure.limits import shell
+from kvpressure.limits.budget import NESTING, STEP, Budget, SpentError
+from kvpressure.limits.shell import unresolved
+from tests.unit.starts import commands, expand, launches
+
+SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"
 
 
 @pytest.mark.parametrize(
@@ -58,10 +65,56 @@ def test_scripts_are_found_through_shells_and_eval() -> None:
 
 def test_a_script_that_doubles_itself_without_end_is_cut() -> None:
     doubling = "A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A\n" * 5000
-    assert sum(len(word) for one in commands(doubling + "a $A", {}) for word in one) <= 2 * MAX_CHARS
+    with pytest.raises(SpentError):
+        commands(doubling + "a $A", {})
 
 
-@given(st.text(alphabet="ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"), st.dictionaries(st.text("AB"), st.text()))
+def test_what_a_command_began_with_is_known_where_its_reading_ends() -> None:
+    found: list[tuple[str, ...]] = []
+    with pytest.raises(SpentError):
+        found.extend(shell.commands("a; A=1 b c " + "d" * 9999, {}, Budget(1000)))
+    assert found == [("a",), ("b", "c")]
+
+
+def test_shells_are_read_so_many_deep_and_no_deeper() -> None:
+    words = ["vllm", "serve", "m"]
+    for _ in range(NESTING):
+        words = ["sh", "-c", shlex.join(words)]
+    assert len(launches(words, [], {})) == 1
+    with pytest.raises(SpentError):
+        launches(["sh", "-c", shlex.join(words)], [], {})
+
+
+def test_a_budget_that_is_spent_stays_spent() -> None:
+    budget = Budget(2 * STEP + 5)
+    budget.take(5)
+    for characters in (STEP, 0):
+        with pytest.raises(SpentError):
+            budget.take(characters, steps=2 if characters else 0)
+
+
+@pytest.mark.fault(
+    "a variable, a script or an argument is made to grow without end",
+    "no more is made of it than was paid for before, one step at a time",
+)
+@given(st.text(alphabet=SIGNS), st.dictionaries(st.text("AB"), st.text(SIGNS)), st.integers(0, 9999))
+def test_no_more_is_made_of_a_script_than_was_paid_for(script: str, env: dict[str, str], work: int) -> None:
+    words: list[str] = []
+    budget = Budget(work)
+    with contextlib.suppress(SpentError):
+        for command in shell.commands(script, env, budget, ("a", script)):
+            words += command
+    assert sum(len(word) + STEP for word in words) <= work - max(budget.left, 0)
+
+
+@given(st.lists(st.sampled_from(["$(A)", "$(B)", "$$", "x"])), st.text(max_size=99), st.integers(0, 999))
+def test_no_more_is_made_of_an_argument_than_was_paid_for(parts: list[str], value: str, work: int) -> None:
+    budget = Budget(work)
+    with contextlib.suppress(SpentError):
+        assert len(shell.expand("".join(parts), {"A": value}, budget)) <= work - budget.left
+
+
+@given(st.text(alphabet=SIGNS), st.dictionaries(st.text("AB"), st.text()))
 def test_no_script_raises(script: str, env: dict[str, str]) -> None:
     commands(script, env, ("a", script))
     launches(["sh", "-c", script], [script], env)

@@ -10,8 +10,9 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.audit.pods import Container, container
 from kvpressure.audit.scaling import counted, replicas, scaled
-from kvpressure.limits.declared import Reading, read_limits
-from kvpressure.limits.recognise import is_vllm
+from kvpressure.limits.budget import Budget
+from kvpressure.limits.declared import Reading, annotated, read_limits
+from kvpressure.limits.start import read_start
 from kvpressure.strict_yaml import Path
 
 _PREDICTOR: Final[Path] = ("spec", "predictor")
@@ -24,7 +25,7 @@ def inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
     model = mapping(predictor.get("model"))
     for position, spec in enumerate(sequence(predictor.get("containers"))):
         read = container(mapping(spec), predictor, item, given)
-        if is_vllm(read.image, read.command, read.args):
+        if read.is_vllm:
             yield _predictor(item, given, read, mapping(spec), (*_PREDICTOR, "containers", position))
     if model and _is_model_vllm(model):
         read = container(model, predictor, item, given)
@@ -42,10 +43,9 @@ def _predictor(
 ) -> Engine:
     annotations = strings(get(item.data, "metadata", "annotations"))
     annotations |= strings(get(item.data, *_PREDICTOR, "annotations"))
-    reading = read_limits(read.command, read.args, read.env, annotations, read.files)
     runtime = None if model is None else _runtime(given, text(model.get("runtime")))
-    if model is not None:
-        reading = _with_runtime(given, read, model, runtime, annotations)
+    reading = read_limits(read.start) if model is None else _with_runtime(given, read, model, runtime)
+    reading = annotated(reading, annotations)
     return Engine(
         item=item,
         title=f"{item.kind}/{item.name}",
@@ -65,18 +65,16 @@ def _predictor(
     )
 
 
-def _with_runtime(
-    given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None, annotations: Mapping[str, str]
-) -> Reading:
+def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None) -> Reading:
     if found is None:
         name = text(model.get("runtime"))
-        reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+        reading = read_limits(read.start)
         which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
         return replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
     spec = mapping(get(found.data, "spec", "containers", 0))
     base = container(spec, mapping(found.data.get("spec")), found, given)
     words = (read.command or base.command, (*base.args, *read.args))
-    return read_limits(*words, {**base.env, **read.env}, annotations, {**base.files, **read.files})
+    return read_limits(read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files}))
 
 
 def _runtime(given: Manifests, name: str) -> Item | None:
@@ -110,11 +108,11 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]
     main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
     spec = mapping(containers[main]) if containers else {}
     read = container(spec, pod, item, given)
-    if read.image and not is_vllm(read.image, read.command, read.args):
+    if read.image and not read.is_vllm:
         return
     annotations = strings(get(item.data, "metadata", "annotations"))
     annotations |= strings(get(item.data, *at, "annotations"))
-    reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+    reading = annotated(read_limits(read.start), annotations)
     references = [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]
     if references:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
+from kvpressure.limits.budget import Budget
 from kvpressure.limits.launch import SHELLS, base
+from kvpressure.limits.recognise import is_vllm
+from kvpressure.limits.start import Start, read_start
 from kvpressure.strict_yaml import Path
 
 _MAX_FILES: Final = 1000
@@ -26,27 +29,28 @@ class Container:
     args: tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[str, str]
-    mounted: Mounted = field(default_factory=dict)
+    mounted: Mounted
+    start: Start
 
     @property
     def in_shell(self) -> bool:
         """Whether the program is started by a script that stands in the manifest."""
         return any(base(word) in SHELLS for word in self.command[:2])
 
+    @property
+    def is_vllm(self) -> bool:
+        """Whether image, command or arguments are vLLM's."""
+        return is_vllm(self.image, self.start)
+
 
 def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests) -> Container:
     """Read one container of a pod's spec; ConfigMaps are looked up among what was `given`."""
     maps = _config_maps(item, given)
     mounted = _mounted(spec, pod, maps)
-    return Container(
-        name=text(spec.get("name")),
-        image=text(spec.get("image")),
-        command=texts(spec.get("command")),
-        args=texts(spec.get("args")),
-        env=_env(spec, maps),
-        files={path: text(get(source.data, *at)) for path, (source, at) in mounted.items()},
-        mounted=mounted,
-    )
+    command, args, env = texts(spec.get("command")), texts(spec.get("args")), _env(spec, maps)
+    files = {path: text(get(source.data, *at)) for path, (source, at) in mounted.items()}
+    start = read_start(command, args, env, Budget(), files)
+    return Container(text(spec.get("name")), text(spec.get("image")), command, args, env, files, mounted, start)
 
 
 def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:

@@ -9,7 +9,9 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import counted, scaled
-from kvpressure.limits.declared import read_limits
+from kvpressure.limits.budget import Budget
+from kvpressure.limits.declared import annotated, read_limits
+from kvpressure.limits.start import read_start
 from kvpressure.strict_yaml import Path
 
 _SECTION: Final = "servingEngineSpec"
@@ -42,7 +44,7 @@ def _engine(item: Item, given: Manifests, at: Path, spec: dict[str, Any], sectio
     annotations = strings(spec.get("annotations")) | strings(spec.get("podAnnotations"))
     name = text(spec.get("name"))
     env = {**strings(section.get("configs")), **read.env}
-    reading = read_limits(("vllm", "serve"), _arguments(spec, section), env, annotations, read.files)
+    start = read_start(("vllm", "serve"), _arguments(spec, section), env, Budget(), read.files)
     whole = mapping(spec.get("resources"))
     return Engine(
         item=item,
@@ -51,7 +53,7 @@ def _engine(item: Item, given: Manifests, at: Path, spec: dict[str, Any], sectio
         at=at,
         pod=at,
         style="values",
-        reading=reading,
+        reading=annotated(read_limits(start), annotations),
         replicas=_replicas(item, at, spec),
         annotations=annotations,
         labels={"model": name, **strings(section.get("labels"))},

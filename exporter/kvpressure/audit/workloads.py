@@ -10,8 +10,7 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import replicas
-from kvpressure.limits.declared import read_limits
-from kvpressure.limits.recognise import is_vllm
+from kvpressure.limits.declared import annotated, read_limits
 from kvpressure.strict_yaml import Path
 
 
@@ -60,12 +59,12 @@ def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> 
     pod = mapping(get(item.data, *template, "spec"))
     for position, spec in enumerate(sequence(pod.get("containers"))):
         read = container(mapping(spec), pod, item, given)
-        if not is_vllm(read.image, read.command, read.args):
+        if not read.is_vllm:
             continue
         at: Path = (*template, "spec", "containers", position)
         annotations = strings(get(item.data, "metadata", "annotations"))
         annotations |= strings(get(item.data, *template, "metadata", "annotations"))
-        reading = read_limits(read.command, read.args, read.env, annotations, read.files)
+        reading = annotated(read_limits(read.start), annotations)
         yield Engine(
             item=item,
             title=f"{item.kind}/{item.name}",

@@ -115,7 +115,8 @@ def workload_of(pod: Object) -> str:
 
 def _serves_tls(container: Container) -> bool:
     return any(
-        word.partition("=")[0].replace("_", "-") == "--ssl-certfile" for word in (*container.command, *container.args)
+        word.partition("=")[0].replace("_", "-") == "--ssl-certfile"
+        for word in (*container.start.command, *container.start.args)
     )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 
 from kvpressure import strict_yaml
+from kvpressure.limits.budget import Budget, SpentError
 from kvpressure.limits.numbers import human
 from kvpressure.limits.shell import unresolved
 
@@ -42,8 +43,10 @@ _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?
 # Flags that take no value: a word behind them is something else.
 _SWITCH: Final = re.compile(r"--(no|enable|disable|enforce|trust|headless|async|skip|use|fully|calculate)([-_]|$)")
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
-_MAX_FILE_CHARS: Final = 1 << 18
-_MAX_JSON_CHARS: Final = 1 << 16
+# What they cost: a character of JSON may become an object in memory; a YAML event takes several steps to be read.
+_JSON: Final = 8
+_YAML: Final = 2
+_MAX_BRACKETS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +59,44 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
-    """Arguments that exist but cannot be read: why, as a sentence without its full stop."""
+class Options:
+    """What the words of one start say.
 
-    why: str
+    `given` are the options in `NAMES` by full name; `new_tokens` the caps on outputs in generation configs, of which
+    the last is in force; `hidden` says why there may be options that are not seen, in sentences without a full stop.
+    """
+
+    given: Mapping[str, Given] = field(default_factory=dict)
+    new_tokens: tuple[Given, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
-def given(words: Sequence[str], files: Mapping[str, str] | None = None) -> dict[str, Given]:
-    """The options in `NAMES` that `words` give, by full name. `files` are the texts of mounted files by path."""
-    options: dict[str, Given] = {}
+def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget) -> Options:
+    """Read the words after `vllm serve`. `files` are the texts of mounted files by path. Raises SpentError."""
+    given: dict[str, Given] = {}
     dotted: dict[str, dict[str, Any]] = {}
-    for name, key, value in _options(words):
-        if key:
-            _nest(dotted.setdefault(name, {}), key, value.text)
-        else:
-            options[name] = value
+    hidden: dict[str, None] = {}
+    for at, word in enumerate(words):
+        budget.take(len(word))
+        if _may_be_options(words, at):
+            hidden[f"{word} is not set in the manifest"] = None
+        if (found := _option(words, at, budget)) is not None:
+            name, key, value = found
+            if name == "config":
+                hidden.update(dict.fromkeys(_hidden_file(value, files)))
+            if key:
+                _nest(dotted.setdefault(name, {}), key, value.text, budget)
+            else:
+                given[name] = value
     for name, keys in dotted.items():
-        options[name] = Given(json.dumps(keys), f"--{name}.{next(iter(keys))}")
-    config = options.pop("config", None)
-    # Only the two-word form is read by vLLM: it looks for the word "--config".
-    if config is not None and "=" not in config.written and (text := (files or {}).get(config.text)) is not None:
-        options = _from_file(text, config.text) | options
-    return options
-
-
-def hidden(words: Sequence[str], files: Mapping[str, str] | None = None) -> tuple[Hidden, ...]:
-    """Why limits may be given although `given` does not see them: files and variables that are not known."""
-    found = [
-        Hidden(f"{word} is not set in the manifest") for at, word in enumerate(words) if _may_be_options(words, at)
-    ]
-    for name, _, value in _options(words):
-        if name != "config":
-            continue
-        if unresolved(value.text):
-            found.append(Hidden(f"the path of --config, {value.text}, is not known"))
-        elif "=" not in value.written and value.text not in (files or {}):
-            found.append(Hidden(f"the file of --config, {value.text}, is not among the manifests"))
-        elif "=" not in value.written and _entries(files or {}, value.text) is None:
-            found.append(Hidden(f"the file of --config, {value.text}, is not a YAML mapping"))
-    return tuple(dict.fromkeys(found))
+        given[name] = Given(json.dumps(keys), f"--{name}.{next(iter(keys))}")
+    config = given.pop("config", None)
+    if config is not None and _is_read(config) and config.text in files:
+        entries = _entries(files[config.text], config.text, budget)
+        if entries is None:
+            hidden[f"the file of --config, {config.text}, is not a YAML mapping"] = None
+        given = _from_file(entries or {}, config.text, budget) | given
+    return Options(given, tuple(_new_tokens(given, files, budget)), tuple(hidden))
 
 
 def full_name(beginning: str) -> str | None:
@@ -116,45 +118,80 @@ def _may_be_options(words: Sequence[str], at: int) -> bool:
     return not before.startswith("--") or "=" in before or _SWITCH.match(before) is not None
 
 
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str, Given]]:
-    """Name, dotted key and value of each option that is looked for."""
-    for at, word in enumerate(words):
-        match = _OPTION.fullmatch(word)
-        if match is None or (name := full_name(match[1])) is None:
-            continue
-        value, written = match[3], word
-        if value is None:
-            following = words[at + 1] if at + 1 < len(words) else "-"
-            value = "" if following.startswith("-") and not _NEGATIVE.fullmatch(following) else following
-            written = f"{word} {value}".strip()
-        yield name, match[2].lstrip("."), Given(value, written)
+def _option(words: Sequence[str], at: int, budget: Budget) -> tuple[str, str, Given] | None:
+    """Name, dotted key and value of the option that begins there, None where none does that is looked for."""
+    match = _OPTION.fullmatch(words[at])
+    if match is None or (name := full_name(match[1])) is None:
+        return None
+    value, written = match[3], words[at]
+    if value is None:
+        following = words[at + 1] if at + 1 < len(words) else "-"
+        value = "" if following.startswith("-") and not _NEGATIVE.fullmatch(following) else following
+        budget.take(len(value))
+        written = f"{written} {value}".strip()
+    return name, match[2].lstrip("."), Given(value, written)
 
 
-def _nest(into: dict[str, Any], key: str, text: str) -> None:
+def _is_read(config: Given) -> bool:
+    # Only the two-word form is read by vLLM: it looks for the word "--config".
+    return "=" not in config.written
+
+
+def _hidden_file(config: Given, files: Mapping[str, str]) -> Iterator[str]:
+    if unresolved(config.text):
+        yield f"the path of --config, {config.text}, is not known"
+    elif _is_read(config) and config.text not in files:
+        yield f"the file of --config, {config.text}, is not among the manifests"
+
+
+def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
     """`--name.a.b text` is {"a": {"b": text}}; a text that is JSON or a short number is that."""
-    *outer, last = key.split(".")[:8]
+    *outer, last = key.split(".", 8)[:8]
     for part in outer:
         inner = into.setdefault(part, {})
         if not isinstance(inner, dict):
             return
         into = inner
-    into[last] = value if (value := parse_json(text)) is not None else (human(text) or text)
+    into[last] = value if (value := _parse_json(text, budget)) is not None else (human(text) or text)
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text, None for anything else."""
-    if len(text) > _MAX_JSON_CHARS:
-        return None
+def _new_tokens(given: Mapping[str, Given], files: Mapping[str, str], budget: Budget) -> Iterator[Given]:
+    """`max_new_tokens` of the generation config caps every request's output; the override wins over the file."""
+    folder, override = given.get("generation-config"), given.get("override-generation-config")
+    if folder is not None and folder.text not in {"auto", "vllm", ""}:
+        path = f"{folder.text.rstrip('/')}/generation_config.json"
+        if path in files:
+            yield from _cap(files[path], f"max_new_tokens of {path}", budget)
+    if override is not None:
+        yield from _cap(override.text, override.written, budget, override.file)
+
+
+def _cap(text: str, written: str, budget: Budget, file: str = "") -> Iterator[Given]:
+    config = _parse_json(text, budget)
+    if isinstance(config, dict):
+        value = config.get("max_new_tokens")
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            yield Given(str(value).removesuffix(".0"), written, file)
+    elif unresolved(text):
+        yield Given(text, written, file)
+
+
+def _parse_json(text: str, budget: Budget) -> Any:
+    """The value of a JSON text, None for anything else. Raises SpentError for deep nesting too."""
+    budget.take(_JSON * len(text))
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:
+        raise SpentError
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
 
 
-def _from_file(text: str, path: str) -> dict[str, Given]:
+def _from_file(entries: Mapping[str, Any], path: str, budget: Budget) -> dict[str, Given]:
     found: dict[str, Given] = {}
-    for key, value in (_entries({path: text}, path) or {}).items():
-        name = full_name(str(key))
+    for key, value in entries.items():
+        budget.take(len(key))
+        name = full_name(key)
         if name is None or value is False or value is None:
             continue
         shown = json.dumps(value) if isinstance(value, dict) else "" if value is True else str(value)
@@ -162,10 +199,11 @@ def _from_file(text: str, path: str) -> dict[str, Given]:
     return found
 
 
-def _entries(files: Mapping[str, str], path: str) -> Mapping[str, Any] | None:
+def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
     """A configuration file's entries, None for what is none."""
+    budget.take(len(text))
     try:
-        data = strict_yaml.load(files[path], path, max_chars=_MAX_FILE_CHARS).data
+        data = strict_yaml.load(text, path, charge=lambda made: budget.take(made, steps=_YAML)).data
     except (strict_yaml.ConfigError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return {} if data is None else data if isinstance(data, dict) else None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvpressure.limits.arguments import Given, given, hidden, parse_json
-from kvpressure.limits.launch import Launch, launches, programs, settle
+from kvpressure.limits.arguments import Given
 from kvpressure.limits.numbers import human, share, whole
 from kvpressure.limits.shell import unresolved
+from kvpressure.limits.start import Server, Start
 from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
 
 ANNOTATION_PREFIX: Final = "kvpressure.io/"
@@ -30,9 +29,7 @@ ANNOTATIONS: Final[Mapping[str, str]] = {
 }
 """Limits that a gateway keeps, written on the pod for those who look at it."""
 
-# Read by start scripts: KServe appends the first to `vllm serve`, SageMaker makes options of the others.
-_EXTRA_ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
-_OPTION_VARIABLES: Final = "SM_VLLM_"
+_CUT: Final = "the start command expands to more than can be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,71 +40,43 @@ class Reading:
     `options` are the options behind them, by name without dashes; `model` is what is served, "" where that is not said.
     """
 
-    limits: Mapping[str, DeclaredLimit]
-    unclear: Mapping[str, str]
-    hidden: tuple[str, ...]
-    options: Mapping[str, Given]
+    limits: Mapping[str, DeclaredLimit] = field(default_factory=dict)
+    unclear: Mapping[str, str] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    options: Mapping[str, Given] = field(default_factory=dict)
     model: str = ""
 
 
-def declared_limits(
-    command: Sequence[str],
-    args: Sequence[str],
-    env: Mapping[str, str],
-    annotations: Mapping[str, str],
-    files: Mapping[str, str] | None = None,
-) -> tuple[DeclaredLimit, ...]:
-    """The limits that are declared, in the order of `LIMIT_NAMES`. Never raises.
-
-    `env` holds the variables with plain values in the order of the manifest, `annotations` those of the pod, and
-    `files` the texts of files mounted from ConfigMaps by their path in the container.
-    """
-    found = read_limits(command, args, env, annotations, files).limits
-    return tuple(found[name] for name in LIMIT_NAMES if name in found)
-
-
-def read_limits(
-    command: Sequence[str],
-    args: Sequence[str],
-    env: Mapping[str, str],
-    annotations: Mapping[str, str],
-    files: Mapping[str, str] | None = None,
-) -> Reading:
-    """What `declared_limits` finds, with what was given but could not be read. Never raises."""
-    readings = [_read(launch.arguments, annotations, files or {}) for launch in _servers(command, args, env)]
+def read_limits(start: Start) -> Reading:
+    """What the container's command says of its engine's limits; nothing where the reading was cut. Never raises."""
+    if start.cut:
+        return Reading(hidden=(_CUT,))
+    serving = [one for one in start.servers if start.seen and "headless" not in one.options.given]
+    readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
     return readings[0] if len(readings) == 1 else _agreed(readings)
 
 
-def _servers(command: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> list[Launch]:
-    """The servers that are started; without one that can be seen, the arguments that the image's entrypoint gets."""
-    found = [one for one in launches(command, args, env) if "headless" not in given(one.arguments)]
-    if not found:
-        words = programs((), args, env) if not command else programs(command, args, env)
-        found = [Launch(words[0] if len(words) == 1 else ())]
-    return found if command else [Launch((*_from_env(env), *one.arguments, *_extra(env, args))) for one in found]
+def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:
+    """With the limits that the pod's annotations give, which win."""
+    limits, unclear = dict(reading.limits), dict(reading.unclear)
+    for name, annotation in ANNOTATIONS.items():
+        if annotation in annotations:
+            text = annotations[annotation]
+            _note(name, Given(text, f"annotation {annotation}"), human(text), limits, unclear)
+    return replace(reading, limits=limits, unclear=unclear)
 
 
-def _extra(env: Mapping[str, str], args: Sequence[str]) -> list[str]:
-    text = settle(env).get(_EXTRA_ARGUMENTS, "")
-    if any(_EXTRA_ARGUMENTS in word for word in args):
-        return []
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+def declared(reading: Reading, *, seen: bool) -> tuple[DeclaredLimit, ...] | None:
+    """The limits in the order of `LIMIT_NAMES`; None where there are none and some may be where nobody can look.
+
+    `seen` says that the words which start the server are known.
+    """
+    found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
+    return found if found or (seen and not reading.hidden and not reading.unclear) else None
 
 
-def _from_env(env: Mapping[str, str]) -> list[str]:
-    named = {name.removeprefix(_OPTION_VARIABLES): value for name, value in settle(env).items() if _is_option(name)}
-    return [word for name, value in named.items() for word in (f"--{name.lower()}", value)]
-
-
-def _is_option(name: str) -> bool:
-    return name.startswith(_OPTION_VARIABLES) and len(name) > len(_OPTION_VARIABLES)
-
-
-def _read(words: Sequence[str], annotations: Mapping[str, str], files: Mapping[str, str]) -> Reading:
-    options = given(words, files)
+def _read(server: Server) -> Reading:
+    options = server.options.given
     limits: dict[str, DeclaredLimit] = {}
     unclear: dict[str, str] = {}
     for name, (option, read) in OPTIONS.items():
@@ -117,12 +86,9 @@ def _read(words: Sequence[str], annotations: Mapping[str, str], files: Mapping[s
         # vLLM then sizes the pool by that alone, whatever the utilization says.
         limits.pop("gpu_memory_utilization", None)
     _capacity(options, limits)
-    _output(options, files, limits, unclear)
-    for name, annotation in ANNOTATIONS.items():
-        if annotation in annotations:
-            value, text = human(annotations[annotation]), annotations[annotation]
-            _note(name, Given(text, f"annotation {annotation}"), value, limits, unclear)
-    return Reading(limits, unclear, tuple(one.why for one in hidden(words, files)), options, _model(words, options))
+    for cap in server.options.new_tokens:
+        _note("max_output_tokens", cap, human(cap.text), limits, unclear)
+    return Reading(limits, unclear, server.options.hidden, options, _model(server.words, options))
 
 
 def _model(words: Sequence[str], options: Mapping[str, Given]) -> str:
@@ -157,33 +123,6 @@ def _capacity(options: Mapping[str, Given], limits: dict[str, DeclaredLimit]) ->
     if count is not None and tokens is not None and count > 1:
         where = f"{blocks.written} {size.written}"
         limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", (count - 1) * tokens, where[:200])
-
-
-def _output(
-    options: Mapping[str, Given],
-    files: Mapping[str, str],
-    limits: dict[str, DeclaredLimit],
-    unclear: dict[str, str],
-) -> None:
-    """`max_new_tokens` of the generation config caps every request's output; the override wins over the file."""
-    folder, override = options.get("generation-config"), options.get("override-generation-config")
-    if folder is not None and folder.text not in {"auto", "vllm", ""}:
-        path = f"{folder.text.rstrip('/')}/generation_config.json"
-        if path in files:
-            _new_tokens(Given(files[path], f"max_new_tokens of {path}"), limits, unclear)
-    if override is not None:
-        _new_tokens(override, limits, unclear)
-
-
-def _new_tokens(source: Given, limits: dict[str, DeclaredLimit], unclear: dict[str, str]) -> None:
-    config = parse_json(source.text)
-    if not isinstance(config, dict):
-        if unresolved(source.text):
-            _note("max_output_tokens", source, None, limits, unclear)
-        return
-    value = config.get("max_new_tokens")
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        _note("max_output_tokens", source, human(str(value).removesuffix(".0")), limits, unclear)
 
 
 def _agreed(readings: Sequence[Reading]) -> Reading:

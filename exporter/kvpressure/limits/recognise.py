@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.limits.arguments import Given, given
-from kvpressure.limits.launch import KSERVE_MODULE, SHELLS, Launch, base, launches, programs
+from kvpressure.limits.arguments import Options
+from kvpressure.limits.launch import KSERVE_MODULE, SHELLS, base
 from kvpressure.limits.numbers import whole
+from kvpressure.limits.shell import Words
+from kvpressure.limits.start import Server, Start
 
 KSERVE_PORT: Final = 8080
 
@@ -38,73 +39,65 @@ _OTHER_COMMANDS: Final = frozenset(
         "python3",
     )
 )
-_SCRIPT: Final = re.compile(r"(vllm|serv|start|entry)[^/]*\.sh$")
+_SCRIPT: Final = re.compile(r"vllm|serv|start|entry")
 
 
-def is_vllm(image: str, command: Sequence[str], args: Sequence[str]) -> bool:
+def is_vllm(image: str, start: Start) -> bool:
     """Whether this container serves vLLM's API: by what it runs, or by an image whose entrypoint does.
 
     Workers of a multi-node engine (`--headless`, `ray start`) are not: they serve no page. Never raises.
     """
-    found = launches(command, args, {})
-    if found:
-        return any(_serves(launch, image) for launch in found)
+    if start.seen:
+        return any(_serves(server, image) for server in start.servers)
     name = _name(image)
     if name == KSERVE_MODULE:
-        return not command and image.rsplit(":", 1)[-1].endswith("-gpu") and _vllm_backend(given(args))
+        on_gpu = not start.command and image.rsplit(":", 1)[-1].endswith("-gpu")
+        return on_gpu and all(_vllm_backend(server.options) for server in start.servers)
     if not _SERVERS.fullmatch(name) or _OTHERS.search(name):
         return False
-    return _by_script(command, args) if command else _by_entrypoint(image, name, args)
+    if start.command:
+        return _by_script([base(word) for word in (*start.command, *start.args)])
+    return _by_entrypoint(image, name, start.args)
 
 
-def serving_port(
-    command: Sequence[str], args: Sequence[str], env: Mapping[str, str], files: Mapping[str, str] | None = None
-) -> int | None:
+def serving_port(start: Start) -> int | None:
     """The port of `--port`, None where none is given (vLLM then takes 8000) or it cannot be read.
 
     `VLLM_PORT` is not it: vLLM's documentation says that it is for internal use and not the API server's.
-    `files` are the texts of mounted files by path, for `--config`.
     """
-    found = launches(command, args, env)
-    if not found:
-        words = programs(command, args, env)
-        found = (Launch(tuple(words[0]) if words else ()),)
-    ports = {_port(launch, files or {}) for launch in found if "headless" not in given(launch.arguments)}
-    return ports.pop() if len(ports) == 1 else None
+    ports = {_port(server) for server in start.servers if "headless" not in server.options.given}
+    return ports.pop() if len(ports) == 1 and not start.cut else None
 
 
-def _port(launch: Launch, files: Mapping[str, str]) -> int | None:
-    options = given(launch.arguments, files)
-    default = KSERVE_PORT if launch.module == KSERVE_MODULE else None
-    value = options.get("http-port" if default else "port")
+def _port(server: Server) -> int | None:
+    default = KSERVE_PORT if server.module == KSERVE_MODULE else None
+    value = server.options.given.get("http-port" if default else "port")
     port = None if value is None else whole(value.text)
     return default if port is None else int(port) if port <= 65535 else None
 
 
-def _serves(launch: Launch, image: str) -> bool:
-    options = given(launch.arguments)
-    if launch.module == KSERVE_MODULE:
-        return _vllm_backend(options) and not image.rsplit("/", 1)[-1].endswith("-cpu")
-    return "headless" not in options
+def _serves(server: Server, image: str) -> bool:
+    if server.module == KSERVE_MODULE:
+        return _vllm_backend(server.options) and not image.rsplit("/", 1)[-1].endswith("-cpu")
+    return "headless" not in server.options.given
 
 
-def _vllm_backend(options: Mapping[str, Given]) -> bool:
-    return "backend" not in options or options["backend"].text in {"auto", "vllm"}
+def _vllm_backend(options: Options) -> bool:
+    return "backend" not in options.given or options.given["backend"].text in {"auto", "vllm"}
 
 
-def _by_entrypoint(image: str, name: str, args: Sequence[str]) -> bool:
+def _by_entrypoint(image: str, name: str, args: Words) -> bool:
     """Arguments alone go to the image's entrypoint; that of rocm/vllm is a shell."""
     if name == "vllm" and "rocm/" in image:
         return False
     return not args or base(args[0]) not in _OTHER_COMMANDS
 
 
-def _by_script(command: Sequence[str], args: Sequence[str]) -> bool:
+def _by_script(words: list[str]) -> bool:
     """A start script of the image's own is believed where its name says that it starts a server."""
-    words = [base(word) for word in (*command, *args)]
-    shell = len(words) > 1 and words[0] in SHELLS
-    script = words[1] if shell else words[0]
-    return _SCRIPT.search(script) is not None and not _OTHERS.search(script) and "worker" not in words
+    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
+    named = script.endswith(".sh") and _SCRIPT.search(script) is not None
+    return named and not _OTHERS.search(script) and "worker" not in words
 
 
 def _name(image: str) -> str:

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from kvpressure.limits.budget import Budget
+from kvpressure.limits.declared import declared, read_limits
+from kvpressure.limits.recognise import is_vllm
+from kvpressure.limits.start import read_start
 from kvpressure.samples import SourceHealth
 from kvpressure.sources.base import Guard
 from kvpressure.sources.pod_devices.aside import Aside
@@ -28,7 +32,7 @@ from kvpressure.sources.pod_devices.processes import (
 )
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.schedule import Clock
-from kvpressure.surroundings import Assignment
+from kvpressure.surroundings import Assignment, DeclaredLimit
 
 SOURCE: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0
@@ -40,12 +44,13 @@ _SAY: Final = "name the engine's GPUs in its `gpus`"
 class PortOwner:
     """Who listens on a port. `pid` is None when nobody can be told; then `assignment.why` says why.
 
-    `argv` is the process's command line, () when it cannot be read.
+    `limits` are those on the process's command line, None where it starts no engine or cannot be read, and where some
+    may be hidden.
     """
 
     pid: int | None
     assignment: Assignment
-    argv: tuple[str, ...] = ()
+    limits: tuple[DeclaredLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +135,18 @@ def _owner(
     if root is None:
         return _nobody(f"several processes that have nothing to do with each other listen on port {port}; {_SAY}")
     argv = argv_of(root, proc)
+    limits = _limits(argv)
     family = [_process(pid, proc) for pid in family_of(root, parents)]
     try:
-        return PortOwner(root, _gpus(family, argv, names), tuple(argv))
+        return PortOwner(root, _gpus(family, argv, names), limits)
     except NotToldError as reason:
-        return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), tuple(argv))
+        return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), limits)
+
+
+def _limits(argv: Sequence[str]) -> tuple[DeclaredLimit, ...] | None:
+    # A command line may have megabytes: it is read here, beside the event loop, and once a look.
+    start = read_start(argv[:1], argv[1:], {}, Budget())
+    return declared(read_limits(start), seen=start.seen) if is_vllm("", start) else None
 
 
 def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:

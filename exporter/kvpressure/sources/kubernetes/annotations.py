@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kvpressure.limits.declared import ANNOTATIONS
 from kvpressure.sources.base import brief
 from kvpressure.sources.kubernetes import address
 
 PREFIX: Final = "kvpressure.io/"
-MAX_ANNOTATIONS: Final = 64
+_WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token")
 MAX_CHARACTERS: Final = 1024
 MAX_ENTRIES: Final = 16
 
@@ -38,9 +39,9 @@ class Wishes:
 
 
 def own_annotations(annotations: Mapping[str, Any]) -> dict[str, str]:
-    """Those that are ours, bounded in number and length; one that is too long stays, cut, and is refused later."""
-    found = ((key, value) for key, value in annotations.items() if isinstance(value, str) and key.startswith(PREFIX))
-    return {key: value[: MAX_CHARACTERS + 1] for (key, value), _ in zip(found, range(MAX_ANNOTATIONS), strict=False)}
+    """Those that are ours, bounded in length; one that is too long stays, cut, and is refused later."""
+    keys = (*(PREFIX + name for name in _WISHES), *ANNOTATIONS.values())
+    return {key: value[: MAX_CHARACTERS + 1] for key in keys if isinstance(value := annotations.get(key), str)}
 
 
 @dataclass(slots=True)

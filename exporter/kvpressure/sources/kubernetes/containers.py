@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.limits.declared import read_limits
-from kvpressure.limits.launch import launches
+from kvpressure.limits.budget import MOST, WORK, Budget, SpentError
+from kvpressure.limits.declared import Reading, annotated, declared, read_limits
 from kvpressure.limits.recognise import is_vllm, serving_port
+from kvpressure.limits.start import Start, read_start
 from kvpressure.sources.kubernetes.annotations import Wishes
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, texts, whole
-from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
+from kvpressure.sources.kubernetes.states import ENDED
+from kvpressure.surroundings import DeclaredLimit
 
 MAX_CONTAINERS: Final = 32
+_MAX_IMAGE: Final = 1024  # more than any has, and few enough for regular expressions
 
 _GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
 
@@ -22,27 +25,18 @@ _GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/"
 class Container:
     """One container of a pod's spec while it is looked at; `ports` are those it declares, by name or else number.
 
-    `env` holds the variables whose value stands in the pod; `holds_gpu` is true for a GPU resource or a claim.
+    `holds_gpu` is true for a GPU resource or a claim, `is_vllm` where image, command or arguments are vLLM's;
+    `serving_port` is the port in the server's own arguments or environment.
     """
 
     name: str
-    image: str = ""
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    ports: Mapping[str, int] = field(default_factory=dict)
-    holds_gpu: bool = False
-
-    @property
-    def is_vllm(self) -> bool:
-        """Whether image, command or arguments are vLLM's."""
-        return is_vllm(self.image, self.command, self.args)
-
-    @property
-    def serving_port(self) -> int | None:
-        """The port in the server's own arguments or environment."""
-        port = serving_port(self.command, self.args, self.env)
-        return port if port is not None and 0 < port <= 65535 else None
+    image: str
+    ports: Mapping[str, int]
+    holds_gpu: bool
+    start: Start
+    is_vllm: bool
+    serving_port: int | None
+    reading: Reading
 
     @property
     def only_port(self) -> int | None:
@@ -57,26 +51,55 @@ class Container:
 
 def read_containers(pod: Object) -> list[Container]:
     """The pod's regular containers; init containers, and sidecars among them, are none of ours."""
-    found = (_container(entry) for entry in objects(pod, "spec", "containers", limit=MAX_CONTAINERS))
+    # Those that have run stay until somebody cleans up, maybe by the thousand, and nothing is asked of them any more.
+    budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
+    found = (_container(entry, budget) for entry in objects(pod, "spec", "containers", limit=MAX_CONTAINERS))
     return [container for container in found if container.name]
 
 
-def _container(entry: Object) -> Container:
-    resources = [*mapping(entry, "resources", "limits"), *mapping(entry, "resources", "requests")]
+def _container(entry: Object, budget: Budget) -> Container:
+    image = text(entry, "image")[:_MAX_IMAGE]
+    try:
+        ports, holds_gpu = _ports(entry, budget), _holds_gpu(entry, budget)
+        words = _words(entry, "command", budget), _words(entry, "args", budget)
+        start = read_start(*words, _env(entry, budget), budget)
+    except SpentError:
+        ports, holds_gpu, start = {}, False, Start(cut=True)
     return Container(
         name=dns_name(entry, "name"),
-        image=text(entry, "image"),
-        command=texts(entry, "command"),
-        args=texts(entry, "args"),
-        env={text(item, "name"): text(item, "value") for item in objects(entry, "env") if "value" in item},
-        ports=_ports(entry),
-        holds_gpu=bool(at(entry, "resources", "claims")) or any(str(key).startswith(_GPU_VENDORS) for key in resources),
+        image=image,
+        ports=ports,
+        holds_gpu=holds_gpu,
+        start=start,
+        is_vllm=is_vllm(image, start),
+        serving_port=serving_port(start),
+        reading=read_limits(start),
     )
 
 
-def _ports(entry: Object) -> dict[str, int]:
+def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
+    found = texts(entry, name, limit=MOST)
+    budget.take(steps=len(found))
+    return found
+
+
+def _env(entry: Object, budget: Budget) -> dict[str, str]:
+    found = objects(entry, "env", limit=MOST)
+    budget.take(steps=2 * len(found))
+    return {text(item, "name"): text(item, "value") for item in found if "value" in item}
+
+
+def _holds_gpu(entry: Object, budget: Budget) -> bool:
+    named = [mapping(entry, "resources", which) for which in ("limits", "requests")]
+    budget.take(steps=sum(map(len, named)))
+    gpu = any(str(key).startswith(_GPU_VENDORS) for keys in named for key in keys)
+    return gpu or bool(at(entry, "resources", "claims"))
+
+
+def _ports(entry: Object, budget: Budget) -> dict[str, int]:
     found: dict[str, int] = {}
     for item in objects(entry, "ports", limit=64):
+        budget.take(steps=4)
         number = whole(item, "containerPort")
         if number is not None and 0 < number <= 65535 and text(item, "protocol") in ("", "TCP"):
             found.setdefault(text(item, "name") or str(number), number)
@@ -125,8 +148,5 @@ def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, po
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
     """What is declared; None where nothing is seen and something may be hidden: in a start script, a mounted file."""
-    start = container.command, container.args, container.env
-    reading = read_limits(*start, annotations)
-    found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
-    seen = bool(launches(*start)) or (container.is_vllm and not container.command)
-    return found if found or (seen and not reading.hidden and not reading.unclear) else None
+    seen = container.start.seen or (container.is_vllm and not container.start.command)
+    return declared(annotated(container.reading, annotations), seen=seen)

@@ -12,7 +12,7 @@ from kvpressure.sources.kubernetes.address import AddressError
 from kvpressure.sources.kubernetes.annotations import PREFIX, Wishes, own_annotations, read_wishes
 from kvpressure.sources.kubernetes.containers import Container, engine_containers, limits_of, ports_of, read_containers
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, uid
-from kvpressure.sources.kubernetes.states import container_state
+from kvpressure.sources.kubernetes.states import ENDED, container_state
 from kvpressure.sources.targets import Target
 from kvpressure.surroundings import ContainerId, ContainerState
 
@@ -87,7 +87,7 @@ class PodReader:
             uid=bare.uid,
             ip=ip,
             host_network=host_network,
-            finished=text(pod, "status", "phase") in ("Failed", "Succeeded"),
+            finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(
                 self._target(bare, container, address.base_url(wishes.scheme or "http", ip, port), wishes, annotations)

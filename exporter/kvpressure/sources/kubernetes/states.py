@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvpressure.sources.kubernetes.fields import Object, at, mapping, moment, objects, text, truth, whole, word
 from kvpressure.surroundings import ContainerId, ContainerState, Termination
+
+ENDED: Final = ("Failed", "Succeeded")
+"""Phases of a pod that has run, and stays only until somebody cleans up."""
 
 
 def container_state(pod: Object, container: ContainerId, pod_uid: str) -> ContainerState:
@@ -13,7 +18,7 @@ def container_state(pod: Object, container: ContainerId, pod_uid: str) -> Contai
     stands where a waiting container's would.
     """
     status = next((s for s in objects(pod, "status", "containerStatuses") if s.get("name") == container.container), {})
-    state, finished = mapping(status, "state"), text(pod, "status", "phase") in ("Failed", "Succeeded")
+    state, finished = mapping(status, "state"), text(pod, "status", "phase") in ENDED
     return ContainerState(
         id=container,
         t=0.0,

@@ -1,0 +1,166 @@
+"""Whoever may create a pod may write anything into it: reading it costs next to nothing, and says nothing untrue."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.sources.kubernetes.pods import PodReader, PodRecord
+from tests.stubs.kube_api import engine_pod
+from tests.unit.pod_specs import pod as numbered_pod
+
+PODS = 10_000
+CPU_SECONDS = 0.020
+MEMORY_BYTES = 4 << 20
+
+Object = dict[str, Any]
+READER = PodReader(KubernetesSettings(node_name="gpu-1"))
+
+
+def read(pod: Object) -> PodRecord:
+    record = READER.read(pod)
+    assert record is not None
+    return record
+
+
+def started(*command: str, **env: str) -> Object:
+    found = engine_pod("a-0")
+    found["spec"]["containers"][0] |= {
+        "command": list(command),
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+    }
+    return found
+
+
+def cpu_seconds(work: Callable[[], object], tries: int = 5) -> float:
+    """The least of some tries: what else a busy machine does comes on top, and is none of the work's."""
+    taken = []
+    gc.disable()
+    try:
+        for _ in range(tries):
+            begun = time.thread_time()
+            work()
+            taken.append(time.thread_time() - begun)
+    finally:
+        gc.enable()
+    return min(taken)
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def assert_costs_nothing(pod: Object) -> None:
+    assert cpu_seconds(lambda: READER.read(pod)) < CPU_SECONDS
+    assert peak_bytes(lambda: READER.read(pod)) < MEMORY_BYTES
+
+
+@pytest.mark.fault(
+    "a pod's start command is shells within shells within shells, each many times",
+    "all are read out of one budget; the engine is still polled, and nothing is said of its limits",
+)
+@pytest.mark.parametrize("times", [58, 86], ids=["638 characters", "946 characters"])
+@pytest.mark.parametrize("first", ["$(B)", 'sh -c "$B"', "eval $B"])
+def test_shells_in_shells_cost_no_more_than_one(times: int, first: str) -> None:
+    pod = started("sh", "-c", f"vllm serve m --max-num-seqs 8; {first}", B='sh -c "$B";' * times)
+    assert_costs_nothing(pod)
+    (target,) = read(pod).targets
+    assert target.limits is None
+
+
+def test_shells_that_are_no_deeper_than_people_write_share_the_budget_too() -> None:
+    levels = {"A": 'sh -c "$B";' * 58, "B": 'sh -c "$C";' * 58, "C": "a;" * 99}
+    pod = started("sh", "-c", 'sh -c "$A"', **levels)
+    assert_costs_nothing(pod)
+
+
+@pytest.mark.fault(
+    "arguments and variables of a pod multiply each other to gigabytes",
+    "they are counted while they are expanded, and that ends at a quarter of a million characters",
+)
+@pytest.mark.parametrize(
+    ("command", "env"),
+    [
+        (["vllm", "serve", "$(A)" * 4096], {"A": "x" * 65536}),
+        (["vllm", "serve", "m"], {"A0": "x"} | {f"A{i}": f"$(A{i - 1})$(A{i - 1})" for i in range(1, 64)}),
+        (["sh", "-c", "A=x\n" + "A=$A$A\n" * 64 + "vllm serve $A"], {}),
+        (["sh", "-c", "vllm serve " + "$A " * 5000], {"A": "a " * 50_000}),
+        (["vllm", "serve", "𝄞" * 200_000, "$(A)"], {"A": "𝄞" * 200_000}),
+    ],
+    ids=["16 KB of a 64 KB variable", "variables of variables", "doubling", "words", "four bytes each"],
+)
+def test_what_multiplies_itself_is_counted_while_it_is_made(command: list[str], env: dict[str, str]) -> None:
+    pod = started(*command, **env)
+    pod["metadata"]["annotations"] = {"kvpressure.io/scrape": "true"}
+    assert_costs_nothing(pod)
+    assert read(pod).targets[0].limits is None
+
+
+@pytest.mark.fault(
+    "a pod has a thousand containers, or one that has thousands of variables, ports and arguments",
+    "its containers share one budget; what is behind the end of it is known by name and image",
+)
+def test_a_thousand_containers_cost_no_more_than_one() -> None:
+    pod = started("sh", "-c", "vllm serve m --max-num-seqs 8")
+    (engine,) = pod["spec"]["containers"]
+    hostile = {"command": ["sh", "-c", "'' " * 20_000], "env": [{"name": "A", "value": "$$"}] * 5000}
+    pod["spec"]["containers"] = [{**engine, **hostile, "name": f"c{i}"} for i in range(1000)] + [engine]
+    assert_costs_nothing(pod)
+    assert all(target.limits is None for target in read(pod).targets)
+    pod["spec"]["containers"] = [engine, *({**engine, **hostile, "name": f"c{i}"} for i in range(31))]
+    assert [limit.value for limit in read(pod).targets[0].limits or ()] == [8], "what comes before is known"
+
+
+@pytest.mark.fault(
+    "a name in a pod is made so that a regular expression goes over it again and again",
+    "no expression goes over a text more than once",
+)
+@pytest.mark.parametrize(
+    "command",
+    [("/" + "serv" * 60_000,), ("sh", "-" + "c" * 60_000 + "!", "x"), ("vllm", "serve", "--" + "a." * 60_000 + "=")],
+    ids=["start script", "flags of a shell", "option"],
+)
+def test_no_name_is_read_again_and_again(command: tuple[str, ...]) -> None:
+    assert_costs_nothing(started(*command))
+    with_image = started(*command)
+    with_image["spec"]["containers"][0]["image"] = "llm-d" + "-cuda" * 180_000
+    assert_costs_nothing(with_image)
+
+
+@pytest.mark.fault(
+    "ten thousand pods are hostile in thirteen ways, or ordinary",
+    "the worst costs less than 20 ms of CPU and 4 MiB",
+)
+def test_the_worst_of_ten_thousand_pods_costs_next_to_nothing() -> None:
+    taken = []
+    for number in range(PODS):
+        pod = numbered_pod(number)
+        taken.append((cpu_seconds(partial(READER.read, pod), tries=1), number))
+        if number % 16 == 5:  # every kind again and again; all of them would take minutes
+            assert peak_bytes(partial(READER.read, pod)) < MEMORY_BYTES, number
+    taken.sort()
+    for seconds, number in taken[-200:]:
+        if seconds >= CPU_SECONDS or number in {dear for _, dear in taken[-5:]}:
+            assert cpu_seconds(partial(READER.read, numbered_pod(number))) < CPU_SECONDS, number
+
+
+def test_what_people_write_is_read_to_its_end() -> None:
+    for number in range(0, PODS, 100):
+        pod = numbered_pod(number)
+        (target, *_) = read(pod).targets
+        found = {limit.name: limit.value for limit in target.limits or ()}
+        assert {"max_num_seqs": 64, "max_model_len": 32_000}.items() <= found.items(), number
+        pod["status"]["phase"] = "Failed"
+        assert [state.id.container for state in read(pod).states] == [target.container], number
