@@ -168,6 +168,7 @@ async def test_a_version_the_server_has_never_heard_of_is_given_up(api: KubeApi,
 
     api.always["pods", "watch"] = too_large
     async with following(api, tmp_path) as source:
+        await until(lambda: api.count("pods", "list") == 2, "listed anew")
         await follows_again(api, source)
         assert api.count("pods", "list") == 2
 
