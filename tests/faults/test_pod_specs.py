@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gc
+import json
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.sources.kubernetes import api as api_module
 from kvpressure.sources.kubernetes.pods import PodReader, PodRecord
-from tests.stubs.kube_api import engine_pod
+from tests.faults.test_kubernetes_watch import api, following, names, until
+from tests.stubs.kube_api import KubeApi, engine_pod
 from tests.unit.pod_specs import pod as numbered_pod
+
+__all__ = ["api"]  # a fixture
 
 PODS = 10_000
 CPU_SECONDS = 0.020
@@ -164,3 +172,66 @@ def test_what_people_write_is_read_to_its_end() -> None:
         assert {"max_num_seqs": 64, "max_model_len": 32_000}.items() <= found.items(), number
         pod["status"]["phase"] = "Failed"
         assert [state.id.container for state in read(pod).states] == [target.container], number
+
+
+@pytest.mark.fault(
+    "a list of hundreds of pods takes seconds to be read",
+    "pods are read beside the event loop: engines are polled meanwhile",
+)
+async def test_pods_of_lists_and_watches_are_read_beside_the_event_loop(
+    api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, threads = PodReader.read, []
+
+    def read_beside(reader: PodReader, pod: Any) -> PodRecord | None:
+        threads.append(threading.current_thread())
+        return whole(reader, pod)
+
+    monkeypatch.setattr(PodReader, "read", read_beside)
+    for i in range(1, 40):
+        api.put("pods", engine_pod(f"a-{i}", f"10.244.3.{20 + i}"))
+    async with following(api, tmp_path) as source:
+        await until(lambda: len(names(source)) == 40)
+        api.put("pods", engine_pod("b-0", "10.244.3.99"))
+        await until(lambda: "b-0" in names(source))
+    assert len(threads) >= 41
+    assert threading.main_thread() not in threads
+
+
+BOMBS = {
+    "many small values": [{"name": "A"}] * 50_000,
+    "one large value": [{"name": "A", "value": "x" * 1_200_000}],
+    "lists": [[]] * 300_000,
+}
+
+
+@pytest.mark.fault(
+    "a pod's object is sent in megabytes of tiny values, each a hundred bytes in memory",
+    "nothing but its name is read, and `/targets` says so",
+)
+@pytest.mark.parametrize("env", BOMBS.values(), ids=BOMBS)
+async def test_an_object_of_too_many_values_is_known_by_name_only(api: KubeApi, tmp_path: Path, env: list[Any]) -> None:
+    bomb = started("vllm", "serve", "m")
+    bomb["spec"]["containers"][0]["env"] = env
+    raw = msgspec.Raw(json.dumps(bomb).encode())
+    assert cpu_seconds(lambda: api_module._object(raw)) < CPU_SECONDS
+    assert peak_bytes(lambda: api_module._object(raw)) < MEMORY_BYTES
+    async with following(api, tmp_path) as source:
+        await until(lambda: names(source) == ["a-0"])
+        api.put("pods", bomb)
+        await until(lambda: names(source) == [])
+        assert source.view.problems == (
+            "pod llm/a-0: its object holds more than is read; no engine is looked for in it",
+        )
+        api.delete("pods", "a-0", "llm")
+        await until(lambda: source.view.problems == ())
+
+
+def test_an_object_of_almost_too_many_values_is_read_and_costs_next_to_nothing() -> None:
+    for entry, size in (({"name": "A"}, 2), ({"": 0}, 2), ([], 2), ("a", 1)):
+        pod = started("vllm", "serve", "m", "--max-num-seqs=8")
+        pod["metadata"]["finalizers"] = [entry] * ((api_module.MAX_VALUES - 99) // size)
+        raw = msgspec.Raw(json.dumps(pod, separators=(",", ":")).encode())
+        assert "spec" in (api_module._object(raw) or {}), entry
+        assert cpu_seconds(lambda: api_module._object(raw)) < CPU_SECONDS  # noqa: B023 - called at once
+        assert peak_bytes(lambda: api_module._object(raw)) < MEMORY_BYTES  # noqa: B023 - called at once

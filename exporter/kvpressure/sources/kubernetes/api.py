@@ -32,6 +32,10 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES: Final = 32 << 20
 MAX_LINE_BYTES: Final = 4 << 20
 MAX_STATUS_BYTES: Final = 64 << 10
+MAX_VALUES: Final = 30_000
+"""Of one object, counted before they are made: each takes a hundred bytes or two in memory, and took two to send."""
+_MAX_OBJECT_BYTES: Final = 1 << 20
+_SMALL_OBJECT_BYTES: Final = 64 << 10
 
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NO_TIMEOUTS: Final = httpx2.Timeout(None)
@@ -58,6 +62,17 @@ class _List(msgspec.Struct):
 class _Event(msgspec.Struct):
     type: str
     object: msgspec.Raw
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Name(msgspec.Struct):
+    metadata: _Meta
 
 
 def connection_config(settings: KubernetesSettings) -> SingleConfig:
@@ -225,10 +240,20 @@ def _decoded(items: list[msgspec.Raw]) -> Iterator[Mapping[str, Any] | None]:
 
 def _object(raw: msgspec.Raw) -> Mapping[str, Any] | None:
     try:
+        if _is_too_much(raw):
+            return {"metadata": msgspec.to_builtins(msgspec.json.decode(raw, type=_Name).metadata)}
         found = msgspec.json.decode(raw)
     except _UNDECODABLE:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_too_much(raw: msgspec.Raw) -> bool:
+    size = len(memoryview(raw))
+    if size <= _SMALL_OBJECT_BYTES or size > _MAX_OBJECT_BYTES:
+        return size > _MAX_OBJECT_BYTES
+    text = bytes(raw)
+    return sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES
 
 
 async def _body(response: httpx2.Response, cap: int, where: str) -> bytes:

@@ -19,6 +19,8 @@ from kvpressure.surroundings import ContainerId, ContainerState
 MAX_TARGETS: Final = 16
 """Targets of one pod: as many as it could have data-parallel ranks with a port each."""
 
+_TOO_MUCH: Final = "its object holds more than is read; no engine is looked for in it"
+
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
@@ -60,6 +62,8 @@ class PodReader:
         annotations = own_annotations(mapping(meta, "annotations"))
         wishes = read_wishes(annotations)
         selected = bool(self._selector) and all(term.matches(mapping(meta, "labels")) for term in self._selector)
+        if "spec" not in pod:
+            return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, [_TOO_MUCH]))
         containers = read_containers(pod)
         engines = engine_containers(containers, wishes, selected=selected, port_name=self._settings.port_name)
         if engines:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -27,7 +28,7 @@ from kvpressure.sources.schedule import Backoff, Clock
 MAX_PAGES: Final = 200
 OPENINGS_BEFORE_LIST: Final = 3
 ITEMS_AT_ONCE: Final = 16
-"""Objects read without letting anybody else run."""
+"""Objects read in one go beside the event loop."""
 
 _REFUSED: Final = frozenset({"forbidden", "unauthorized"})
 
@@ -136,16 +137,15 @@ class Reflector(Generic[R]):
         params = narrowed if self._exact else {**narrowed, "resourceVersion": "0"}
         for _ in range(MAX_PAGES):
             page = await self._connected().page(self._resource.path, params)
-            for position, item in enumerate(page.items):
-                record = self._record(item)
-                if record is not None:
-                    records.append(record)
-                if position % ITEMS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            while some := await asyncio.to_thread(self._some, page.items):
+                records.extend(record for record in some if record is not None)
             if not page.next_page:
                 return page.version
             params = {**narrowed, "continue": page.next_page}
         raise SourceError("too_large", f"the list of {self._resource.plural} has more than {MAX_PAGES} pages")
+
+    def _some(self, items: Iterator[Mapping[str, Any] | None]) -> list[R | None]:
+        return [self._record(item) for item in islice(items, ITEMS_AT_ONCE)]
 
     async def _watch(self) -> bool:
         """One watch from where the last one ended; false when it could not be opened or was no good."""
@@ -203,7 +203,7 @@ class Reflector(Generic[R]):
             ):
                 async for kind, found in events:
                     heard = self._clock.monotonic()
-                    self._take(kind, found)
+                    await self._take(kind, found)
         except TimeoutError:
             if self._clock.monotonic() - heard < tuning.grace_seconds:
                 return True  # a server that does not keep to the timeout, but is there
@@ -216,13 +216,14 @@ class Reflector(Generic[R]):
             raise
         return True
 
-    def _take(self, kind: str, found: Mapping[str, Any] | None) -> None:
+    async def _take(self, kind: str, found: Mapping[str, Any] | None) -> None:
+        known = kind in ("ADDED", "MODIFIED", "DELETED")
+        record = await asyncio.to_thread(self._record, found) if known else None
+        # Only now: ended while it is read, the watch is begun anew with this very event.
         self._heard = self._clock.wall()
         self._version = text(found, "metadata", "resourceVersion") or self._version
-        if kind in ("ADDED", "MODIFIED", "DELETED"):
-            record = self._record(found)
-            if record is not None:
-                self._sink.changed(record, deleted=kind == "DELETED")
+        if record is not None:
+            self._sink.changed(record, deleted=kind == "DELETED")
 
     def _gone(self) -> object:
         self._version, self._exact = None, True

@@ -11,7 +11,10 @@ from kvpressure.sources.base import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. `items` decodes one object at a time and gives None for what is not one."""
+    """One page of a list. `items` decodes one object at a time and gives None for what is not one.
+
+    Of an object that holds more values than are read it gives the name only: `metadata` and nothing else.
+    """
 
     version: str
     next_page: str
