@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -370,6 +371,30 @@ async def test_a_reader_that_fails_on_one_object_does_not_cost_the_others(
         api.put("pods", engine_pod("bad-0"))
         await follows_again(api, source)
         assert names(source) == ["a-0", "proof-0"]
+
+
+@pytest.mark.fault(
+    "a watch ends while one of its events is being read",
+    "the next watch begins before that event, and it is not lost",
+)
+async def test_an_event_that_is_being_read_when_its_watch_ends_is_told_again(
+    api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, reading, released = PodReader.read, threading.Event(), threading.Event()
+
+    def read(reader: PodReader, pod: Any) -> Any:
+        if pod["metadata"]["name"] == "slow-0" and not reading.is_set():
+            reading.set()
+            released.wait(60)
+        return whole(reader, pod)
+
+    monkeypatch.setattr(PodReader, "read", read)
+    async with following(api, tmp_path, replace(STALLING, watch_seconds=1)) as source:
+        await until(lambda: names(source) == ["a-0"])
+        api.put("pods", engine_pod("slow-0", "10.244.3.98"))
+        await until(reading.is_set)
+        await until(lambda: "slow-0" in names(source))
+        released.set()
 
 
 async def test_a_new_token_in_the_kubeconfig_is_read_after_a_401(api: KubeApi, tmp_path: Path) -> None:
