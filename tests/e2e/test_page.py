@@ -50,7 +50,7 @@ class Demo:
 
     async def engine(self) -> dict[str, Any]:
         engines = json.loads(await get(f"{self.url}/api/v1/diagnosis"))["engines"]
-        return engines[0] if engines else {}
+        return engines[0] if engines and engines[0]["answering"] else {}
 
     async def until(self, cause: str, stage: str | None = None) -> dict[str, Any]:
         async def reached() -> Any:
@@ -165,7 +165,7 @@ async def test_what_pages_and_targets_call_themselves_is_only_ever_text(tmp_path
 
 
 async def engines(url: str, number: int, causes: frozenset[str] = frozenset()) -> bool:
-    found = json.loads(await get(f"{url}/api/v1/diagnosis"))["engines"]
+    found = [one for one in json.loads(await get(f"{url}/api/v1/diagnosis"))["engines"] if one["answering"]]
     return len(found) == number and (not causes or {engine["cause"] for engine in found} == causes)
 
 
