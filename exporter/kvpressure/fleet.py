@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+from kvpressure.runtimes.memory import Memory
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm import ALL_NAMES, POLL_NAMES
 from kvpressure.samples import EnginePage, GpuReport, SourceHealth
@@ -18,6 +19,9 @@ from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.settings import GpuSettings
 from kvpressure.sources.schedule import Clock
 from kvpressure.sources.targets import Changes, Target
+
+ASK_AGAIN_SECONDS: Final = 3.0
+"""Longer than anything takes that ends in order."""
 
 
 class GpuReader(Protocol):
@@ -94,6 +98,7 @@ class EngineFleet:
         )
         self._clock = clock
         self._on_page = on_page
+        self._memory = Memory()
         self._running: dict[str, _Running] = {}
         self._gone = Totals()
         self._before: dict[str, SourceHealth] = {}
@@ -102,7 +107,8 @@ class EngineFleet:
         """End the tasks of targets that went or changed, start those of new or changed ones."""
         await self._end([target.name for target in (*changes.removed, *changes.changed)])
         for target in (*changes.changed, *changes.added):
-            source = EngineSource(target, PageReader(), PollNames(POLL_NAMES, ALL_NAMES), self._options, self._clock)
+            reader, names = PageReader(memory=self._memory), PollNames(POLL_NAMES, ALL_NAMES)
+            source = EngineSource(target, reader, names, self._options, self._clock)
             work = source.run(lambda page, target=target: self._on_page(target, page))  # type: ignore[misc]
             self._running[target.name] = _Running(source, _task(work, f"poll {target.name}"))
 
@@ -159,12 +165,20 @@ class GpuFleet:
         await cancel(self._tasks)
 
 
-async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until they have ended."""
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; what they fail with is theirs.
+
+    A task that is still there after a while is asked again: a cancellation can get lost in a library, as in
+    `asyncio.wait_for` before Python 3.12 when what it waits for ends at the same moment.
+    """
+    ending = set(tasks)
+    while ending:
+        for task in ending:
+            task.cancel()
+        done, ending = await asyncio.wait(ending, timeout=ASK_AGAIN_SECONDS)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # else the loop would tell of it a second time, when the task is forgotten
 
 
 def _task(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:

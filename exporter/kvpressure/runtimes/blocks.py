@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from kvpressure.runtimes.lines import Line, Series, parse_line
+from kvpressure.runtimes.steps import STEP_LINES, Steps
 
 _COMMENT: Final = b"#"
 _REST: Final = Line(b"")
@@ -92,16 +93,18 @@ class _Mixed(Block):
         return self._put(tails, b"".join(tails), values)
 
 
-def parse_block(text: bytes, *, opens: bool, wanted: frozenset[bytes]) -> tuple[Block, list[float]]:
+def block_steps(text: bytes, *, opens: bool, wanted: frozenset[bytes]) -> Steps[tuple[Block, list[float]]]:
     """Parse a block from nothing; unless it `opens` the page its first line is the rest of a `# HELP` line.
 
-    Raises PageError("malformed").
+    Gives the block and its values. Raises PageError("malformed").
     """
     lines = text.split(b"\n")
     rest = 0 if opens else 1
     parsed = [_REST] * rest
     line = _REST
-    for one in lines[rest:]:
+    for number, one in enumerate(lines[rest:], 1):
+        if number % STEP_LINES == 0:
+            yield
         if not line.head or line.series is not None or not one.startswith(line.head):
             line = parse_line(one, wanted)
         parsed.append(line)

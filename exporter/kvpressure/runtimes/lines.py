@@ -7,6 +7,7 @@ does not ask for are only classified, never parsed.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_LINE_BYTES: Final = 65_536
@@ -14,6 +15,7 @@ _NAME = re.compile(rb"[ \t\r\f\v]*+([a-zA-Z_:][a-zA-Z0-9_:]*+)([ \t]*+)")
 _LABEL = re.compile(
     rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+(?:,[ \t]*+|(?=\}))', re.DOTALL
 )
+_SHARED_BYTES: Final = 64
 _SPACES = re.compile(rb"[ \t]*+")
 _ESCAPE = re.compile(rb'\\([\\n"])')
 _UNESCAPED: Final = {b"\\": b"\\", b"n": b"\n", b'"': b'"'}
@@ -83,16 +85,26 @@ def _no_sample(line: bytes) -> Line:
 
 def _labels(line: bytes, start: int) -> tuple[tuple[tuple[str, str], ...], int]:
     """The labels of `line` from the byte after its brace, and where its value part starts."""
-    labels: dict[str, str] = {}
+    labels: list[tuple[str, str]] = []
     matched = _SPACES.match(line, start)
     position = matched.end() if matched else start
     while line[position : position + 1] != b"}":
         label = _LABEL.match(line, position)
-        if label is None or (name := label[1].decode()) in labels:
+        if label is None:
             raise _malformed(line)
-        labels[name] = _unescape(label[2])
+        name, value = label.groups()
+        labels.append(_pair(name, value) if len(value) <= _SHARED_BYTES else (name.decode(), _unescape(value)))
         position = label.end()
-    return tuple(sorted(labels.items())), position + 1
+    if len(dict(labels)) < len(labels):
+        raise _malformed(line)
+    labels.sort()
+    return tuple(labels), position + 1
+
+
+@lru_cache(maxsize=4096)
+def _pair(name: bytes, value: bytes) -> tuple[str, str]:
+    """A label, the same object wherever it comes again: on a page of many engines each comes hundreds of times."""
+    return name.decode(), _unescape(value)
 
 
 def _unescape(value: bytes) -> str:

@@ -15,16 +15,19 @@ from itertools import compress
 from operator import ne
 from typing import Final, Generic, TypeVar
 
-from kvpressure.runtimes.blocks import Block, parse_block
+from kvpressure.runtimes.blocks import Block, block_steps
 from kvpressure.runtimes.lines import PageError, Series
+from kvpressure.runtimes.memory import Memory
+from kvpressure.runtimes.steps import Steps, in_one_go
 
 MAX_LINES: Final = 50_000
 """About eighty ranks; a page is read on the event loop, so its length is what it may delay others by."""
 
 _UNCOUNTED_BYTES: Final = 256 << 10
 # Counting lines costs a seventh of reading an ordinary page, and one this short delays nobody even if all are empty.
-_REMEMBERED_BYTES: Final = 1 << 20
 _REMEMBERED_LAYOUTS: Final = 4
+_SERIES_BYTES: Final = 450
+_LABEL_BYTES: Final = 190
 _CUT: Final = b"\n# HELP "
 
 PlanT = TypeVar("PlanT")
@@ -34,6 +37,7 @@ PlanT = TypeVar("PlanT")
 class _Layout(Generic[PlanT]):
     """A page as last seen: the text of its blocks, what they hold, and the values of all wanted series in order."""
 
+    held_bytes: int
     texts: list[bytes]
     blocks: list[Block]
     values: list[float]
@@ -44,12 +48,19 @@ class PageScanner(Generic[PlanT]):
     """Reads successive pages of one target. It has no clock and does no I/O.
 
     `make_plan` is called with all wanted series of a page, in page order and with duplicates, whenever they are not
-    those of a page seen before; what it returns comes back with every page that has the same series.
+    those of a page seen before; what it returns comes back with every page that has the same series. `memory` is shared
+    by the scanners of one process.
     """
 
-    def __init__(self, wanted: frozenset[bytes], make_plan: Callable[[tuple[Series, ...]], PlanT]) -> None:
+    def __init__(
+        self,
+        wanted: frozenset[bytes],
+        make_plan: Callable[[tuple[Series, ...]], PlanT],
+        memory: Memory | None = None,
+    ) -> None:
         self._wanted = wanted
         self._make_plan = make_plan
+        self._memory = memory or Memory()
         self._layouts: dict[int, _Layout[PlanT]] = {}
 
     def scan(self, page: bytes) -> tuple[PlanT, list[float]]:
@@ -58,14 +69,18 @@ class PageScanner(Generic[PlanT]):
         The list is the scanner's own and is overwritten by the next call. A last line without its end is taken as it
         stands. Raises PageError with reason "malformed" or "too_large".
         """
+        return in_one_go(self.steps(page))
+
+    def steps(self, page: bytes) -> Steps[tuple[PlanT, list[float]]]:
+        """The same step by step; between two of them nothing else may be read with this scanner."""
         if len(page) > _UNCOUNTED_BYTES and page.count(b"\n") > MAX_LINES:
             raise PageError("too_large", f"the page has more than {MAX_LINES} lines")
         texts = page.removesuffix(b"\n").split(_CUT)
         # The full page and the page filtered by name take turns, so several layouts are kept, told apart by length.
         layout = self._layouts.pop(len(texts), None)
         if layout is None or not self._refresh(layout, texts):
-            layout = self._learn(texts)
-        if layout.values and len(page) <= _REMEMBERED_BYTES:
+            layout = yield from self._learn(texts)
+        if layout.values:
             self._remember(layout)
         return layout.plan, layout.values
 
@@ -75,7 +90,7 @@ class PageScanner(Generic[PlanT]):
             block = layout.blocks[i]
             if block.update(texts[i], layout.values):
                 continue
-            fresh, values = parse_block(texts[i], opens=i == 0, wanted=self._wanted)
+            fresh, values = in_one_go(block_steps(texts[i], opens=i == 0, wanted=self._wanted))
             if fresh.series != block.series:
                 return False
             fresh.start = block.start
@@ -84,21 +99,31 @@ class PageScanner(Generic[PlanT]):
         layout.texts = texts
         return True
 
-    def _learn(self, texts: list[bytes]) -> _Layout[PlanT]:
+    def _learn(self, texts: list[bytes]) -> Steps[_Layout[PlanT]]:
         blocks: list[Block] = []
         values: list[float] = []
         for i, text in enumerate(texts):
-            block, found = parse_block(text, opens=i == 0, wanted=self._wanted)
+            block, found = yield from block_steps(text, opens=i == 0, wanted=self._wanted)
             block.start = len(values)
             blocks.append(block)
             values += found
-        plan = self._make_plan(tuple(series for block in blocks for series in block.series))
-        return _Layout(texts, blocks, values, plan)
+        series = tuple(series for block in blocks for series in block.series)
+        return _Layout(_held_bytes(texts, series), texts, blocks, values, self._make_plan(series))
 
     def _remember(self, layout: _Layout[PlanT]) -> None:
+        """Keep the layout, at the cost of the target's own oldest ones; not where even that is too much."""
         self._layouts[len(layout.texts)] = layout
-        if len(self._layouts) > _REMEMBERED_LAYOUTS:
+        while len(self._layouts) > _REMEMBERED_LAYOUTS or not self._may_hold():
             del self._layouts[next(iter(self._layouts))]
+
+    def _may_hold(self) -> bool:
+        return self._memory.allows(self, sum(layout.held_bytes for layout in self._layouts.values()))
+
+
+def _held_bytes(texts: list[bytes], series: tuple[Series, ...]) -> int:
+    """About what a layout takes: its text, its series, and their labels, of which equal ones are one object."""
+    labels = {id(label) for one in series for label in one.labels}
+    return sum(map(len, texts)) + _SERIES_BYTES * len(series) + _LABEL_BYTES * len(labels)
 
 
 def read_samples(page: bytes, wanted: frozenset[bytes]) -> tuple[dict[Series, float], bool]:

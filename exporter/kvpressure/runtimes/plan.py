@@ -11,6 +11,9 @@ from typing import Final
 from kvpressure.runtimes.table import Row
 from kvpressure.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 
+LARGEST_VALUE: Final = float(2**53)
+"""Beyond, a float cannot count by one any more, and products of a few values would not be finite."""
+
 _Take = Callable[[list[float]], tuple[float, ...]]
 _MERGES: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
 
@@ -32,12 +35,13 @@ class Scalars:
         self._most = [(row.signal, row.most) for row, _ in chosen if row.most < math.inf]
 
     def read(self, values: list[float]) -> dict[str, float]:
-        """The signals that have a value: NaN, infinite, negative and too high ones are left out."""
+        """The signals that have a value: NaN, negative and too high ones are left out."""
         found = dict(zip(self._names, self._take(values), strict=True))
         for signal, take, merge in self._merged:
             found[signal] = merge(take(values))
-        if not math.isfinite(sum(found.values())) or min(found.values(), default=0.0) < 0:
-            found = {signal: value for signal, value in found.items() if 0 <= value < math.inf}
+        # None is negative, so a sum below the bound says that each is; NaN makes a sum that is not.
+        if not sum(found.values()) <= LARGEST_VALUE or min(found.values(), default=0.0) < 0:
+            found = {signal: value for signal, value in found.items() if 0 <= value <= LARGEST_VALUE}
         for signal, most in self._most:
             if found.get(signal, 0.0) > most:
                 del found[signal]
@@ -55,7 +59,7 @@ class Histogram:
         self._last: HistogramSample | None = None
 
     def read(self, values: list[float]) -> HistogramSample | None:
-        """The histogram, or None if it is none: counts must be finite and never fall from one bound to the next."""
+        """The histogram, or None if it is none: counts must be possible and never fall from one bound to the next."""
         if len(self._counts) == 1:
             counts, total = self._counts[0](values), values[self._sums[0]]
         else:
@@ -64,8 +68,8 @@ class Histogram:
         if self._last is not None and counts == self._last.counts and total == self._last.sum:
             return self._last
         # One NaN or infinity anywhere makes the sum no finite number, and sorting is how C compares neighbours.
-        finite = math.isfinite(sum(counts)) and math.isfinite(total)
-        sound = finite and counts[0] >= 0 and sorted(counts) == list(counts)
+        possible = math.isfinite(sum(counts)) and counts[-1] <= LARGEST_VALUE and abs(total) <= LARGEST_VALUE
+        sound = possible and counts[0] >= 0 and sorted(counts) == list(counts)
         self._last = HistogramSample(self._bounds, counts, total) if sound else None
         return self._last
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.runtimes.lines import PageError, Series
-from kvpressure.runtimes.plan import EnginePlan, Histogram, Plan, Scalars
+from kvpressure.runtimes.plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
 from kvpressure.samples import CacheConfig
 
@@ -69,11 +69,13 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
     with reason "too_large".
     """
     slots = {one: slot for slot, one in enumerate(series)}
-    spelled = Counter(spelling for one in slots if (spelling := _spelling(table, one.name)) is not None)
+    spellings = {name: _spelling(table, name) for name in {one.name for one in slots}}
+    spelled = Counter(spelling for one in slots if (spelling := spellings[one.name]) is not None)
     if not spelled:
         return None
     spelling = spelled.most_common(1)[0][0]
-    index = _Index(_named(table, slots, spelling), table.info)
+    own = {name: table.prefix + name.removeprefix(spelling) for name, its in spellings.items() if its == spelling}
+    index = _Index(_named(slots, own), table.info)
     facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
     engines = tuple(_engine_plan(table, index, engine, facts) for engine in index.engines)
     return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed)
@@ -83,12 +85,12 @@ def _spelling(table: Table, name: str) -> str | None:
     return None if name == STARTED else next((s for s in table.spellings if name.startswith(s)), None)
 
 
-def _named(table: Table, slots: Mapping[Series, int], spelling: str) -> dict[str, list[_Found]]:
-    """The series in `spelling` by the table's own name."""
+def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, list[_Found]]:
+    """The series whose names are in `own`, by the table's own name for each."""
     found: defaultdict[str, list[_Found]] = defaultdict(list)
     for (name, labels), slot in slots.items():
-        if _spelling(table, name) == spelling:
-            found[table.prefix + name.removeprefix(spelling)].append(_Found(slot, dict(labels)))
+        if name in own:
+            found[own[name]].append(_Found(slot, dict(labels)))
     return dict(found)
 
 
@@ -137,7 +139,7 @@ def _histogram(row: Row, index: _Index, engine: _Engine) -> Histogram | None:
     if len(bounds) != 1 or not buckets.keys() == sums.keys() == counts:
         return None
     (shared,) = bounds
-    if shared[-1] != math.inf or any(math.isnan(bound) for bound in shared):
+    if shared[-1] != math.inf or not all(abs(bound) <= LARGEST_VALUE for bound in shared[:-1]):
         return None
     parts = [([slots[bound] for bound in shared], sums[rest]) for rest, slots in buckets.items()]
     return Histogram(row.signal, shared, parts)

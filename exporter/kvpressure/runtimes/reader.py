@@ -8,9 +8,11 @@ from functools import cache
 from typing import Final
 
 from kvpressure.runtimes.lines import PageError, Series
+from kvpressure.runtimes.memory import Memory
 from kvpressure.runtimes.page import PageScanner
 from kvpressure.runtimes.plan import Plan
 from kvpressure.runtimes.planner import make_plan
+from kvpressure.runtimes.steps import Steps, in_one_go
 from kvpressure.runtimes.table import Table
 from kvpressure.runtimes.vllm import VLLM
 from kvpressure.samples import EnginePage
@@ -31,12 +33,12 @@ def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
 class PageReader:
     """Reads successive pages of one target, full or filtered by name, and remembers their layout.
 
-    It has no clock and does no I/O. Targets must not share one.
+    It has no clock and does no I/O. Targets must not share one, but those of one process share a `memory`.
     """
 
-    def __init__(self, tables: Sequence[Table] = TABLES) -> None:
+    def __init__(self, tables: Sequence[Table] = TABLES, memory: Memory | None = None) -> None:
         self._tables = tuple(tables)
-        self._scanner: PageScanner[Plan | None] = PageScanner(_wanted(self._tables), self._plan)
+        self._scanner: PageScanner[Plan | None] = PageScanner(_wanted(self._tables), self._plan, memory)
 
     def read(self, page: bytes, t: float) -> EnginePage:
         """The engines on `page`, which was fetched at `t` (unix seconds).
@@ -46,9 +48,13 @@ class PageReader:
         names, as multi-process servers answer `name[]`), "truncated" (no newline at the end: a cut number is a
         smaller number), "malformed" or "too_large".
         """
+        return in_one_go(self.steps(page, t))
+
+    def steps(self, page: bytes, t: float) -> Steps[EnginePage]:
+        """The same step by step, for pages that would hold up others; one page at a time."""
         if not page.endswith(b"\n") and _METRICS.match(page):
             raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
-        plan, values = self._scanner.scan(page)
+        plan, values = yield from self._scanner.steps(page)
         if plan is None:
             names = " or ".join(table.runtime for table in self._tables)
             text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"

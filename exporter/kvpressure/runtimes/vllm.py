@@ -16,6 +16,8 @@ from kvpressure.runtimes.table import PageFacts, Row, Table
 from kvpressure.samples import CacheConfig
 
 _ROUNDING: Final = 1e-6
+_LEAST_SHARE: Final = 0.001
+_MOST_TOKENS: Final = 2**53
 
 GAUGES: Final = (
     Row("running", ("vllm:num_requests_running",)),
@@ -72,7 +74,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
         capacity_tokens=_capacity_tokens(labels, facts),
         bytes_per_token=pool_bytes / size_tokens if pool_bytes and size_tokens and not overridden else None,
         max_model_len=_max_model_len(labels),
-        gpu_memory_utilization=utilization if utilization is not None and utilization <= 1 else None,
+        gpu_memory_utilization=utilization if utilization is not None and _LEAST_SHARE <= utilization <= 1 else None,
         prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
     )
 
@@ -95,7 +97,7 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
         if blocks is None or block_size is None or _count(labels, "mamba_block_size") is not None:
             return None
         tokens = (blocks - _reserved_blocks(facts)) * block_size
-    return tokens if tokens > 0 else None
+    return tokens if 0 < tokens <= _MOST_TOKENS else None
 
 
 def _reserved_blocks(facts: PageFacts) -> int:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from yarl import URL
 
 from kvpressure.runtimes.reader import PageError
+from kvpressure.runtimes.steps import Steps
 from kvpressure.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.sources.base import Guard, SourceError, brief
 from kvpressure.sources.credentials import Authorization, BasicAuth, FileName, TlsOptions
 from kvpressure.sources.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown
+from kvpressure.sources.long_pages import LongPages
 from kvpressure.sources.name_filter import FilterSetting, Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.sources.schedule import Clock, SystemClock
 
@@ -29,8 +30,7 @@ PARSE_SECONDS: Final = 30.0
 INLINE_BYTES: Final = 256 * 1024
 """Four ranks' full pages; reading this much takes a few milliseconds at worst."""
 
-# One thread for the long pages of all targets: they wait for each other, not the targets with ordinary pages for them.
-_long_pages: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="long-pages")
+_long_pages: Final = LongPages()
 
 
 class EngineTarget(Protocol):
@@ -55,6 +55,9 @@ class PageReader(Protocol):
 
     def read(self, page: bytes, t: float) -> EnginePage:
         """The samples of a page; raises `runtimes.reader.PageError`."""
+
+    def steps(self, page: bytes, t: float) -> Steps[EnginePage]:
+        """The same step by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +218,7 @@ class EngineSource:
             raise SourceError("too_large", f"{self.target.name}: the page before is still being read")
         if len(answer.body) <= INLINE_BYTES:
             return self._reader.read(answer.body, answer.t)
-        self._reading = asyncio.get_running_loop().run_in_executor(
-            _long_pages, self._reader.read, answer.body, answer.t
-        )
+        self._reading = _long_pages.start(self._reader.steps(answer.body, answer.t))
         return await asyncio.shield(self._reading)
 
     def _new_client(self) -> HttpClient:
