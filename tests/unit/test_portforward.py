@@ -205,3 +205,30 @@ async def test_a_client_certificate_from_the_kubeconfig_is_shown(tmp_path: Path)
         cluster.engines["llama-0", PORT] = there
         async with PortForward(client, "prod", "llama-0", PORT) as forward:
             assert await ask(f"{forward.url}/metrics") == "hello "
+
+
+@pytest.mark.fault(
+    "an API server, or whoever answers in its place, that redirects a port-forward", "it is refused with a sentence"
+)
+async def test_a_redirect_of_the_upgrade_is_not_followed():
+    elsewhere_asked = 0
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        nonlocal elsewhere_asked
+        elsewhere_asked += 1
+        return web.Response()
+
+    there = web.Application()
+    there.add_routes([web.get("/{path:.*}", elsewhere)])
+    async with serving(there) as (host, port):
+
+        async def redirect(_: web.Request) -> web.Response:
+            raise web.HTTPFound(f"http://{host}:{port}/stolen")
+
+        api = web.Application()
+        api.add_routes([web.get("/{path:.*}", redirect)])
+        async with serving(api) as address, KubeClient(config(address, token="secret")) as client:
+            with pytest.raises(KubeError, match="answered with a redirect"):
+                async with PortForward(client, "prod", "llama-0", PORT):
+                    pass
+    assert elsewhere_asked == 0

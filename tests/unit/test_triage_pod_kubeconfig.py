@@ -91,7 +91,7 @@ def test_in_a_pod_its_service_account_is_used(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("{", "is not valid YAML in line 1"),
+        ("{", "is not valid YAML in line "),
         ("just text", "it holds no mapping"),
         ({**content(), "current-context": ""}, "sets no current-context; choose one with --context: prod"),
         ({**content(), "current-context": "prd"}, "has no context 'prd'; did you mean prod?"),

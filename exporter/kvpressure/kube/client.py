@@ -18,6 +18,7 @@ from kvpressure.kube.errors import KubeError
 from kvpressure.kube.kubeconfig import Config
 from kvpressure.sources.base import brief
 from kvpressure.sources.http import explain, shown
+from kvpressure.sources.resolver import ThreadPerLookup
 
 DEADLINE_SECONDS: Final = 15.0
 LARGEST_JSON_BYTES: Final = 64 * 1024 * 1024
@@ -49,7 +50,11 @@ class KubeClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> KubeClient:
+        redirects = aiohttp.TraceConfig()
+        redirects.on_request_redirect.append(_refuse_redirect)  # opening a websocket has no option for it
         self._session = aiohttp.ClientSession(
+            trace_configs=[redirects],
+            connector=aiohttp.TCPConnector(resolver=ThreadPerLookup()),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "kvpressure"},
             timeout=aiohttp.ClientTimeout(total=None),
@@ -67,7 +72,7 @@ class KubeClient:
         body = await self._body(path, action, dict(query or {}), LARGEST_JSON_BYTES)
         try:
             found = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise KubeError(f"{self.config.server} answered something that is no JSON; is it an API server?") from error
         return found if isinstance(found, dict) else {}
 
@@ -172,11 +177,15 @@ class KubeClient:
         return KubeError(f"the API server of {self._who} cannot be reached: {sentence}")
 
 
+async def _refuse_redirect(_: object, __: object, answer: aiohttp.TraceRequestRedirectParams) -> None:
+    raise KubeError(f"{shown(answer.url)} answered with a redirect, which is not followed; is a proxy cut in?")
+
+
 def _message(body: bytes) -> str:
     """The sentence of a `Status` object, else the start of whatever came."""
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body[:300].decode(errors="replace").strip()
     return str(found.get("message", "")) if isinstance(found, dict) else ""
 

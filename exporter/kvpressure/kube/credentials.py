@@ -116,7 +116,7 @@ async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
     out = await _run(plugin, _environment(plugin, config))
     try:
         status = json.loads(out)["status"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KubeError(f"{plugin.command}, which {config.origin} runs for credentials, printed none") from error
     if not isinstance(status, dict) or not (status.get("token") or status.get("clientCertificateData")):
         raise KubeError(f"{plugin.command} gave neither a token nor a certificate; are you logged in there?")

@@ -61,9 +61,7 @@ class PortForward:
             task.cancel()
         await asyncio.gather(*relays, return_exceptions=True)
         if self._spare is not None:
-            self._spare.cancel()
-            with contextlib.suppress(asyncio.CancelledError, KubeError):
-                await (await self._spare).close()
+            await _close_unused(self._spare)
         if self._server is not None:
             await self._server.wait_closed()
 
@@ -185,6 +183,14 @@ class Tunnel:
 
     def _broken(self) -> KubeError:
         return KubeError(explain_forward(self._frames.error, self._where, self._port))
+
+
+async def _close_unused(opening: asyncio.Task[Tunnel]) -> None:
+    opening.cancel()
+    # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
+    await asyncio.wait({opening})
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
 
 
 async def _ready(tunnel: Tunnel) -> Tunnel:

@@ -14,13 +14,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kvpressure import strict_yaml
 from kvpressure.kube.errors import KubeError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DEFAULT_NAMESPACE = "default"
-LARGEST_FILE_BYTES = 16 * 1024 * 1024
+LARGEST_FILE_BYTES = 4 * 1024 * 1024
 
 _FILES = {
     "cluster": ("certificate-authority",),
@@ -125,15 +124,21 @@ def _merged(files: list[Path]) -> dict[str, Any]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > LARGEST_FILE_BYTES:
+        with file.open("rb") as opened:
+            read = opened.read(LARGEST_FILE_BYTES + 1)
+        if len(read) > LARGEST_FILE_BYTES:
             raise KubeError(f"{file} is larger than {LARGEST_FILE_BYTES >> 20} MiB: that is no kubeconfig")
-        content = yaml.safe_load(file.read_bytes())
+        content = strict_yaml.loose(read.decode(), str(file), max_chars=LARGEST_FILE_BYTES)
     except OSError as error:
         raise KubeError(f"cannot read the kubeconfig {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise KubeError(f"the kubeconfig {file} is not valid YAML{line}") from error
+    except UnicodeDecodeError as error:
+        raise KubeError(f"the kubeconfig {file} is not valid YAML") from error
+    except strict_yaml.ConfigError as error:
+        # Not its words, which may quote a secret that was not quoted.
+        (problem,) = error.problems
+        line = "" if problem.line is None else f" in line {problem.line}"
+        what = "not valid YAML" if "is not YAML" in problem.message else "not plain YAML of a kubeconfig's size"
+        raise KubeError(f"the kubeconfig {file} is {what}{line}") from error
     if not isinstance(content, dict):
         raise KubeError(f"{file} is not a kubeconfig: it holds no mapping")
     return content

@@ -31,7 +31,10 @@ class TargetLabels(Section):
 class TargetSettings(ClientSettings):
     """One engine server to poll."""
 
-    url: BaseUrl = Field(description="`http://host:port` or `https://host:port`; may carry the path.")
+    url: BaseUrl = Field(
+        description="`http://host:port` or `https://host:port`; may carry the path. Not a cloud's metadata service, "
+        "nor a name that leads to one or to a link-local address."
+    )
     path: HttpPath = Field(default="/metrics", description="Path of the metrics page.")
     name: TargetName = Field(
         default_factory=lambda data: default_name(data.get("url", "")),

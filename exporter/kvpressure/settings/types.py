@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
+from kvpressure.addresses import refusal
+
 Vendor = Literal["auto", "nvidia", "amd", "simulated"]
 Runtime = Literal["vllm"]
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -57,6 +59,8 @@ def split_url(text: str) -> tuple[str, str]:
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else (parts.hostname or "")
     if not _HOST.fullmatch(host) or port == 0:
         raise ValueError(f"must name a host and a port, such as http://localhost:8000, got {text!r}")
+    if reason := refusal(host, link_local=True):
+        raise ValueError(f"must not be {reason}, got {text!r}")
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise ValueError("must not contain a query or a fragment")
     base = f"{parts.scheme}://{host}" + (f":{port}" if port else "")

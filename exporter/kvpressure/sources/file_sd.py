@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from kvpressure import strict_yaml
+from kvpressure.addresses import refusal
 from kvpressure.settings import ConfigError, read_text
 from kvpressure.settings.types import Runtime, default_name, gpu_list, http_path, label, split_url, target_name
 from kvpressure.strict_yaml import Document, Problem
@@ -81,6 +83,9 @@ class _Reading:
             if not isinstance(address, str) or "/" in address:
                 raise ValueError(f"must be host:port, got {address!r}")
             url, _ = split_url(f"{common['scheme']}://{address}")
+            # Written by programs as often as by people: what nobody typed is not taken for meant.
+            if reason := refusal(urlsplit(url).hostname or "", link_local=False):
+                raise ValueError(f"must not be {reason}, got {address!r}")
         except ValueError as error:
             self._problem(where, str(error))
             return

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
 from yarl import URL
 
+from kvpressure.addresses import refusal
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.sources.patience import Patience
-from kvpressure.sources.resolver import ThreadPerLookup
+from kvpressure.sources.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.sources.schedule import Clock
 
 LARGEST_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -73,7 +75,7 @@ class HttpClient:
         self._made_from: TlsFiles | None = None
         self._session: aiohttp.ClientSession | None = None
         self._connector: _Connector | None = None
-        self._resolver = ThreadPerLookup()
+        self._resolver = ThreadPerLookup(partial(refusal, link_local=False))
         self._received: int | None = None
         self.requests = 0
         self.bytes_received = 0
@@ -95,6 +97,8 @@ class HttpClient:
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
         where = shown(url)
+        if reason := refusal(url.host or "", link_local=True):
+            raise SourceError("bad_url", f"{where} is {reason}, which is never asked; no engine is there")
         context = await self._prepare(url)
         value = self._authorization.value()
         self.requests += 1
@@ -216,6 +220,8 @@ def explain(error: Exception, where: str) -> SourceError:
 
 def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceError:
     system = error.os_error
+    if isinstance(system, RefusedAddressError):
+        return SourceError("bad_url", f"the name in {where} leads to {brief(system)}, which is never asked")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         why = brief(system.strerror or system, 80)
         return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")

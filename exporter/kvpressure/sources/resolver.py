@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -17,26 +18,36 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 _AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
 
 
+class RefusedAddressError(OSError):
+    """A name that leads nowhere but to addresses that must not be asked; the text says which and why."""
+
+
 class ThreadPerLookup(AbstractResolver):
     """Resolves with `getaddrinfo` in a daemon thread of its own; one instance per target.
 
     The connector never starts a second lookup while one is in flight, so a target holds at most one thread, and
     a daemon thread that hangs does not keep the process from ending. `pending` says whether one is in flight.
+    Addresses are left out for which `refused` gives a reason.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Callable[[str], str] = lambda _: "") -> None:
+        self._refused = refused
         self.pending = False
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of `host`; raises `socket.gaierror` (an OSError) when there are none."""
+        """The addresses of `host`; raises `socket.gaierror` or `RefusedAddressError` (OSErrors) when there are none."""
         self.pending = True
         try:
             infos = await _in_own_thread(host, port, family)
         finally:
             self.pending = False
-        return [_result(host, port, info) for info in infos]
+        found = [_result(host, port, info) for info in infos]
+        refused = {one["host"]: reason for one in found if (reason := self._refused(one["host"]))}
+        if found and len(refused) == len({one["host"] for one in found}):
+            raise RefusedAddressError("; ".join(f"{address}, {reason}" for address, reason in refused.items()))
+        return [one for one in found if one["host"] not in refused]
 
     async def close(self) -> None:
         """Nothing is held."""

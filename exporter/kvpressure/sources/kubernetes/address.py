@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+from kvpressure.addresses import refusal
+
 MAX_PATH_CHARACTERS: Final = 256
 
 # No percent signs (they can hide slashes and dots), no "//", "@", "?", "#" or backslashes; segments of dots only are
@@ -35,7 +37,7 @@ def pod_ip(text: str, host_ips: Collection[str], *, host_network: bool) -> str:
         raise AddressError("its IP is not an IP address") from None
     if "%" in text:
         raise AddressError("its IP has a zone")
-    if _means_no_pod(ip):
+    if _means_no_pod(ip) or refusal(str(ip), link_local=False):
         raise AddressError(f"its IP {ip} is not one that a pod can have")
     if not host_network and ip in {known for host in host_ips if (known := _parsed(host)) is not None}:
         raise AddressError(f"its IP {ip} is the node's, though it is not on the host's network")

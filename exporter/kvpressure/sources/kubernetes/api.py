@@ -24,11 +24,14 @@ from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import BasicRequest, GenericAsyncClient
 
+from kvpressure.settings import read_text
 from kvpressure.settings.kubernetes import KubernetesSettings
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.kubernetes.transport import Gone, Page, RefusedError
+from kvpressure.strict_yaml import loose
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MAX_KUBECONFIG_BYTES: Final = 4 << 20
 MAX_PAGE_BYTES: Final = 32 << 20
 MAX_LINE_BYTES: Final = 4 << 20
 MAX_STATUS_BYTES: Final = 64 << 10
@@ -82,7 +85,7 @@ def connection_config(settings: KubernetesSettings) -> SingleConfig:
     """
     file = settings.kubeconfig_file
     try:
-        found = (KubeConfig.from_file(file) if file else KubeConfig.from_service_account(SERVICE_ACCOUNT)).get()
+        found = (_from_file(file) if file else KubeConfig.from_service_account(SERVICE_ACCOUNT)).get()
         if found is None or found.user is None or not urlsplit(found.cluster.server).hostname:
             raise ValueError("it names no server, or no user for it")
     except Exception as error:
@@ -91,6 +94,11 @@ def connection_config(settings: KubernetesSettings) -> SingleConfig:
         fix = "check the file" if file else "set kubernetes.kubeconfig_file when not running in a pod"
         raise SourceError("config", f"cannot use {where}: {brief(error)}; {fix}") from error
     return found
+
+
+def _from_file(file: Path) -> KubeConfig:
+    text = read_text(file, max_bytes=MAX_KUBECONFIG_BYTES)
+    return KubeConfig.from_dict(loose(text, str(file), max_chars=MAX_KUBECONFIG_BYTES), fname=file)
 
 
 class Api:

@@ -51,9 +51,9 @@ def texts(value: Any, *path: str, limit: int = 1024) -> tuple[str, ...]:
 
 
 def whole(value: Any, *path: str) -> int | None:
-    """The whole number at `path`."""
+    """The whole number at `path`, one that a float can hold."""
     found = at(value, *path)
-    return found if type(found) is int else None
+    return found if type(found) is int and abs(found) <= 2**53 else None
 
 
 def truth(value: Any, *path: str) -> bool | None:
