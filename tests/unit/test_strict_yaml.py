@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -8,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.strict_yaml import MAX_DEPTH, ConfigError, Problem, dotted, load, scalar
+from kvpressure.strict_yaml import ConfigError, Problem, TooLargeError, check, dotted, load, scalar
+from kvpressure.yaml_bounds import MAX_DEPTH
 
 
 def problems(text: str, **limits: int) -> list[str]:
@@ -79,7 +81,7 @@ def test_an_empty_file_holds_nothing(text: str) -> None:
         ("a: *nothing\n", "f.yaml:1: is not YAML: found undefined alias"),
         ("a:\n\t- x\n", "f.yaml:2: is not YAML: found character that cannot start any token"),
         ("a: \x00\n", "f.yaml: is not YAML: "),
-        ("a: &x [*x]\n", "f.yaml:1: an alias contains itself, or nesting is too deep"),
+        ("a: &x [*x]\n", "f.yaml:1: an alias contains itself"),
     ],
 )
 def test_what_is_not_plain_yaml_is_a_problem_with_its_line(text: str, message: str) -> None:
@@ -97,7 +99,62 @@ def test_deep_nesting_is_a_message_and_not_a_stack_overflow() -> None:
 def test_a_billion_laughs_are_stopped() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    assert "holds more than 100000 values, aliases expanded" in problems("\n".join(lines))[0]
+    assert "holds more than 100000 keys and values, aliases expanded" in problems("\n".join(lines))[0]
+
+
+LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 30))])
+REPEATED = "a: &a " + "x" * 500_000 + "\nb: [" + "*a, " * 50_000 + "*a]\n"
+
+
+@pytest.mark.fault(
+    "a YAML file whose aliases multiply, nest in themselves, or repeat one long text", "it is refused with its line"
+)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LAUGHS, "f.yaml:15: holds more than 100000 keys and values, aliases expanded"),
+        (REPEATED, "f.yaml:2: holds more than 1048576 characters, aliases expanded"),
+        ("a: &x {b: {c: *x}}\n", "f.yaml:1: an alias contains itself"),
+        ("a: &a " + "[" * 20 + "]" * 20 + "\nb: " + "[" * 20 + "*a" + "]" * 20, "f.yaml:1: an alias nests too deep"),
+    ],
+)
+def test_aliases_are_counted_as_what_they_stand_for(text: str, message: str) -> None:
+    assert problems(text)[0].startswith(message)
+
+
+@pytest.mark.fault(
+    "a megabyte of YAML that is hundreds of thousands of values", "it is refused before it takes memory: under 8 MiB"
+)
+@pytest.mark.parametrize("text", ["[" + "a," * 500_000 + "a]", "- a\n" * 250_000, "[" + "{a: b}," * 140_000 + "{}]"])
+def test_a_flood_of_values_is_refused_before_it_takes_memory(text: str) -> None:
+    tracemalloc.start()
+    try:
+        assert "holds more than 100000 keys and values" in problems(text)[0]
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", [LAUGHS, REPEATED, "a: &x [*x]\n", "x" * (1 << 20) + "x"])
+def test_what_is_too_large_can_be_told_from_what_is_wrong(text: str) -> None:
+    with pytest.raises(TooLargeError):
+        load(text, "f")
+
+
+def test_what_is_within_bounds_is_not_refused_for_its_aliases() -> None:
+    check("a: &a [1, 2]\nb: [*a, *a]\n", "f", max_values=13)
+    with pytest.raises(ConfigError, match="more than 12 keys and values"):
+        check("a: &a [1, 2]\nb: [*a, *a]\n", "f", max_values=12)
+
+
+@pytest.mark.fault("a file that is wrong in a hundred thousand places, or by a line of a megabyte", "a page of text")
+def test_problems_are_bounded_in_number_and_length() -> None:
+    found = problems("".join(f"k{number % 2}: 1\n" for number in range(40_000)))
+    assert len(found) == 101
+    assert found[-1] == "f.yaml: 39898 more problems"
+    (long,) = problems('a: 1\n? "' + "k" * 100_000 + '"\n: v\n')
+    assert long == "f.yaml:2: a key is longer than 1024 characters"
+    assert max(map(len, problems("a: !" + "x" * 100_000 + " y\n"))) < 1200
 
 
 def test_a_file_that_is_too_large_is_not_parsed() -> None:

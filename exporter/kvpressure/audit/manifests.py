@@ -14,6 +14,7 @@ from kvpressure.audit.model import Place, Problem
 from kvpressure.strict_yaml import ConfigError, Path
 
 MAX_CHARS: Final = 16 << 20
+MAX_VALUES: Final = 400_000
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r]|$)[^\n]*$", re.MULTILINE)
 _LINE: Final = re.compile(r"in line (\d+)$")
 _TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*(if|range|with|include|toYaml|template|define|end|\.|\$)")
@@ -98,7 +99,7 @@ def read(text: str, name: str) -> Manifests:
     lines = text.split("\n")
     for offset, part in _documents(text):
         try:
-            document = strict_yaml.load(part, name, max_chars=MAX_CHARS)
+            document = strict_yaml.load(part, name, max_chars=MAX_CHARS, max_values=MAX_VALUES)
         except ConfigError as error:
             problems += [_problem(one, offset, part) for one in error.problems]
         except (ValueError, RecursionError, yaml.YAMLError) as error:

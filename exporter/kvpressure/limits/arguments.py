@@ -204,6 +204,8 @@ def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
     budget.take(len(text))
     try:
         data = strict_yaml.load(text, path, charge=lambda made: budget.take(made, steps=_YAML)).data
+    except strict_yaml.TooLargeError as error:
+        raise SpentError from error
     except (strict_yaml.ConfigError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return {} if data is None else data if isinstance(data, dict) else None

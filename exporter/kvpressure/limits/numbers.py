@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
@@ -10,6 +9,7 @@ from typing import Final
 _WHOLE: Final = re.compile(r"\+?([0-9](_?[0-9]){0,17})")
 _SHORT: Final = re.compile(r"([0-9]{1,15})(\.[0-9]{1,15})?([kKmMgGtT])")
 _SHARE: Final = re.compile(r"\+?([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?")
+_LEAST_SHARE: Final = 0.001
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -38,8 +38,8 @@ def human(text: str) -> float | None:
 
 
 def share(text: str) -> float | None:
-    """A ratio above 0 and at most 1, as `--gpu-memory-utilization` takes it."""
+    """A ratio of at most 1, as `--gpu-memory-utilization` takes it; with less than a thousandth no server starts."""
     if not _SHARE.fullmatch(text.strip()):
         return None
     value = float(text)
-    return value if math.isfinite(value) and 0 < value <= 1 else None
+    return value if _LEAST_SHARE <= value <= 1 else None

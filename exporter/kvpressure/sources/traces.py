@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
 import math
@@ -15,8 +16,15 @@ from typing import IO, Any, cast
 
 from kvpressure.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.plausible import Sieve
+from kvpressure.sources.xz import XzReader
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+LONGEST_LINE_CHARS = 16 << 20
+"""Twice the largest page that is polled: a line is one page, with its quotes escaped."""
+
+MOST_UNUSABLE_LINES = 1000
+LATEST_SECONDS = 1e11
+LARGEST_NUMBER = 1e300
 
 
 class TraceError(Exception):
@@ -52,33 +60,38 @@ def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
         raise TraceError(f"{path}: cannot be read: {error or 'it ends too early'}") from error
 
 
-def _lines(path: Path, file: Iterable[str]) -> Iterator[TraceLine | TraceError]:
-    number = 0
-    lines = iter(file)
-    while True:
+def _lines(path: Path, file: IO[str]) -> Iterator[TraceLine | TraceError]:
+    number = unusable = 0
+    while unusable < MOST_UNUSABLE_LINES:
         number += 1
         try:
-            line = next(lines)
-        except StopIteration:
-            return
+            line = file.readline(LONGEST_LINE_CHARS + 1)
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
             if number == 1:
                 raise TraceError(f"{path}: cannot be read: {error or 'it ends too early'}") from error
             yield TraceError(f"{path}:{number}: the recording is cut off here: {error}")
             return
-        if line.strip():
-            yield _parse(path, number, line)
+        if not line:
+            return
+        if len(line) > LONGEST_LINE_CHARS:
+            yield TraceError(f"{path}:{number}: longer than {LONGEST_LINE_CHARS >> 20} MiB; nothing after it is read")
+            return
+        found = _parse(path, number, line) if line.strip() else None
+        unusable = 0 if isinstance(found, TraceLine) else unusable + 1
+        if found is not None:
+            yield found
+    yield TraceError(f"{path}:{number}: {unusable} lines in a row are none of a recording; nothing after them is read")
 
 
 def _parse(path: Path, number: int, line: str) -> TraceLine | TraceError:
     try:
         record = json.loads(line)
         t, page, label = float(record["t"]), record["page"], record.get("label")
-        if not math.isfinite(t) or not isinstance(page, str):
-            raise ValueError("`t` must be a number and `page` a string")
+        if not 0 <= t <= LATEST_SECONDS or not isinstance(page, str):
+            raise ValueError("`t` must be unix seconds and `page` a string")
         gpus = _gpus(t, record["gpus"]) if isinstance(record.get("gpus"), list) else None
         return TraceLine(number, t, page.encode(), None if label is None else str(label), gpus)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error)
         return TraceError(f"{path}:{number}: not a line of a recording: {what}")
 
@@ -111,11 +124,15 @@ def _gpu(t: float, position: int, item: Mapping[str, Any], sieve: Sieve) -> GpuS
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) <= LARGEST_NUMBER else math.inf  # which the sieve drops, and counts
 
 
 def open_trace(path: Path, mode: str) -> IO[str]:
     """Open by suffix: gzip, xz or plain text. Raises OSError."""
+    if path.suffix == ".xz" and "r" in mode:
+        return io.TextIOWrapper(io.BufferedReader(XzReader(path)), encoding="utf-8", newline="\n")
     opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     return cast("IO[str]", opener(path, mode, encoding="utf-8", newline="\n"))  # type: ignore[operator]
 
