@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.fleet import cancel
+from kvpressure.samples import GpuReport
 from kvpressure.sources.gpu import process
 from kvpressure.sources.gpu.backend import EXIT_CODES
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, make_sources
@@ -194,6 +196,72 @@ async def test_a_child_that_cannot_even_start_is_a_failure_and_tried_again(
         await task
 
 
+WRONG = [
+    b'{"t": "now", "gpus": []}',
+    b'{"t": 1, "gpus": [{"t": 1, "uuid": 1, "index": 0, "vendor": null}]}',
+    b'{"t": 1, "gpus": [{"t": 1, "uuid": "a", "index": "0", "vendor": "v", "utilization": ["x"]}]}',
+    b'{"t": 1, "gpus": [], "errors": {"GPU-0": null}}',
+    b'{"t": 1, "gpus": [], "rejected": [1]}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.fault(
+    "the GPU child writes a wrong type",
+    "the child is ended and started anew; the source is down and says why till then",
+)
+@pytest.mark.parametrize("line", WRONG, ids=range(len(WRONG)))
+async def test_a_child_that_writes_wrong_types_is_a_restarted_child(
+    world: World, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    world.show(nvidia(1))
+    script = f"import sys; sys.stdout.buffer.write({line!r} + b'\\n'); sys.stdout.flush(); sys.stdin.read()"
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "child_command", lambda *_: [sys.executable, "-c", script])
+        source = GpuSource("nvidia", world.settings())
+        task = asyncio.create_task(source.run())
+        await until(lambda: task.done() or source.health().errors.get("crashed", 0) >= 2, source)
+        assert not task.done()
+        assert "something else than reports" in source.health().error
+    await until(lambda: source.health().up, source)
+    await cancel([task])
+
+
+@pytest.mark.fault(
+    "whoever takes GPU reports fails on one", "the source says so and goes on: the next report may be taken"
+)
+async def test_a_report_that_cannot_be_taken_does_not_end_the_task(world: World) -> None:
+    world.show(nvidia(1))
+    broken = True
+
+    def take(_: GpuReport) -> None:
+        if broken:
+            raise KeyError("no such GPU")
+
+    source = GpuSource("nvidia", world.settings(), on_report=take)
+    task = asyncio.create_task(source.run())
+    await until(lambda: task.done() or source.health().errors.get("internal", 0) >= 2, source)
+    assert not task.done()
+    assert source.health().error == "KeyError: 'no such GPU'; please report this"
+    assert source.starts == 1, "it is not the child's fault"
+    broken = False
+    await until(lambda: source.health().up, source)
+    await cancel([task])
+
+
+async def test_a_child_that_ends_by_a_signal_without_a_name_is_restarted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 3})"
+    monkeypatch.setattr(process, "child_command", lambda *_: [sys.executable, "-c", script])
+    source = GpuSource("nvidia", world.settings())
+    task = asyncio.create_task(source.run())
+    await until(lambda: task.done() or source.starts >= 2, source)
+    assert not task.done()
+    assert f"was killed by signal {signal.SIGRTMIN + 3}" in source.health().error
+    await cancel([task])
+
+
 def run_child(world: World, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     settings = world.settings()
     return subprocess.Popen(
@@ -207,7 +275,9 @@ def run_child(world: World, environment: Mapping[str, str] | None = None) -> sub
 
 def test_a_child_without_a_library_says_so_by_its_code(world: World) -> None:
     with run_child(world, child_environment(GpuSettings())) as child:
-        _, last_words = child.communicate(timeout=10)
+        assert child.stderr is not None
+        last_words = child.stderr.read()  # its input stays open: without a parent it has nothing to say
+        child.communicate(timeout=10)
     assert child.returncode == EXIT_CODES["library_not_found"]
     assert b"libnvidia-ml.so.1 cannot be loaded" in last_words
 

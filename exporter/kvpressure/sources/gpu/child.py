@@ -80,6 +80,8 @@ def parse(argv: list[str]) -> dict[str, str]:
 def main(argv: list[str]) -> int:
     """Run to the end; the exit code."""
     die_with_parent()
+    if wait_for_parent_to_leave(0.0):  # it died while this started, so the kernel will send nothing
+        return 0
     out = take_stdout()
     args = parse(argv)
     options = Options(

@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from kvpressure.samples import GpuReport, SourceHealth
+from kvpressure.sources.base import brief
 from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
 from kvpressure.sources.gpu.settings import GpuSettings
 from kvpressure.sources.gpu.spawn import ChildProcess, Ended
@@ -20,6 +23,8 @@ from kvpressure.sources.gpu.wire import decode
 GRACE_SECONDS: Final = 0.5
 MAX_LEFT_BEHIND: Final = 2
 _REASONS: Final = {code: reason for reason, code in EXIT_CODES.items()}
+
+log = structlog.get_logger("kvpressure.sources")
 
 
 def make_sources(settings: GpuSettings, on_report: Callable[[GpuReport], None] | None = None) -> tuple[GpuSource, ...]:
@@ -105,7 +110,10 @@ class GpuSource:
                 await asyncio.sleep(rest)
                 continue
             started = loop.time()
-            failure = await self._one_child()
+            try:
+                failure = await self._one_child()
+            except Exception as error:  # noqa: BLE001 a bug met with one child must not end the task that keeps them
+                failure = self._fail(self._bug(error))
             self._not_before = max(self._not_before, loop.time() + self._pause(failure, loop.time() - started))
 
     def _pause(self, failure: Failure, lived_seconds: float) -> float:
@@ -152,7 +160,8 @@ class GpuSource:
         patience = self._settings.start_seconds
         while True:
             try:
-                line = await asyncio.wait_for(child.lines.get(), patience)
+                async with asyncio.timeout(patience):  # wait_for of Python 3.11 may swallow a cancellation
+                    line = await child.lines.get()
             except TimeoutError:
                 return Failure("timeout", f"no reading within {patience:g} s; the child process was killed")
             if isinstance(line, Ended):
@@ -165,9 +174,18 @@ class GpuSource:
 
     def _accept(self, report: GpuReport) -> None:
         self.latest = report
-        self._status.reported(self._clock(), report)
-        if self._on_report is not None:
-            self._on_report(report)
+        try:
+            if self._on_report is not None:
+                self._on_report(report)
+        except Exception as error:  # noqa: BLE001 it belongs to whoever takes reports; the next one may be taken
+            self._fail(self._bug(error))
+        else:
+            self._status.reported(self._clock(), report)
+
+    def _bug(self, error: Exception) -> Failure:
+        if self._status.reason != "internal":
+            log.error("GPU report not taken", source=self._status.health().source, exc_info=error)
+        return Failure("internal", f"{type(error).__name__}: {brief(error)}; please report this")
 
     async def _explain(self, child: ChildProcess, ended: Ended) -> Failure:
         if ended.reason:
@@ -176,7 +194,12 @@ class GpuSource:
         code = child.exit_code()
         if code in _REASONS:
             return Failure(_REASONS[code], child.last_words())
-        ending = (
-            f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
-        )
+        ending = f"ended with {code}" if code is None or code >= 0 else f"was killed by {_signal_name(-code)}"
         return Failure("crashed", " ".join(f"the child process {ending}. {child.last_words()}".split()))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time ones between the first and the last have none
+        return f"signal {number}"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 from kvpressure.samples import GpuReport
 from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.wire import as_report
+
+LARGEST_FILE_BYTES: Final = 1 << 20
 
 
 def make(options: Options) -> Simulated:
@@ -35,10 +38,11 @@ class Simulated:
     def read(self, t: float) -> GpuReport:
         """The scenario's report, as of now."""
         try:
-            scenario = json.loads(self._path.read_text(encoding="utf-8"))
+            with self._path.open("rb") as file:
+                scenario = json.loads(file.read(LARGEST_FILE_BYTES))
             scenario["gpus"] = [{"t": t, "vendor": self.vendor, **gpu} for gpu in scenario["gpus"]]
             return as_report({**scenario, "t": t})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BackendError("driver_error", f"{str(self._path)!r} is not a scenario: {error}") from error
 
     def close(self) -> None:

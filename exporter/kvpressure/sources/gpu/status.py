@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from kvpressure.samples import GpuReport, SourceHealth
 from kvpressure.sources.gpu.backend import ABSENT
+
+MOST_REASONS: Final = 64
+"""Each is a series; those of a child gone mad are counted as "other"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Status:
         self._t, self._up, self.reason, self._error = t, up, reason, error
 
     def _count(self, reason: str) -> None:
+        if reason not in self._errors and len(self._errors) >= MOST_REASONS:
+            reason = "other"
         self._errors[reason] = self._errors.get(reason, 0) + 1
 
     def reported(self, t: float, report: GpuReport) -> None:
