@@ -36,11 +36,13 @@ class Context:
 
 def known(values: Mapping[str, Value | None]) -> Derived:
     """`values` without the unknown ones; a number that is no finite one is not known either."""
-    return {name: value for name, value in values.items() if value is not None and _finite(value)}
+    return {name: finite for name, value in values.items() if (finite := _finite(value)) is not None}
 
 
-def _finite(value: Value) -> bool:
-    return not isinstance(value, int | float) or math.isfinite(value)
+def _finite(value: Value | None) -> Value | None:
+    if isinstance(value, Mapping):
+        return known(value) or None
+    return None if isinstance(value, int | float) and not math.isfinite(value) else value
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:

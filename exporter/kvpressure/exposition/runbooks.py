@@ -17,6 +17,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from kvpressure.printable import clean
+
 if TYPE_CHECKING:
     import jinja2
     from markdown_it import MarkdownIt
@@ -139,7 +141,7 @@ def _page(name: str, query: Mapping[str, str], missing: str) -> str:
 def _values(query: Mapping[str, str]) -> dict[str, str]:
     """The parameters that are ours, without anything that a terminal would act on."""
     return {
-        parameter: "".join(c if c.isprintable() else "?" for c in query[parameter])
+        parameter: clean(query[parameter])
         for parameter in PLACEHOLDERS.values()
         if len(query.get(parameter, "x" * (MAX_VALUE_CHARACTERS + 1))) <= MAX_VALUE_CHARACTERS
     }

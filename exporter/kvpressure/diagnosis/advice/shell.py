@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from kvpressure.diagnosis.advice.model import Place
+from kvpressure.printable import clean
 
 Lines = tuple[str, ...]
 
@@ -40,7 +41,7 @@ def placeholders(lines: Sequence[str]) -> tuple[str, ...]:
 
 def quoted(name: str, placeholder: str) -> str:
     """`name` for a shell, without control characters; the placeholder when it is not known."""
-    return shlex.quote("".join(c if c.isprintable() else "?" for c in name)) if name else placeholder
+    return shlex.quote(clean(name)) if name else placeholder
 
 
 def flag_words(flags: Mapping[str, str]) -> list[str]:
