@@ -3,13 +3,13 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SLOW_TIMEOUT_SECONDS = 3600
 """Tests that take minutes of real time are given an hour before they count as hanging."""
 
 # No test depends on how busy the machine is.
-settings.register_profile("unhurried", deadline=None)
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 # A shell starts background jobs with SIGINT ignored, and so would be every program that a test starts and interrupts.

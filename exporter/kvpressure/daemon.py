@@ -144,9 +144,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            await self._fleet.stop()
-            await self._gpus.stop()
-            await self._environs.stop()
+            await asyncio.gather(self._fleet.stop(), self._gpus.stop(), self._environs.stop())
 
     async def _tick(self) -> None:
         now = self._clock.wall()

@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from kvpressure.printable import clean_lines
+
 
 def configure(level: str, form: str) -> None:
     """Set what is logged from now on. `level` is debug, info, warning or error; `form` is logfmt or json."""
@@ -21,6 +23,7 @@ def configure(level: str, form: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
             _without_empty,
+            _printable,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -36,3 +39,8 @@ def configure(level: str, form: str) -> None:
 
 def _without_empty(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     return {key: value for key, value in event.items() if value not in ("", None)}
+
+
+def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What is logged quotes names and errors of others, and is read on terminals."""
+    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in event.items()}

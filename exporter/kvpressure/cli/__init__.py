@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import click
 
 from kvpressure import __version__
+from kvpressure.printable import clean_lines
 
 COMMANDS = {
     "run": "Run the exporter.",
@@ -40,12 +43,26 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def __call__(self, *args: Any, **extra: Any) -> Any:
+        """As a program of its own."""
+        if os.getpid() == 1:  # the kernel gives it no default actions: while it starts, SIGTERM would go unheard
+            signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+        return super().__call__(*args, **extra)
+
     def main(self, *args: Any, **extra: Any) -> Any:
         """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
         if extra.get("prog_name") is None:
             plugin = Path(sys.argv[0]).name == KUBECTL_PLUGIN
             extra["prog_name"] = KUBECTL_PLUGIN.replace("-", " ") if plugin else "kvpressure"
         return super().main(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors quote what was met; click prints them itself."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = clean_lines(error.message)  # type: ignore[misc]  # final for subclasses
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command, None for an unknown name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from kvpressure.cli.engine_options import Told, access_options, context_options
 from kvpressure.cli.findings import CANNOT_TELL, Finding, advice_json, exit_code
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import advice_report, console, show
+from kvpressure.cli.say import say, say_json
 from kvpressure.cli.triage import Triage, prepare, sample
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.runtimes.reader import PageReader
@@ -48,7 +48,7 @@ def command(url: str | None, trace: Path | None, as_json: bool, **options: Any) 
         except KeyboardInterrupt:
             sys.exit(CANNOT_TELL)
     if as_json:
-        click.echo(json.dumps(advice_json(found), indent=1))
+        say_json(advice_json(found))
     else:
         show(console(), advice_report(found))
     sys.exit(exit_code(found))
@@ -67,7 +67,7 @@ def of_trace(path: Path, told: Told) -> list[Finding]:
     try:
         for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
             if isinstance(item, TraceError):
-                click.echo(item, err=True)
+                say(item, err=True)
             else:
                 newest = item
     except TraceError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +17,9 @@ from kvpressure.audit.manifests import MAX_CHARS
 from kvpressure.audit.model import Place, Report
 from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
-from kvpressure.cli.report import clean, console, show
+from kvpressure.cli.report import console, show
+from kvpressure.cli.say import say, say_json
+from kvpressure.settings import read_text
 from kvpressure.strict_yaml import ConfigError
 from kvpressure.thresholds import Thresholds, load_thresholds
 
@@ -73,17 +74,17 @@ def _check_usage(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 
 def _print(result: Report, options: dict[str, Any]) -> None:
     if options["as_json_object"] or options["sarif"]:
-        click.echo(json.dumps(as_sarif(result, __version__) if options["sarif"] else as_json(result), indent=1))
+        say_json(as_sarif(result, __version__) if options["sarif"] else as_json(result))
     elif result.engines:
         show(console(), report(result))
     _tell(result.problems)
     if not result.engines:
-        click.echo("no vLLM engine found in what could be read", err=True)
+        say("no vLLM engine found in what could be read", err=True)
 
 
 def _tell(problems: Iterable[Problem]) -> None:
     for problem in problems:
-        click.echo(clean(str(problem)), err=True)
+        say(problem, err=True)
 
 
 def _from_path(path: str) -> Manifests:
@@ -92,7 +93,8 @@ def _from_path(path: str) -> Manifests:
     given = Manifests(())
     for file in _files(Path(path)):
         try:
-            given += _parsed(file.read_bytes(), str(file))
+            with file.open("rb") as opened:
+                given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file))
         except OSError as error:
             given += _problem(f"cannot be read: {error.strerror or error}", str(file))
     return given
@@ -130,13 +132,13 @@ def _from_cluster(options: dict[str, Any]) -> Manifests:
     try:
         return read_cluster(options["kubeconfig"], options["context"], namespaces)
     except ClusterError as error:
-        click.echo(str(error), err=True)
+        say(error, err=True)
         sys.exit(2)
 
 
 def _thresholds(path: Path | None) -> Thresholds:
     try:
-        text = None if path is None else path.read_text("utf-8")
+        text = None if path is None else read_text(path)
         return load_thresholds(text, override_name=str(path))
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
+    except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--thresholds") from error

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx2
 from lightkube import Client, KubeConfig
-from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SingleConfig
 from lightkube.core.exceptions import ApiError
 from lightkube.core.exceptions import ConfigError as KubeConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource, get_generic_resource
@@ -17,6 +17,8 @@ from lightkube.resources import apps_v1, autoscaling_v2, batch_v1, core_v1
 
 from kvpressure.audit import Manifests, Problem, from_objects
 from kvpressure.audit.model import Place
+from kvpressure.settings import read_text
+from kvpressure.strict_yaml import loose
 
 NAME: Final = "cluster"
 
@@ -40,6 +42,7 @@ CUSTOM: Final = (
 
 CUSTOM_GLOBAL: Final = (("serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"),)
 
+MAX_KUBECONFIG_BYTES: Final = 4 << 20
 _CHUNK: Final = 500
 _NOT_INSTALLED: Final = 404
 _FORBIDDEN: Final = 403
@@ -99,7 +102,7 @@ def _refused(error: ApiError, resource: Any, namespace: str | None) -> Problem:
 def _config(kubeconfig: str | None, context: str | None) -> SingleConfig:
     try:
         config = _load(kubeconfig).get(context)
-    except (KubeConfigError, KeyError, OSError, ValueError) as error:
+    except (KubeConfigError, KeyError, OSError, ValueError, TypeError, AttributeError) as error:
         raise ClusterError(f"kubeconfig: {error}; give --kubeconfig or --context") from error
     if config is None:
         raise ClusterError("kubeconfig: no current context; give --context")
@@ -111,4 +114,10 @@ def _load(kubeconfig: str | None) -> KubeConfig:
     listed = [kubeconfig] if kubeconfig else os.environ.get("KUBECONFIG", "").split(os.pathsep)
     named = [path for path in listed if path]
     path = next((path for path in named if Path(path).exists()), named[0] if named else None)
-    return KubeConfig.from_env() if path is None else KubeConfig.from_file(path)
+    if path is None:
+        try:
+            return KubeConfig.from_service_account()
+        except KubeConfigError:
+            path = DEFAULT_KUBECONFIG
+    text = read_text(Path(path).expanduser(), max_bytes=MAX_KUBECONFIG_BYTES)
+    return KubeConfig.from_dict(loose(text, path, max_chars=MAX_KUBECONFIG_BYTES), fname=path)

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure.audit.model import STATUSES, Finding, Report, Reviewed, Status
-from kvpressure.cli.report import Line, clean
+from kvpressure.cli.report import Line
+from kvpressure.printable import clean
 
 _STYLES: Final[dict[Status, str]] = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
 

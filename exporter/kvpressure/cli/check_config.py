@@ -7,6 +7,7 @@ import os
 import click
 
 from kvpressure.cli.options import given, refuse, settings_flags
+from kvpressure.cli.say import say
 from kvpressure.daemon import load
 from kvpressure.settings import ConfigError, Problem, load_settings
 from kvpressure.webauth import WebGuard
@@ -36,4 +37,4 @@ def command(**flags: str | None) -> None:
     engines = (
         "vLLM on localhost:8000" if settings.single_machine else f"{fixed} fixed targets, {listed} file_sd entries"
     )
-    click.echo(f"settings are good ({source}): {engines}; thresholds {load(lambda: settings).thresholds.hash}")
+    say(f"settings are good ({source}): {engines}; thresholds {load(lambda: settings).thresholds.hash}")

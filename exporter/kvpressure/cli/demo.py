@@ -15,8 +15,10 @@ import click
 from aiohttp import web
 
 from kvpressure import logs
+from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import refuse
 from kvpressure.cli.report import cause_words
+from kvpressure.cli.say import say
 from kvpressure.cli.serve import serve
 from kvpressure.daemon import Daemon, load
 from kvpressure.derive.values import at
@@ -88,29 +90,33 @@ class Demo:
 
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
         minutes = self.simulated.scenario.seconds / self.clock.speed / 60
-        click.echo(
-            f"A simulated vLLM on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.\n\n"
-            f"  the page     {urls[0]}/\n"
-            f"  the metrics  {urls[0]}/metrics\n"
-            f"  the engine   {self._engine_url}/metrics\n\n"
-            "Ctrl-C ends it. To see what an on-call engineer sees, type in another terminal while it has collapsed:\n\n"
-            f"  {shlex.join(_typed())} triage {self._engine_url}\n"
+        say(
+            f"A simulated vLLM on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.",
+            "",
+            f"  the page     {urls[0]}/",
+            f"  the metrics  {urls[0]}/metrics",
+            f"  the engine   {self._engine_url}/metrics",
+            "",
+            "Ctrl-C ends it. To see what an on-call engineer sees, type in another terminal while it has collapsed:",
+            "",
+            f"  {shlex.join(_typed())} triage {self._engine_url}",
+            "",
         )
         told, verdict, next_row = None, "", 0.0
         while self.clock.monotonic() < self.simulated.scenario.seconds:
             phase = self.simulated.phase
             if phase is not None and phase is not told:
                 told = phase
-                click.echo(f"\n{_clock_text(self.clock.monotonic())}  {phase.note}\n{HEAD}")
+                say("", f"{_clock_text(self.clock.monotonic())}  {phase.note}", HEAD)
             if self.clock.monotonic() >= next_row:
                 next_row = self.clock.monotonic() + ROW_SECONDS
                 for view in daemon.snapshot().engines:
                     if (said := _verdict(view)) not in ("", verdict):
                         verdict = said
-                        click.echo(f"       kvpressure says: {said}")
-                    click.echo(_row(self.clock.monotonic(), view))
+                        say(f"       kvpressure says: {said}")
+                    say(_row(self.clock.monotonic(), view))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
-        click.echo("\nThe incident is over; the exporter goes on serving until Ctrl-C.")
+        say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
 
 
 def _typed() -> list[str]:
@@ -179,6 +185,6 @@ def command(listen_address: str, speed: float, seed: int) -> None:
     """
     logs.configure("warning", "logfmt")
     try:
-        asyncio.run(Demo(speed, seed).run(listen_address))
+        run_to_the_end(Demo(speed, seed).run(listen_address))
     except ConfigError as error:
         refuse(error)

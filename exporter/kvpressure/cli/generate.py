@@ -9,6 +9,7 @@ import click
 from kvpressure.bundle import Options, bundle_files, write_bundle
 from kvpressure.bundle.options import PAGE_URL, RUNBOOK_URL, SELECTOR, TICKET_URL
 from kvpressure.cli.options import refuse
+from kvpressure.cli.say import say
 from kvpressure.settings import ConfigError
 from kvpressure.settings.layers import read_text
 from kvpressure.thresholds import Thresholds, load_thresholds
@@ -46,7 +47,7 @@ def command(
         write_bundle(out, files)
     except ConfigError as error:
         refuse(error, see="nothing was written")
-    click.echo(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
+    say(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
 
 
 def _thresholds(overrides: Path | None) -> Thresholds:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from kvpressure.cli.say import say
 from kvpressure.settings import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,9 +40,9 @@ def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
 def refuse(error: ConfigError, see: str = "see docs/configuration.md for every key") -> NoReturn:
     """Show every problem, and where to read on unless `see` is empty, and end with exit code 2."""
     for problem in error.problems:
-        click.echo(problem, err=True)
+        say(problem, err=True)
     count = len(error.problems)
-    click.echo(f"{count} problem{'s' if count > 1 else ''} found{'; ' if see else ''}{see}", err=True)
+    say(f"{count} problem{'s' if count > 1 else ''} found{'; ' if see else ''}{see}", err=True)
     sys.exit(2)
 
 

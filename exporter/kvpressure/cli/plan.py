@@ -13,6 +13,7 @@ import click
 
 from kvpressure.cli.plan_live import LiveError, LiveShape, read_engine
 from kvpressure.cli.plan_report import flags, report
+from kvpressure.cli.say import say, say_json
 from kvpressure.diagnosis.arithmetic import GIB
 from kvpressure.diagnosis.geometry import (
     BLOCK_TOKENS,
@@ -27,6 +28,8 @@ from kvpressure.diagnosis.plan import Plan, Running, plan_model, plan_running
 from kvpressure.diagnosis.pool import Memory, TokenPool
 from kvpressure.diagnosis.traffic_shape import Traffic
 from kvpressure.thresholds import load_thresholds
+
+LARGEST_CONFIG_BYTES = 4 << 20
 
 _UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
 
@@ -104,13 +107,13 @@ def command(**options: Any) -> None:
     try:
         title, plan = _from_engine(options) if live else _from_model(options)
     except (ModelConfigError, LiveError) as error:
-        click.echo(str(error), err=True)
+        say(error, err=True)
         sys.exit(2)
     named = flags(plan, options["kv_cache_dtype"], options["tensor_parallel"], estimated=not live)
     if options["as_json"]:
-        click.echo(json.dumps({"title": title, "flags": named, **asdict(plan)}, indent=1))
+        say_json({"title": title, "flags": named, **asdict(plan)})
     else:
-        click.echo(report(title, named, plan), nl=False)
+        say(*report(title, named, plan))
     sys.exit(0 if plan.max_num_seqs else 1)
 
 
@@ -188,7 +191,11 @@ def _traffic(options: Mapping[str, Any], shape: LiveShape) -> Traffic:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            text = file.read(LARGEST_CONFIG_BYTES + 1)
+        if len(text) > LARGEST_CONFIG_BYTES:
+            raise LiveError(f"{path}: is larger than {LARGEST_CONFIG_BYTES >> 20} MiB: that is no model's config.json")
+        config = json.loads(text)
     except OSError as error:
         raise LiveError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -27,9 +27,9 @@ def flags(plan: Plan, kv_cache_dtype: str, tensor_parallel: int, *, estimated: b
     return given
 
 
-def report(title: str, named: Mapping[str, str], plan: Plan) -> str:
-    """The whole answer as plain text."""
-    return "\n".join(line.rstrip() for line in _lines(title, named, plan)) + "\n"
+def report(title: str, named: Mapping[str, str], plan: Plan) -> Iterator[str]:
+    """The lines of the whole answer."""
+    return (line.rstrip() for line in _lines(title, named, plan))
 
 
 def _lines(title: str, named: Mapping[str, str], plan: Plan) -> Iterator[str]:

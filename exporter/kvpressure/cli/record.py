@@ -14,6 +14,7 @@ import click
 from yarl import URL
 
 from kvpressure.cli.sampling import page_url
+from kvpressure.cli.say import say
 from kvpressure.fleet import GpuFleet, real_gpus
 from kvpressure.samples import GpuReport, GpuSample
 from kvpressure.settings import Settings
@@ -63,7 +64,7 @@ class Recorder:
                     writer.write(answer.t, answer.body, label, None if gpus is None else gpus.samples())
                     self.written += 1
                 except SourceError as error:
-                    click.echo(str(error), err=True)
+                    say(error, err=True)
                 # A slow answer costs the ticks that pass meanwhile, never its own page.
                 passed = (self._clock.monotonic() - due) // self._interval_seconds
                 due += self._interval_seconds * (1 + max(0.0, passed))
@@ -105,8 +106,8 @@ def command(
         except OSError as error:
             raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
         except (KeyboardInterrupt, asyncio.CancelledError):
-            click.echo(err=True)  # what was recorded until now is kept
-        click.echo(f"{recorder.written} pages written to {output}" if recorder.written else "no page was recorded")
+            say("", err=True)  # what was recorded until now is kept
+        say(f"{recorder.written} pages written to {output}" if recorder.written else "no page was recorded")
         sys.exit(0 if recorder.written else 1)
 
 
@@ -135,8 +136,8 @@ def _dump_gpus(output: Path, duration: float, interval: float) -> None:
     found = [dump for dump in dumps if not dump["error"]]
     for dump in dumps:
         if dump["error"]:
-            click.echo(f"{dump['vendor']}: {dump['error']}", err=True)
+            say(f"{dump['vendor']}: {dump['error']}", err=True)
     if not found:
         sys.exit(1)
     output.write_text(json.dumps(found, indent=1) + "\n")
-    click.echo(f"readings of {', '.join(dump['vendor'] for dump in found)} written to {output}")
+    say(f"readings of {', '.join(dump['vendor'] for dump in found)} written to {output}")

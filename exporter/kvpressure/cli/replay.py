@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kvpressure.cli.say import say, say_json
 from kvpressure.derive.values import at, plain
 from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.snapshot import EngineView
@@ -87,7 +87,7 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
         try:
             for item in Replay(ReplayTarget(stem(path)), thresholds, settings).views(path):
                 if isinstance(item, TraceError):
-                    click.echo(item, err=True)
+                    say(item, err=True)
                 else:
                     used = True
                     show(*item)
@@ -95,7 +95,7 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
             if not used:
                 raise TraceError(f"{path}: no usable line")
         except TraceError as error:
-            click.echo(error, err=True)
+            say(error, err=True)
             sys.exit(2)
 
 
@@ -112,7 +112,7 @@ def _print_json(line: TraceLine, views: list[EngineView]) -> None:
         if view.diagnosis is not None:
             record |= diagnosis_json(view.diagnosis)
         record.update((name, plain(value)) for name, value in view.derived.items())
-        click.echo(json.dumps(record, separators=(",", ":")))
+        say_json(record, indent=None)
 
 
 class _Table:
@@ -133,7 +133,7 @@ class _Table:
         for view in views:
             if not self._told:
                 self._start = line.t
-                click.echo(f"\n{view.target} ({view.model_name})\n{self.HEAD}")
+                say("", f"{view.target} ({view.model_name})", self.HEAD)
             diagnosis = view.diagnosis
             cause = Cause.UNKNOWN if diagnosis is None else diagnosis.cause
             self._told.setdefault(view.engine, []).append((line.t - self._start, cause))
@@ -152,7 +152,7 @@ class _Table:
                 _cell(at(view.derived, "tokens_per_second", "generation"), 8, ".0f"),
                 line.label or "",
             )
-            click.echo("  ".join(cells).rstrip())
+            say("  ".join(cells).rstrip())
 
     def finish(self) -> None:
         """Draw the timeline of the recording that ended."""
@@ -160,11 +160,11 @@ class _Table:
             return
         seconds = max(told[-1][0] for told in self._told.values())
         step = max(1.0, seconds / self.WIDTH)
-        click.echo(f"\ntimeline, one mark for {step:.3g} s")
+        say("", f"timeline, one mark for {step:.3g} s")
         for engine, told in self._told.items():
-            click.echo(f"{engine:>14}  {_marks(told, step)}")
+            say(f"{engine:>14}  {_marks(told, step)}")
         seen = dict.fromkeys(cause for told in self._told.values() for _, cause in told)
-        click.echo("                " + "   ".join(f"{MARKS[cause]} {cause.value}" for cause in seen))
+        say("                " + "   ".join(f"{MARKS[cause]} {cause.value}" for cause in seen))
         self._told = {}
 
 

@@ -1,13 +1,12 @@
 """Prints findings for people: colours and tables on a terminal, plain text elsewhere; `plan` prints the same way.
 
-Command lines are never wrapped, so that they can be pasted. Text from pages and pods loses its control characters.
+Command lines are never wrapped, so that they can be pasted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import click
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure.cli.findings import Finding, advised, worst_first
+from kvpressure.cli.say import CleanConsole, say
 from kvpressure.derive.values import at
 from kvpressure.diagnosis.advice import Action
 from kvpressure.diagnosis.advice.shell import PLACEHOLDERS
@@ -23,6 +23,7 @@ from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.exposition.palette import CALM, CAUSES, STAGES
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
+from kvpressure.printable import clean
 from kvpressure.samples import SourceHealth
 
 WIDTH = 100
@@ -35,14 +36,9 @@ _VERDICTS = {True: ("YES", "bold red"), False: ("no", "green"), None: ("?", "dim
 
 def console(*, stderr: bool = False) -> Console:
     """A console of at most `WIDTH` columns; NO_COLOR and pipes are respected."""
-    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    made = CleanConsole(stderr=stderr, highlight=False, emoji=False, markup=False)
     made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
     return made
-
-
-def clean(text: str) -> str:
-    """`text` without what could move a terminal's cursor or hide something."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 class Line:
@@ -64,7 +60,7 @@ def show(out: Console, report: RenderableType) -> None:
         return
     with out.capture() as captured:
         out.print(report, crop=False)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    say(*(line.rstrip() for line in captured.get().splitlines()))
 
 
 def triage_report(findings: Sequence[Finding], now: float, *, commands: bool = True) -> Group:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
+from kvpressure.cli.ending import end, stop_signal
 from kvpressure.daemon import Daemon
-from kvpressure.fleet import cancel
 from kvpressure.listener import Listener
 
 log = structlog.get_logger("kvpressure")
@@ -20,36 +21,38 @@ Beside = Callable[[Daemon, list[str]], Coroutine[None, None, None]]
 
 async def serve(make: Callable[[], Daemon], beside: Beside | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError when the server cannot be started."""
-    daemon = make()
-    listener = Listener(daemon, daemon.settings.web)
-    urls = await listener.start()
-    log.info("listening", urls=" ".join(urls))
-    stop = _handle_signals(daemon)
-    work = [daemon.run(), listener.follow(), stop.wait()]
-    if beside is not None:
-        work.append(beside(daemon, urls))
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(_nothing(each)) for each in work]
-    try:
-        while not stop.is_set():
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-                tasks.remove(task)
-    finally:
-        log.info("stopping")
-        await cancel(tasks)
-        await listener.close()
+    with stop_signal() as stop:
+        daemon = make()
+        listener = Listener(daemon, daemon.settings.web)
+        urls = await listener.start()
+        log.info("listening", urls=" ".join(urls))
+        work: dict[str, Coroutine[Any, Any, Any]] = {
+            "daemon": daemon.run(),
+            "web configuration": listener.follow(),
+            "signal": stop.wait(),
+        }
+        if beside is not None:
+            work["beside"] = beside(daemon, urls)
+        tasks = {asyncio.create_task(coroutine, name=name) for name, coroutine in work.items()}
+        _handle_signals(daemon)
+        try:
+            await _until(stop, tasks)
+        finally:
+            log.info("stopping")
+            if left := await end(tasks, listener.close()):
+                log.warning("left behind, as it does not end", what=", ".join(left))
 
 
-async def _nothing(work: Coroutine[None, None, object]) -> None:
-    await work
+async def _until(stop: asyncio.Event, tasks: set[asyncio.Task[Any]]) -> None:
+    """Wait for the signal. Raises what a task fails with."""
+    while not stop.is_set():
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+            tasks.remove(task)
 
 
-def _handle_signals(daemon: Daemon) -> asyncio.Event:
-    stop = asyncio.Event()
+def _handle_signals(daemon: Daemon) -> None:
     loop = asyncio.get_running_loop()
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(ending, stop.set)
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
     loop.add_signal_handler(signal.SIGUSR1, daemon.detach_gpus)
-    return stop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 from kvpressure import logs
 from kvpressure.cli.engine_options import Told, access_of, access_options, context_options
 from kvpressure.cli.findings import CANNOT_TELL, Finding, as_json, exit_code
-from kvpressure.cli.report import clean, console, gpu_table, show, triage_report, verdict_line
+from kvpressure.cli.report import console, gpu_table, show, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, targets_of
+from kvpressure.cli.say import say, say_json
 from kvpressure.kube.references import is_reference
+from kvpressure.printable import clean
 from kvpressure.thresholds import Thresholds, load_thresholds
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,10 +65,10 @@ class Triage:
         found, now = self.findings(), self.sampler.clock.wall()
         if self.as_json:
             record = self.record(found, now)
-            click.echo(json.dumps(record, separators=(",", ":")) if brief else json.dumps(record, indent=1))
+            say_json(record, indent=None if brief else 1)
         elif brief:
             for finding in found:
-                click.echo(verdict_line(finding, now))
+                say(verdict_line(finding, now))
         else:
             self.show(console(), found, now)
         return exit_code(found)

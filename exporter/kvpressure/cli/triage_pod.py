@@ -16,10 +16,12 @@ from rich.console import Console
 from kvpressure import logs
 from kvpressure.cli.engine_options import Told, access_of
 from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
-from kvpressure.cli.report import clean, show
+from kvpressure.cli.report import show
 from kvpressure.cli.sampling import Access, Sampler, Seen
+from kvpressure.cli.say import say
 from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
+from kvpressure.fleet import cancel
 from kvpressure.kube.client import KubeClient
 from kvpressure.kube.engine_pod import EnginePod, engine_pod
 from kvpressure.kube.errors import KubeError
@@ -116,9 +118,9 @@ def _engines(found: Sequence[Found], what: Wanted) -> list[OpenedPod]:
     if not pods:
         raise problems[0]
     for problem in problems:
-        click.echo(f"left out: {clean(str(problem))}", err=True)
+        say(f"left out: {problem}", err=True)
     if len(found) > MOST_PODS:
-        click.echo(f"{len(found)} pods match; the first {MOST_PODS} are triaged, name others one by one", err=True)
+        say(f"{len(found)} pods match; the first {MOST_PODS} are triaged, name others one by one", err=True)
     return pods
 
 
@@ -231,9 +233,7 @@ class PodTriage(Triage):
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancel([task])
 
     async def _keep_looking(self) -> None:
         while True:

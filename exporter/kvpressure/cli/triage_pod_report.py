@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvpressure.cli.report import clean
 from kvpressure.exposition.wording import duration
 from kvpressure.kube.opened import OpenedPod
+from kvpressure.printable import clean
 from kvpressure.surroundings import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, Termination
 
 SAYS = {

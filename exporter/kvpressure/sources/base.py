@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
+from kvpressure.printable import clean
 from kvpressure.samples import SourceHealth
 from kvpressure.sources.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
 
@@ -45,7 +46,7 @@ class SourceError(Exception):
 def brief(text: object, limit: int = 160) -> str:
     """Foreign text made safe for a sentence: one line, printable characters, at most `limit` of them."""
     line = " ".join(str(text)[: 4 * limit].split())
-    shown = "".join(c if c.isprintable() else "?" for c in line)
+    shown = clean(line)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

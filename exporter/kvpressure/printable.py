@@ -1,0 +1,29 @@
+"""PURE: foreign text made safe to show: nothing in it moves the cursor, hides a character or turns text around.
+
+Names of models, pods and files, labels, log lines and the errors that quote them come from whoever may write them. The
+one place that says which characters may be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# `str.isprintable` refuses controls (C0 with its escapes, DEL, C1), bidirectional marks, zero-width spaces and joiners,
+# line and paragraph separators, and what is not assigned. These are left: letters and marks that are drawn as nothing.
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_IN_ITS_PLACE: Final = "?"
+
+
+def clean(text: str) -> str:
+    """One line: every character that is not drawn as itself is a question mark."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else _IN_ITS_PLACE for c in text)
+    return text if text.isascii() else _BLANK.sub(_IN_ITS_PLACE, text)
+
+
+def clean_lines(text: str) -> str:
+    """The same with its line ends."""
+    return "\n".join(map(clean, text.split("\n")))
