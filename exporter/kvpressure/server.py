@@ -14,9 +14,10 @@ from typing import Protocol
 from aiohttp import web
 
 from kvpressure.exposition import diagnosis_json, runbooks, status, text
-from kvpressure.exposition.panel import Action
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.action import Action
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RUNBOOKS: Mapping[Cause, str] = {

@@ -17,7 +17,7 @@ from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import text
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import BY_KEY, FAMILIES, Scope
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.features.batch import BATCH_BOUNDS
 from kvpressure.features.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
@@ -34,6 +34,7 @@ from kvpressure.model.workload import (
     Termination,
 )
 from kvpressure.server import accepts_gzip, wants_openmetrics
+from tests.support.views import engine_view
 from tests.tools import check_golden, need, rounded
 from tests.unit.snapshots import collapsed
 
@@ -148,7 +149,7 @@ def test_names_follow_the_conventions(family):
 
 @given(st.text(), st.text(), st.floats(allow_nan=True))
 def test_whatever_a_page_or_an_operator_names_things_the_page_can_be_read(target, model, value):
-    view = EngineView(target, "", "", model, "0", 0.0, {"requests_running": value})
+    view = engine_view(target, model, derived={"requests_running": value})
     health = SourceHealth("engine", target, False, 0.0, error=target, errors={"timeout": 1})
     page = text.render(Snapshot(0.0, (view,), (), (health,)), openmetrics=False).decode("utf-8", "surrogatepass")
     found = samples(text_families(page))
@@ -158,7 +159,7 @@ def test_whatever_a_page_or_an_operator_names_things_the_page_can_be_read(target
 
 
 def test_what_is_not_known_is_absent_not_zero():
-    view = EngineView("t", "", "", "m", "0", 0.0, {})
+    view = engine_view()
     health = SourceHealth("engine", "t", False, 0.0)
     page = text.render(Snapshot(0.0, (view,), (), (health,)), openmetrics=False).decode()
     assert [line for line in page.splitlines() if line[0] != "#"] == [

@@ -7,8 +7,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvpressure.exposition import status, text
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.view import EngineView
 from kvpressure.server import Pages, Site
+from tests.support.views import engine_view
 from tests.unit.snapshots import collapsed
 
 PROMETHEUS = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"}
@@ -108,7 +110,7 @@ async def test_the_page_shows_engines_gpus_and_what_is_wrong(client):
 
 async def test_nothing_that_comes_from_outside_is_markup(client, exporter):
     evil = "<script>alert(1)</script>"
-    exporter.current = Snapshot(0.0, (EngineView(evil, "", "", f'"><img src=x onerror={evil}>', evil, 0.0, {}),))
+    exporter.current = Snapshot(0.0, (engine_view(evil, f'"><img src=x onerror={evil}>', evil),))
     response = await client.get("/")
     page = await response.text()
     assert page.count("<script") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.model import Action, number
 from kvpressure.advice.pressure import cap_tokens, verify_recovery
 from kvpressure.advice.rollout import apply_changes
 from kvpressure.advice.shell import (
@@ -17,7 +16,8 @@ from kvpressure.advice.shell import (
     whether_it_runs,
 )
 from kvpressure.advice.verify import expected, no_longer, series
-from kvpressure.model.values import at
+from kvpressure.model.action import Action
+from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 
 LARGEST_STEP_FACTOR = 2.0

@@ -7,12 +7,12 @@ import shlex
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.memory import memory_headroom
-from kvpressure.advice.model import Action, number
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import look_again
 from kvpressure.advice.sizing import Cut, Shape, cut_sequences, fits, share_above, token_caps
 from kvpressure.advice.verify import expected, recovered
-from kvpressure.model.values import at
+from kvpressure.model.action import Action
+from kvpressure.model.values import at, number
 
 SMALLEST_BATCHED_TOKENS = 1024
 """Below, prefill is cut into so many steps that time to first token suffers more than memory gains."""

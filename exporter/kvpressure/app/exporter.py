@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import structlog
 
 from kvpressure import __version__
-from kvpressure.advice import Action, Place, advise, known_limits
+from kvpressure.advice import Action, Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import Environs
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.config.settings import ConfigError, Settings, read_text
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Surroundings
 from kvpressure.process_stats import process_stats
 from kvpressure.sources.files import FileWatch
@@ -101,20 +102,17 @@ class Daemon:
         """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
         if view.diagnosis is None:
             return ()
-        target = next((target for target in self._targets.targets if target.name == view.source), None)
-        declared = () if target is None else self._pipeline.declared(target) or ()
-        values = {limit.name: limit.value for limit in declared}
-        limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view), values)
+        target = next((target for target in self._targets.targets if target.name == view.key.target), None)
         place = Place(
             namespace=view.namespace,
             pod=view.pod,
             container="" if target is None else target.container,
             url="" if target is None else target.url,
-            target=view.target,
-            model_name=view.model_name,
+            target=view.shown.target,
+            model_name=view.shown.model_name,
         )
         silent = view.silence is not None
-        return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds, silent=silent)
+        return advise(view.diagnosis, view.derived, view.limits, place, self._loaded.thresholds, silent=silent)
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""

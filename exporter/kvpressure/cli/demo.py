@@ -24,10 +24,10 @@ from kvpressure.cli.say import say
 from kvpressure.cli.serve import serve
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.exposition.snapshot import EngineView
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
 from kvpressure.simulator.scenarios import scenario
 from kvpressure.simulator.server import simulator_app
 from kvpressure.simulator.service import SimulatedServer

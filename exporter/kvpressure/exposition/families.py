@@ -8,13 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from kvpressure.model.view import ENGINE_LABELS
+
 PREFIX = "kvpressure_"
 
 
 class Scope(Enum):
     """What a family describes; its value is the labels that every series of it carries first."""
 
-    ENGINE = ("target", "namespace", "pod", "model_name", "engine")
+    ENGINE = ENGINE_LABELS
     GPU = ("gpu_uuid", "gpu_index", "vendor")
     SOURCE = ("source", "target")
     CONTAINER = ("namespace", "pod", "container")
@@ -79,7 +81,7 @@ FAMILIES: tuple[Family, ...] = (
     _engine("requests_running_max", "Requests in the running batch, highest reading in the window."),
     _engine("requests_waiting", "Requests waiting for admission, mean over the window."),
     _engine("requests_waiting_max", "Requests waiting for admission, highest reading in the window."),
-    _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the window."),
+    _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."),
     _engine("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
     _engine("kv_capacity_tokens", "Tokens that the KV cache can hold."),
     _engine("kv_free_tokens", "Tokens of the KV cache that no request holds, at the newest poll."),
@@ -92,17 +94,21 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _engine(
         "admission_blocked_ratio",
-        "Share of the window's polls in which requests waited and a typical prompt did not fit the free KV cache.",
+        "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
-    _engine("preempted_request_ratio", "Preemptions per request served in the window, at most 1."),
+    _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
     _engine(
         "latency_seconds",
         "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
         "kind",
         "quantile",
     ),
-    _engine("latency_inflation_ratio", "p95 latency over the window divided by the engine's own healthy p95.", "kind"),
+    _engine(
+        "latency_inflation_ratio",
+        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain.",
+        "kind",
+    ),
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
     _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
     _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),

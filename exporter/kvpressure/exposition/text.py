@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kvpressure.exposition.containers import container_values
 from kvpressure.exposition.families import FAMILIES, Family, Scope
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families, silence_families
 from kvpressure.model.samples import HistogramSample, SourceHealth
+from kvpressure.model.view import EngineView
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
