@@ -22,14 +22,27 @@ ROOT = Path(__file__).parents[2]
 ZIP_EPOCH = 315532800
 
 
-def copy_tracked(root: Path, to: Path) -> None:
-    """Copy what git tracks below `root`, as it lies there now; links stay links."""
-    words = ["git", "-C", str(root), "ls-files", "-z"]
-    listed = subprocess.run(words, capture_output=True, check=True).stdout  # noqa: S603
-    for name in filter(None, os.fsdecode(listed).split("\0")):
-        if (root / name).exists():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, to / name, follow_symlinks=False)
+def sources(root: Path) -> list[str]:
+    """Every file of the project, relative to `root`: what git tracks, or without git what no tool leaves behind."""
+    # The checkout of a build in a container often belongs to somebody else.
+    words = ["git", "-c", "safe.directory=*", "-C", str(root), "ls-files", "-z"]
+    listed = subprocess.run(words, capture_output=True, check=False) if (root / ".git").exists() else None  # noqa: S603
+    if listed is not None and listed.returncode == 0:
+        names = [name for name in os.fsdecode(listed.stdout).split("\0") if name]
+        return sorted(name for name in names if (root / name).exists())
+    found = (path.relative_to(root) for path in root.rglob("*") if not path.is_dir() or path.is_symlink())
+    return sorted(str(path) for path in found if not any(_left_behind(part) for part in path.parts))
+
+
+def _left_behind(part: str) -> bool:
+    return part in ("__pycache__", "build", "dist") or part.startswith(".") or part.endswith(".egg-info")
+
+
+def copy_sources(root: Path, to: Path) -> None:
+    """Copy the project as it lies below `root`; links stay links."""
+    for name in sources(root):
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, to / name, follow_symlinks=False)
 
 
 def repacked(archive: bytes, epoch: int) -> bytes:
@@ -57,7 +70,7 @@ def build(root: Path, out: Path, epoch: int) -> list[Path]:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory() as folder:
         tree, made = Path(folder) / "tree", Path(folder) / "made"
-        copy_tracked(root, tree)
+        copy_sources(root, tree)
         # The wheel is built from the source archive: what can be built from that is what others can build.
         words = [sys.executable, "-m", "build", "--quiet", "--no-isolation", f"--outdir={made}", str(tree)]
         # What modes files get is not left to the umask of whoever builds.

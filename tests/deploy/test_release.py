@@ -20,7 +20,7 @@ from typing import Any
 import jsonschema
 import pytest
 from deploy.release import audit
-from deploy.release.dist import repacked
+from deploy.release.dist import repacked, sources
 from deploy.release.pins import Pin, normalized, read_pins
 from referencing import Registry, Resource
 
@@ -92,13 +92,12 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def package_files() -> set[str]:
-    """Everything that git tracks of the package, as a wheel names it; links are followed.
+    """Every file of the package, as a wheel names it; links are followed.
 
     Where a link leads to a folder of the project that holds more than the package needs, only the templates count.
     """
     package = ROOT / "exporter" / "kvpressure"
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    there = {(ROOT / name).resolve() for name in tracked.split("\0") if name}
+    there = {(ROOT / name).resolve() for name in sources(ROOT)}
     folders = [(package, Path("kvpressure"))]
     found: set[str] = set()
     for folder, name in folders:
@@ -108,6 +107,17 @@ def package_files() -> set[str]:
             elif entry.resolve() in there and (entry.suffix == ".j2" or "bundle/data" not in str(name)):
                 found.add(str(name / entry.name))
     return found
+
+
+def test_sources_are_what_git_tracks_and_without_git_what_no_tool_left_behind(tmp_path: Path) -> None:
+    for name in ("a/b.py", "a/__pycache__/b.pyc", "dist/x.whl", ".venv/c", "a/z.egg-info/PKG-INFO"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("a")
+    assert sources(tmp_path) == ["a/b.py", "link"]
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "add", "link"], check=True)
+    assert sources(tmp_path) == ["link"]
 
 
 def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path, Path]) -> None:
