@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+RELEASE := .venv-release
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
 DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium systemd:systemd-analyze
@@ -17,7 +18,7 @@ help: ## this list
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
-test: $(VENV)/.dev tools tools-helm ## all tests
+test: $(VENV)/.dev $(RELEASE)/.done tools tools-helm ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev ## style, types, layers
@@ -80,11 +81,24 @@ golden: $(VENV)/.dev ## write the golden files under tests/golden again
 lock: ## pin requirements/*.in again, with hashes
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install -q --disable-pip-version-check pip-tools
-	cd requirements && for set in runtime dev; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
+	cd requirements && for set in runtime dev release; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
 	  --no-emit-index-url --no-emit-options --no-header --strip-extras -o $$set.txt $$set.in; done
 
+.PHONY: dist sbom audit-deps
+# The time that goes into files is that of the last commit: whoever builds the same commit gets the same bytes.
+dist sbom: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+dist: $(RELEASE)/.done ## the wheel and the source archive, in dist/
+	rm -rf dist && $(RELEASE)/bin/python -m deploy.release.dist --out dist
+
+sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
+	$(RELEASE)/bin/python -m deploy.release.sbom --wheel dist/*.whl --out dist/sbom.cdx.json
+
+STRICT ?=
+audit-deps: $(RELEASE)/.done ## ask for known vulnerabilities of every pin (internet), into requirements/audit.json
+	$(RELEASE)/bin/python -m deploy.release.audit $(if $(STRICT),--strict)
+
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
+	rm -rf $(VENV) $(RELEASE) .venv-lock dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
 
 # Debian packages that tests use: "package:program it brings". RUNLEVEL=1 keeps a package's service from starting.
 tools:
@@ -158,3 +172,9 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | python
 	$(PIP) -r requirements/dev.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
+
+# What releases are made with lives beside the contributors' tools, not among them.
+$(RELEASE)/.done: requirements/release.txt | python
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/release.txt
+	@touch $@

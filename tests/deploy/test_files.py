@@ -55,6 +55,14 @@ def test_the_image_runs_as_a_number_and_needs_no_shell() -> None:
     assert "curl" not in str(stage)
 
 
+def test_the_image_says_what_it_is_based_on_and_has_nothing_to_build_with() -> None:
+    stage = final_stage()
+    assert ("ARG", "PYTHON_IMAGE") in stage
+    assert "org.opencontainers.image.base.name=${PYTHON_IMAGE}" in dict(stage)["LABEL"]
+    assert [words for name, words in stage if name == "COPY"] == ["--from=build /opt/kvpressure /opt/kvpressure"]
+    assert "uninstall --yes pip" in "".join(words for name, words in steps() if name == "RUN")
+
+
 def test_the_health_check_is_python_that_compiles() -> None:
     words = re.search(r"CMD (\[.*\])", dict(final_stage())["HEALTHCHECK"])
     assert words
