@@ -19,7 +19,9 @@ GRAMMAR: Final = frozenset({"WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", "WAITING_FO
 
 
 class Observer:
-    """The scheduler's reasons, by words: `kv`, `cap`, `budget`, `deferred`, `paused`, `stream`, with a detail after /."""
+    """The scheduler's reasons, with a detail after a slash: `kv`, `held` (KV is short because loads hold it), `cap`,
+    `budget`, `deferred`, `paused`, and `stream`, which is no waiting.
+    """
 
     def __init__(self, scheduler: Any, connector: FakeConnector | None) -> None:
         self._scheduler, self._connector = scheduler, connector
@@ -95,6 +97,8 @@ class Observer:
                 return f"deferred/{connector.detail}"
         if self._no_slot(request):
             return "deferred/lora_slots"
+        if request.mm_features and request in getattr(self._scheduler, "deferred_waiting", ()):
+            return "deferred/encoder"
         return ""
 
     def _no_slot(self, request: Any) -> bool:
@@ -148,4 +152,4 @@ class Observer:
             for request in self.waiting()
             if request.status.name == "WAITING_FOR_REMOTE_KVS"
         )
-        return f"kv/{connector.detail}" if loading >= HOLDING_SHARE * used else ""
+        return f"held/{connector.detail}" if loading >= HOLDING_SHARE * used else ""

@@ -12,13 +12,14 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.lab.regime import Regime
 from tests.lab.server import Answer, Result
 from tests.lab.truth import Book, Truth, truths
 
-LEAST_SHARE = 0.5
+LEAST_SHARE: Final = 0.2
+"""Of its seconds a regime has to show the cause that it is about."""
 
 
 def write(regime: Regime, version: str, book: Book, result: Result, folder: Path) -> dict[str, Any]:
@@ -71,9 +72,9 @@ def _failed(regime: Regime, told: Sequence[Truth], result: Result) -> str:
     """Why the run does not show what it should; empty when it does."""
     if result.checks:
         return f"{len(result.checks)} pages contradict the scheduler: {result.checks[0]}"
-    clear = Counter(truth.label for truth in told if len(truth.accepted) == 1)
-    if regime.expect not in clear or clear[regime.expect] < LEAST_SHARE * max(1, clear.total() - clear["idle"]):
-        return f"{regime.expect} is not the truth of most clear seconds: {dict(clear)}"
+    labels = Counter(truth.label for truth in told)
+    if labels[regime.expect] < LEAST_SHARE * len(told):
+        return f"{regime.expect} is hardly ever true: {dict(labels)}"
     return ""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tests.lab.fetch import VERSIONS
+from tests.lab.fetch import NEWEST, VERSIONS
 
 FOLDER: Final = Path(__file__).parent / "regimes"
 Span = tuple[float, float]
@@ -137,8 +137,9 @@ class Frontend:
 class Regime:
     """One run of `seconds` virtual seconds. `rows` are rows of the table of situations that it shows.
 
-    `expect` names the cause that has to be the truth of most clear seconds: a regime that does not show what it was
-    written for fails its run. `since` is the first pinned version that has the flags it uses.
+    `expect` names the cause that has to be true for a good part of it: a regime that does not show what it was
+    written for fails its run. `since` is the first pinned version that has the flags it uses; one that is not `everywhere`
+    runs on the newest version only.
     """
 
     name: str
@@ -146,10 +147,10 @@ class Regime:
     about: str
     expect: str
     rows: tuple[int, ...] = ()
+    everywhere: bool = False
     seconds: int = 240
     seed: int = 1
     since: str = VERSIONS[-1]
-    until: str = VERSIONS[0]
     flags: Flags = field(default_factory=Flags)
     cost: Cost = field(default_factory=Cost)
     frontend: Frontend = field(default_factory=Frontend)
@@ -159,7 +160,8 @@ class Regime:
 
     def runs_on(self, version: str) -> bool:
         """Whether that version has what the regime uses."""
-        return _ordered(self.since) <= _ordered(version) <= _ordered(self.until)
+        old = _ordered(version) < _ordered(self.since)
+        return version == NEWEST or (self.everywhere and not old)
 
 
 class RegimeError(Exception):

@@ -356,7 +356,7 @@ class Server:
             grammar=self._grammar(load) if load.grammar else None,
             resumable=load.pieces > 0,
             remote=load.remote,
-            images=((len(shared) + 1, load.image_tokens),) if load.image_tokens else (),
+            images=((len(shared), load.image_tokens),) if load.image_tokens else (),
         )
 
     def _grammar(self, load: Load) -> Grammar:

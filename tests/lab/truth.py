@@ -27,9 +27,9 @@ BEHIND_SECONDS: Final = 0.25
 CAUSES: Final = {"kv": "kv_cache_pressure", "cap": "concurrency_bound", "deferred": "deferred"}
 ORDER: Final = (
     "paused",
-    "stuck",
     "kv_cache_pressure",
     "deferred",
+    "stuck",
     "concurrency_bound",
     "compute_bound",
     "host_bound",
@@ -137,29 +137,45 @@ def truths(seconds: Sequence[Second]) -> list[Truth]:
     return made
 
 
-_REASONS: Final = ("kv", "cap", "budget", "deferred")
+_REASONS: Final = ("kv", "held", "cap", "budget", "deferred")
 
 
 def _accepted(second: Second, share: Mapping[str, float], *, still: bool) -> frozenset[str]:
     state = second.state
+    if state["paused"] >= CLEAR_SHARE:
+        return frozenset({"paused"} if state["present"] > 0 else {"paused", "idle"})
     if state["paused"] > 0:
-        return frozenset({"paused"} if state["paused"] >= CLEAR_SHARE else {"paused", "healthy", "idle"})
+        return frozenset({"paused", "healthy", "idle"})
     if state["lost"] >= CLEAR_SHARE:
         return frozenset({"stuck"})
     if still:
-        waits = {CAUSES[name] for name in ("kv", "deferred") if share[name] >= CLEAR_SHARE and state["running"] == 0}
-        if second.count["preempted"]:
-            waits.add("kv_cache_pressure")
-        return frozenset({"stuck"} | waits)
+        return _of_stillness(second, share)
     if share["present"] <= 0:
         return frozenset({"idle"} | ({"host_bound"} if share["behind"] > SLIGHT_SHARE else set()))
     return _of_queue(share) or _of_load(share)
 
 
+def _of_stillness(second: Second, share: Mapping[str, float]) -> frozenset[str]:
+    """Somebody is there and nothing moves. Blocks that nobody fetches and a slow compiler are no hang of the engine;
+    for transfers that stand still, or a prompt that is preempted again and again, both words are right.
+    """
+    if second.state["running"] == 0:
+        if second.why["kv/stranded"] >= CLEAR_SHARE:
+            return frozenset({"kv_cache_pressure"})
+        if second.why["deferred/grammar"] >= CLEAR_SHARE:
+            return frozenset({"deferred"})
+        if share["deferred"] + share["held"] >= CLEAR_SHARE:
+            return frozenset({"deferred", "stuck"})
+    return frozenset({"stuck", "kv_cache_pressure"} if share["preempted"] > 0 else {"stuck"})
+
+
 def _of_queue(share: Mapping[str, float]) -> frozenset[str]:
     """Who waits, and for what; empty when hardly anybody does."""
-    clear = {cause for name, cause in CAUSES.items() if share[name] >= CLEAR_SHARE}
-    possible = {cause for name, cause in CAUSES.items() if SLIGHT_SHARE < share[name] < CLEAR_SHARE}
+    waits = {**share, "deferred": share["deferred"] + share["held"]}
+    clear = {cause for name, cause in CAUSES.items() if waits[name] >= CLEAR_SHARE}
+    possible = {cause for name, cause in CAUSES.items() if SLIGHT_SHARE < waits[name] < CLEAR_SHARE}
+    if share["held"] > SLIGHT_SHARE:
+        possible.add("kv_cache_pressure")
     if share["budget"] >= CLEAR_SHARE:
         clear |= _of_budget(share)
     elif share["budget"] > SLIGHT_SHARE:
@@ -221,9 +237,8 @@ def _group(second: Second, name: str) -> float:
 
 def _detail(seconds: Sequence[Second], index: int, label: str) -> str:
     """The second word: the commonest one of the label's reasons nearby."""
-    names = [name for name, cause in CAUSES.items() if cause == label] + ["budget"] * (
-        label in {"concurrency_bound", "compute_bound"}
-    )
+    names = [name for name, cause in CAUSES.items() if cause == label]
+    names += {"deferred": ["held"], "concurrency_bound": ["budget"], "compute_bound": ["budget"]}.get(label, [])
     nearby: Counter[str] = Counter()
     for second in seconds[max(0, index - SMOOTHING_SECONDS) : index + SMOOTHING_SECONDS + 1]:
         nearby.update(second.why)
