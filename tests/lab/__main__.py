@@ -28,7 +28,7 @@ CHUNK: Final = 4
 LIMIT_SECONDS: Final = 900
 """For one process of a few regimes: a hang, not slowness."""
 WORKERS: Final = 2
-NICE: Final = 10
+NICE: Final = 5
 
 
 def main() -> int:

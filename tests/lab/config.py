@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -100,8 +101,13 @@ def tell_capacity(config: Any, kv_config: Any) -> None:
 
 def accepted(function: Callable[..., Any], **named: Any) -> dict[str, Any]:
     """Those arguments that this version's function knows."""
-    known = inspect.signature(function).parameters
+    known = _parameters(getattr(function, "__func__", function))
     return {name: value for name, value in named.items() if name in known}
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def _scheduler(flags: Flags) -> Any:

@@ -207,9 +207,12 @@ class Server:
         if self._down or self._silent:
             self._at(self.clock.now + 1, self._poll)
             return
-        self._in_this_life(self._busy(self._regime.frontend.page_seconds), self._answer_poll)
+        self._at(self._busy(self._regime.frontend.page_seconds), partial(self._answer_poll, self._life))
 
-    def _answer_poll(self) -> None:
+    def _answer_poll(self, life: int) -> None:
+        if life != self._life:
+            self._poll()
+            return
         text = prometheus_client.generate_latest(prometheus_client.REGISTRY).decode() + self._web.page()
         second = min(int(self.clock.now - self._begin - 1e-6), self._regime.seconds - 1)
         self.result.pages.append(Page(self.clock.now, text, second))
@@ -496,7 +499,7 @@ class Server:
             self._owners, self._inbox, self._given_up = {}, [], []
             for client in clients:
                 self._again(client, RETRY_SECONDS)
-            self._at(self.clock.now + 1, self._poll)
+            self._api_free_at = self.clock.now
 
         def end() -> None:
             self._down = False

@@ -30,8 +30,8 @@ ORDER: Final = (
     "kv_cache_pressure",
     "deferred",
     "stuck",
-    "concurrency_bound",
     "compute_bound",
+    "concurrency_bound",
     "host_bound",
     "healthy",
     "idle",
@@ -131,8 +131,9 @@ def truths(seconds: Sequence[Second]) -> list[Truth]:
     made = []
     for index, second in enumerate(seconds):
         share = {name: values[index] for name, values in (groups | states | nearby).items()}
-        accepted = _accepted(second, share, still=still[index])
-        label = next(cause for cause in ORDER if cause in accepted)
+        clear, possible = _accepted(second, share, still=still[index])
+        label = next(cause for cause in ORDER if cause in clear)
+        accepted = frozenset(clear | possible)
         made.append(Truth(label, accepted, _detail(seconds, index, label), _numbers(second)))
     return made
 
@@ -140,53 +141,56 @@ def truths(seconds: Sequence[Second]) -> list[Truth]:
 _REASONS: Final = ("kv", "held", "cap", "budget", "deferred")
 
 
-def _accepted(second: Second, share: Mapping[str, float], *, still: bool) -> frozenset[str]:
+def _accepted(second: Second, share: Mapping[str, float], *, still: bool) -> tuple[set[str], set[str]]:
+    """Causes that are true, one of which is the label, and causes that may be named beside them."""
     state = second.state
     if state["paused"] >= CLEAR_SHARE:
-        return frozenset({"paused"} if state["present"] > 0 else {"paused", "idle"})
+        return {"paused"}, set() if state["present"] > 0 else {"idle"}
     if state["paused"] > 0:
-        return frozenset({"paused", "healthy", "idle"})
+        return {"paused"}, {"healthy", "idle"}
     if state["lost"] >= CLEAR_SHARE:
-        return frozenset({"stuck"})
+        return {"stuck"}, set()
     if still:
         return _of_stillness(second, share)
     if share["present"] <= 0:
-        return frozenset({"idle"} | ({"host_bound"} if share["behind"] > SLIGHT_SHARE else set()))
-    return _of_queue(share) or _of_load(share)
+        return {"idle"}, {"host_bound"} if share["behind"] > SLIGHT_SHARE else set()
+    clear, possible = _of_queue(share)
+    if clear:
+        return clear, possible
+    clear, maybe = _of_load(share)
+    return clear, maybe | possible
 
 
-def _of_stillness(second: Second, share: Mapping[str, float]) -> frozenset[str]:
+def _of_stillness(second: Second, share: Mapping[str, float]) -> tuple[set[str], set[str]]:
     """Somebody is there and nothing moves. Blocks that nobody fetches and a slow compiler are no hang of the engine;
     for transfers that stand still, or a prompt that is preempted again and again, both words are right.
     """
     if second.state["running"] == 0:
         if second.why["kv/stranded"] >= CLEAR_SHARE:
-            return frozenset({"kv_cache_pressure"})
+            return {"kv_cache_pressure"}, set()
         if second.why["deferred/grammar"] >= CLEAR_SHARE:
-            return frozenset({"deferred"})
+            return {"deferred"}, set()
         if share["deferred"] + share["held"] >= CLEAR_SHARE:
-            return frozenset({"deferred", "stuck"})
-    return frozenset({"stuck", "kv_cache_pressure"} if share["preempted"] > 0 else {"stuck"})
+            return {"deferred"}, {"stuck"}
+    if share["preempted"] > 0:
+        return {"kv_cache_pressure"}, {"stuck"}
+    return {"stuck"}, set()
 
 
-def _of_queue(share: Mapping[str, float]) -> frozenset[str]:
-    """Who waits, and for what; empty when hardly anybody does."""
+def _of_queue(share: Mapping[str, float]) -> tuple[set[str], set[str]]:
+    """Who waits, and for what; nothing is clear when hardly anybody does."""
     waits = {**share, "deferred": share["deferred"] + share["held"]}
     clear = {cause for name, cause in CAUSES.items() if waits[name] >= CLEAR_SHARE}
     possible = {cause for name, cause in CAUSES.items() if SLIGHT_SHARE < waits[name] < CLEAR_SHARE}
-    if share["held"] > SLIGHT_SHARE:
+    if share["held"] > SLIGHT_SHARE or share["preempted"] > PREEMPTED_RATIO * share["started"]:
         possible.add("kv_cache_pressure")
     if share["budget"] >= CLEAR_SHARE:
         clear |= _of_budget(share)
     elif share["budget"] > SLIGHT_SHARE:
         possible |= {"compute_bound", "concurrency_bound"}
-    if share["preempted"] > PREEMPTED_RATIO * share["started"]:
-        possible.add("kv_cache_pressure")
-    if not clear:
-        return frozenset(_of_load(share) | possible) if possible else frozenset()
     if "concurrency_bound" in clear and share["work"] >= SATURATED_SHARE:
-        clear.add("compute_bound")
-    return frozenset(clear | (possible & {"kv_cache_pressure", "concurrency_bound", "deferred"}))
+        possible.add("compute_bound")
+    return clear, possible
 
 
 def _of_budget(share: Mapping[str, float]) -> set[str]:
@@ -196,7 +200,7 @@ def _of_budget(share: Mapping[str, float]) -> set[str]:
     return {"concurrency_bound"} if share["work"] <= UNSATURATED_SHARE else {"concurrency_bound", "compute_bound"}
 
 
-def _of_load(share: Mapping[str, float]) -> frozenset[str]:
+def _of_load(share: Mapping[str, float]) -> tuple[set[str], set[str]]:
     clear, maybe = set(), set()
     for name, cause, full, slight in (
         ("work", "compute_bound", SATURATED_SHARE, UNSATURATED_SHARE),
@@ -207,8 +211,9 @@ def _of_load(share: Mapping[str, float]) -> frozenset[str]:
         elif share[name] > slight:
             maybe.add(cause)
     if not clear:
-        clear = {"healthy"} if share["present"] >= SLIGHT_SHARE else {"healthy", "idle"}
-    return frozenset(clear | maybe)
+        clear = {"healthy"}
+        maybe |= {"idle"} if share["present"] < SLIGHT_SHARE else set()
+    return clear, maybe
 
 
 def _still(seconds: Sequence[Second]) -> list[bool]:
