@@ -1,7 +1,7 @@
 """`python -m bench.detection.lab`: verdicts on recordings of the scheduler lab against what vLLM's scheduler did.
 
-The recordings are made by `make lab` (tests/lab) and carry the causes that may be named in every second. Every page goes
-through the pipeline as in `kvpressure run`, one poll a second, without GPU data. Seconds within 45 s of a change of the
+The recordings are made by `make lab` (tests/lab) and carry the causes that may be named in every second. Every page
+goes through the pipeline as in `kvpressure run`, one poll a second, without GPU data. Seconds within 45 s of a change of the
 truth do not count, as in the simulator's table; a critical verdict (`stuck`, `kv_cache_pressure`) that is not among the
 causes that may be named counts as such even where two may be.
 """
@@ -265,7 +265,9 @@ def _regimes_table(found: Sequence[Judged], versions: Sequence[str]) -> Table:
     names = sorted({one.name for one in found})
     by = {(one.name, one.version): one for one in found}
     rows = [(name, _rows_of(by, name, versions), *(_cell(by.get((name, v))) for v in versions)) for name in names]
-    return Table("The scheduler lab, by regime: right, and seconds wrong and critical", ("regime", "row", *versions), tuple(rows))
+    return Table(
+        "The scheduler lab, by regime: right, and seconds wrong and critical", ("regime", "row", *versions), tuple(rows)
+    )
 
 
 def _rows_of(by: dict[tuple[str, str], Judged], name: str, versions: Sequence[str]) -> str:
@@ -285,7 +287,9 @@ def result_rows(found: Sequence[Judged]) -> list[dict[str, Any]]:
     rows = []
     for one in found:
         score = one.score
-        wrong = {f"{true} called {said}": count for (true, said), count in sorted(score.confusion.items()) if true != said}
+        wrong = {
+            f"{true} called {said}": count for (true, said), count in sorted(score.confusion.items()) if true != said
+        }
         rows.append(
             {
                 "regime": one.name,

@@ -1,4 +1,4 @@
-"""A KV connector without a network: it answers the scheduler as NIXL or an offload tier does, and moves virtual bytes."""
+"""A KV connector without a network: answers the scheduler as NIXL or an offload tier does, and moves virtual bytes."""
 
 from __future__ import annotations
 

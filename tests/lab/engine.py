@@ -1,7 +1,7 @@
 """vLLM's engine core and the statistics of its front end, with the model replaced by a formula for its time.
 
-A step goes as in `vllm/v1/engine/core.py`: schedule, execute, update from the output. What is executed samples one token
-for every request whose tokens are all computed, and more where drafts are accepted. The front end's part follows
+A step goes as in `vllm/v1/engine/core.py`: schedule, execute, update from the output. What is executed samples one
+token for every request whose tokens are all computed, and more where drafts are accepted. The front end's part follows
 `vllm/v1/engine/output_processor.py` and `async_llm.py`: what is counted when, and in which order.
 """
 

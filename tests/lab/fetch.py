@@ -1,7 +1,7 @@
-"""vLLM's own Python files at pinned versions, in .cache/lab: downloaded with pip, checked, unpacked; nothing is installed.
+"""vLLM's Python files at pinned versions, in .cache/lab: downloaded with pip, checked, unpacked; nothing is installed.
 
-A wheel is a zip file. Only its `*.py` files are taken out, and of these the lab imports a few dozen. The wheel itself is
-removed afterwards: 580 MB in all, of which 150 MB of Python stay.
+A wheel is a zip file. Only its `*.py` files are taken out, and of these the lab imports a few dozen. The wheel itself
+is removed afterwards: 580 MB in all, of which 150 MB of Python stay.
 """
 
 from __future__ import annotations

@@ -71,15 +71,18 @@ class Observer:
             return self._holders() or "kv"
         if self._refused:
             return self._refused
-        cap = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
-        streams = getattr(scheduler, "num_waiting_for_streaming_input", 0)
-        if len(scheduler.running) + streams >= cap:
-            return "cap/max_num_active_seqs" if cap < scheduler.max_num_running_reqs else "cap/max_num_seqs"
         if scheduled_tokens >= scheduler.max_num_scheduled_tokens:
-            return "budget"
-        if getattr(scheduler, "local_prefill_interval", 1) > 1:
-            return "budget/prefill_interval"
-        return "budget/head_of_line"
+            return self._full() or "budget"
+        held_back = getattr(scheduler, "local_prefill_interval", 1) > 1
+        return self._full() or ("budget/prefill_interval" if held_back else "budget/head_of_line")
+
+    def _full(self) -> str:
+        """Which cap the batch has reached; paused streams keep their places."""
+        scheduler = self._scheduler
+        cap = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
+        if len(scheduler.running) + getattr(scheduler, "num_waiting_for_streaming_input", 0) < cap:
+            return ""
+        return "cap/max_num_active_seqs" if cap < scheduler.max_num_running_reqs else "cap/max_num_seqs"
 
     def _own(self, request: Any) -> str:
         """Why this request would wait even if there were room; empty: it waits for its turn."""
@@ -88,18 +91,19 @@ class Observer:
             return "deferred/grammar"
         if status == "WAITING_FOR_STREAMING_REQ":
             return "stream"
-        connector = self._connector
-        if connector is not None:
-            arrived = self._scheduler.finished_recving_kv_req_ids
-            if status == "WAITING_FOR_REMOTE_KVS" and request.request_id not in arrived:
-                return f"deferred/{connector.detail}"
-            if connector.looking_up(request.request_id):
-                return f"deferred/{connector.detail}"
+        if self._connector is not None and self._elsewhere(request, status):
+            return f"deferred/{self._connector.detail}"
         if self._no_slot(request):
             return "deferred/lora_slots"
         if request.mm_features and request in getattr(self._scheduler, "deferred_waiting", ()):
             return "deferred/encoder"
         return ""
+
+    def _elsewhere(self, request: Any, status: str) -> bool:
+        """Whether its KV is on its way, or being looked up."""
+        arrived = self._scheduler.finished_recving_kv_req_ids
+        loading = status == "WAITING_FOR_REMOTE_KVS" and request.request_id not in arrived
+        return loading or bool(self._connector and self._connector.looking_up(request.request_id))
 
     def _no_slot(self, request: Any) -> bool:
         config = self._scheduler.lora_config

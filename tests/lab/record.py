@@ -32,7 +32,12 @@ def write(regime: Regime, version: str, book: Book, result: Result, folder: Path
             truth = told[page.second]
             record = {"t": round(page.t, 3), "label": truth.label, "truth": truth.record(), "page": page.text}
             file.write(json.dumps(record | ({"regime": about} if not number else {}), separators=(",", ":")) + "\n")
-    return {**about, "truth": _histogram(told), **numbers(result, regime.seconds), "failed": _failed(regime, told, result)}
+    return {
+        **about,
+        "truth": _histogram(told),
+        **numbers(result, regime.seconds),
+        "failed": _failed(regime, told, result),
+    }
 
 
 def numbers(result: Result, seconds: int) -> dict[str, Any]:
@@ -64,7 +69,9 @@ def goodput(answers: Sequence[Answer], seconds: int, limit_seconds: float) -> fl
 
 def _histogram(told: Sequence[Truth]) -> dict[str, int]:
     """Seconds by label and detail; `?` where more than one cause may be named."""
-    words = (f"{truth.label}{'/' if truth.detail else ''}{truth.detail}{'?' * (len(truth.accepted) > 1)}" for truth in told)
+    words = (
+        f"{truth.label}{'/' if truth.detail else ''}{truth.detail}{'?' * (len(truth.accepted) > 1)}" for truth in told
+    )
     return dict(Counter(words).most_common())
 
 

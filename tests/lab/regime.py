@@ -62,10 +62,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Clients of one kind. `clients` send again `think_seconds` after each answer; `rate` (requests a second) do not wait.
+    """Clients of one kind: `clients` send again `think_seconds` after each answer, `rate` (a second) do not wait.
 
-    Lengths are uniform between two bounds, in tokens. `prefix` tokens of the prompt are shared by all requests of one of
-    `prefix_groups` groups. A request with `grammar_seconds` needs that long of the compiler. One with a timeout is
+    Lengths are uniform between two bounds, in tokens. `prefix` tokens of the prompt are shared by all requests of one
+    of `prefix_groups` groups. A request with `grammar_seconds` needs that long of the compiler. One with a timeout is
     given up then and sent again. A session with `pieces` sends its input piece by piece. An image has `image_tokens`.
     """
 
@@ -138,8 +138,8 @@ class Regime:
     """One run of `seconds` virtual seconds. `rows` are rows of the table of situations that it shows.
 
     `expect` names the cause that has to be true for a good part of it: a regime that does not show what it was
-    written for fails its run. `since` is the first pinned version that has the flags it uses; one that is not `everywhere`
-    runs on the newest version only.
+    written for fails its run. `since` is the first pinned version that has the flags it uses; one that is not
+    `everywhere` runs on the newest version only.
     """
 
     name: str

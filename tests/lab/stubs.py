@@ -2,8 +2,8 @@
 
 A short list of vLLM's modules is read from the unpacked wheel. Whatever else they import is a module that has every
 name: a name that starts with a capital is a class that can be subclassed, called, combined in type hints; any other is
-an object that answers calls with nothing of use, or with its argument when used as a decorator. Where a stand-in has to do something,
-`_fill` says what.
+an object that answers calls with nothing of use, or with its argument when used as a decorator. Where a stand-in has to
+do something, `_fill` says what.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 STOOD_IN: Final = frozenset({"vllm", "torch", "transformers", "pydantic", "numpy", "cachetools"})
-REAL_PACKAGES: Final = ("vllm.v1.core", "vllm.v1.hisparse")
+REAL_PACKAGES: Final = ("vllm.v1.core",)
 REAL: Final = frozenset(
     f"vllm.{name}"
     for name in (
@@ -29,6 +29,9 @@ REAL: Final = frozenset(
         "utils.mem_constants",
         "v1",
         "v1.engine",
+        "v1.hisparse",
+        "v1.hisparse.block_pool",
+        "v1.hisparse.layout",
         "v1.kv_cache_interface",
         "v1.kv_cache_layout",
         "v1.kv_cache_spec_registry",
@@ -112,9 +115,7 @@ class _StandInModule(types.ModuleType):
         if _dunder(name):
             raise AttributeError(name)
         made: Any = StandIn()
-        if name.isupper():
-            made = 0
-        elif name[0].isupper() or name in {"dtype", "ndarray"}:
+        if not name.isupper() and (name[0].isupper() or name in {"dtype", "ndarray"}):
             made = _StandInType(name, (StandIn,), {"__module__": self.__name__})
         setattr(self, name, made)
         return made

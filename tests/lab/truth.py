@@ -144,10 +144,9 @@ _REASONS: Final = ("kv", "held", "cap", "budget", "deferred")
 def _accepted(second: Second, share: Mapping[str, float], *, still: bool) -> tuple[set[str], set[str]]:
     """Causes that are true, one of which is the label, and causes that may be named beside them."""
     state = second.state
-    if state["paused"] >= CLEAR_SHARE:
-        return {"paused"}, set() if state["present"] > 0 else {"idle"}
     if state["paused"] > 0:
-        return {"paused"}, {"healthy", "idle"}
+        whole = state["paused"] >= CLEAR_SHARE
+        return {"paused"}, ({"idle"} if not state["present"] else set()) if whole else {"healthy", "idle"}
     if state["lost"] >= CLEAR_SHARE:
         return {"stuck"}, set()
     if still:
@@ -194,7 +193,7 @@ def _of_queue(share: Mapping[str, float]) -> tuple[set[str], set[str]]:
 
 
 def _of_budget(share: Mapping[str, float]) -> set[str]:
-    """The step's tokens are spent: where they take most of its time, the GPU is full; where they do not, it is the flag."""
+    """The step's tokens are spent: where they take most of its time, the GPU is full; else it is the flag."""
     if share["work"] >= SATURATED_SHARE:
         return {"compute_bound"}
     return {"concurrency_bound"} if share["work"] <= UNSATURATED_SHARE else {"concurrency_bound", "compute_bound"}

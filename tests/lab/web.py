@@ -36,7 +36,7 @@ class Web:
         self._asleep = self._operations("vllm:sleep_mode_operations_in_flight", "Sleep-mode operations.", counted)
         self._weights = self._operations("vllm:rl_weight_update_operations_in_flight", "Weight transfers.", counted)
 
-    def _operations(self, name: str, words: str, counted: bool) -> Gauge | None:  # noqa: FBT001 - passed on
+    def _operations(self, name: str, words: str, counted: bool) -> Gauge | None:
         return Gauge(name, words, ["operation"], registry=self._registry) if counted else None
 
     def answered(self, handler: str, status: int, seconds: float) -> None:
