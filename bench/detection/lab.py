@@ -1,9 +1,10 @@
 """`python -m bench.detection.lab`: verdicts on recordings of the scheduler lab against what vLLM's scheduler did.
 
 The recordings are made by `make lab` (tests/lab) and carry the causes that may be named in every second. Every page
-goes through the pipeline as in `kvpressure run`, one poll a second, without GPU data. Seconds within 45 s of a change of the
-truth do not count, as in the simulator's table; a critical verdict (`stuck`, `kv_cache_pressure`) that is not among the
-causes that may be named counts as such even where two may be.
+goes through the pipeline as in `kvpressure run`, one poll a second, without GPU data. Seconds within 45 s of a change
+of the truth do not count, as in the simulator's table; a critical verdict (`stuck`, `kv_cache_pressure`) that is not
+among the causes that may be named counts as such even where two may be. `--write-docs` writes the lab's part of
+docs/detection.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.detection.docs import DOCUMENT, with_lab
 from bench.detection.judge import named_cause
 from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Second, score_track
 from bench.detection.table import CAUSES, Table, number, percent, short
@@ -211,10 +213,12 @@ def tables(found: Sequence[Judged]) -> list[Table]:
 
 
 def _versions_table(rows: Sequence[tuple[str, LabScore]], total: LabScore) -> Table:
-    head = ("vLLM", "seconds", "right", "between", "unknown", "wrong and critical", "excluded")
-    head = (*head, "KV found", "false KV", "named", "delay s", "p95 s")
+    judged = ("vLLM", "seconds", "right", "between", "unknown", "wrong and critical", "excluded")
+    found = ("KV found", "false KV", "named", "delay s", "p95 s")
     shown = [*rows, ("all", total)] if len(rows) > 1 else rows
-    return Table("The scheduler lab, by version", head, tuple(_version(name, score) for name, score in shown))
+    return Table(
+        "The scheduler lab, by version", (*judged, *found), tuple(_version(name, score) for name, score in shown)
+    )
 
 
 def _version(name: str, score: LabScore) -> tuple[str, ...]:
@@ -303,6 +307,13 @@ def result_rows(found: Sequence[Judged]) -> list[dict[str, Any]]:
     return rows
 
 
+def _print_wrong(found: Sequence[Judged]) -> None:
+    for row in result_rows(found):
+        if row["wrong"]:
+            told = ", ".join(f"{words} {seconds} s" for words, seconds in row["wrong"].items())
+            print(f"{row['version']} {row['regime']}: {told}")
+
+
 def _ordered(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
@@ -312,17 +323,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=RECORDINGS)
     parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--write-docs", action="store_true", help="write the lab's part of docs/detection.md")
+    parser.add_argument("--wrong", action="store_true", help="tell of each recording what was called what")
     options = parser.parse_args()
-    paths = recordings(options.folder)
-    if not paths:
-        print(f"no recordings in {options.folder}: `make lab` makes them")
-        return 0
-    found = all_judged(paths, options.workers)
-    for table in tables(found):
-        print(table.text())
-    if options.folder == RECORDINGS:
-        RESULTS.write_text(json.dumps(result_rows(found), indent=1) + "\n")
+    found = judge(options.folder, workers=options.workers, write_docs=options.write_docs)
+    if options.wrong:
+        _print_wrong(found)
     return 0
+
+
+def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool = False) -> list[Judged]:
+    """Judge what is there, print it, and write lab.json when it is the whole set."""
+    paths = recordings(folder)
+    if not paths:
+        print(f"no recordings of the scheduler lab in {folder}: `make lab` makes them")
+        return []
+    found = all_judged(paths, workers)
+    shown = tables(found)
+    for table in shown:
+        print(table.text())
+    if folder == RECORDINGS:
+        RESULTS.write_text(json.dumps(result_rows(found), indent=1) + "\n")
+    if write_docs:
+        DOCUMENT.write_text(with_lab(DOCUMENT.read_text(), shown))
+    return found
 
 
 if __name__ == "__main__":
