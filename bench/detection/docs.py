@@ -15,12 +15,12 @@ LAB_HEADING: Final = "## The scheduler lab"
 _LAB_INTRO: Final = """
 `make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock
 ([how](../tests/lab/README.md)) and records a page a second; `make bench-detection` judges them too. **The truth** of a
-second is what the scheduler did: why it left each waiting request waiting, as shares of the queue, over 20 s. Seconds in
-which two causes may be named are counted apart (*between*), as are those within 45 s of a change. **Wrong and
+second is what the scheduler did: why it left each waiting request waiting, as shares of the queue, over 20 s. Seconds
+in which two causes may be named are counted apart (*between*), as are those within 45 s of a change. **Wrong and
 critical** are seconds with a `stuck` or `kv_cache_pressure` that may not be said. **Named**: stretches of 30 s or more
-of one clear cause that were named before they were over, and how long after their beginning. `deferred` and `paused` are causes that the
-exporter does not tell yet: every second of them counts as wrong. Two of the regimes cannot be seen from the page at all
-(`stuck-dropped`, `stuck-hang-idle`): they need a request of one's own.
+of one clear cause that were named before they were over, and how long after their beginning.
+`deferred` and `paused` are causes that the exporter does not tell yet: every second of them counts as wrong. Two of the
+regimes cannot be seen from the page at all (`stuck-dropped`, `stuck-hang-idle`): they need a request of one's own.
 
 """
 

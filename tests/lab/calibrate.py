@@ -1,8 +1,8 @@
 """`python -m tests.lab.calibrate`: the lab beside recordings of a real vLLM with the same pool, flags and clients.
 
 The recordings (tests/fixtures/traces) are of a CPU and a tiny model: how fast it is says nothing, what the scheduler
-made of the load does. Compared are numbers that do not depend on speed: how many run and wait, how full the pool is, and
-how many preemptions there are per request that ended. A step takes as long as the real ones did in the mean.
+made of the load does. Compared are numbers that do not depend on speed: how many run and wait, how full the pool is,
+and how many preemptions there are per request that ended. A step takes as long as the real ones did in the mean.
 """
 
 from __future__ import annotations

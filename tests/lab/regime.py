@@ -148,7 +148,7 @@ class Regime:
     expect: str
     rows: tuple[int, ...] = ()
     everywhere: bool = False
-    seconds: int = 240
+    seconds: int = 180
     seed: int = 1
     since: str = VERSIONS[-1]
     flags: Flags = field(default_factory=Flags)
