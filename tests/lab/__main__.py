@@ -1,7 +1,7 @@
 """`python -m tests.lab`: fetches vLLM, runs the regimes and writes their recordings to .cache/lab/recordings.
 
-The newest version runs every regime, the others those that are marked `everywhere`: about 220 runs of three to five virtual
-minutes each. Ends with 1 when a run failed, or showed something else than what it was written for.
+The newest version runs every regime, the others those that are marked `everywhere`: about 220 runs of three to five
+virtual minutes each. Ends with 1 when a run failed, or showed something else than what it was written for.
 """
 
 from __future__ import annotations
