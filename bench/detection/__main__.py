@@ -33,7 +33,7 @@ from bench.detection.table import (
     variants_table,
 )
 from bench.detection.variants import AS_IS, VARIANTS
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
 
 RESULTS: Final = Path(__file__).parent / "results.json"
 WORKERS: Final = 2

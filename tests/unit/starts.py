@@ -9,7 +9,7 @@ from kvpressure.limits.budget import Budget
 from kvpressure.limits.launch import Launch, launch, programs, settle
 from kvpressure.limits.shell import Words
 from kvpressure.limits.start import read_start
-from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
+from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 
 Env = Mapping[str, str]
 

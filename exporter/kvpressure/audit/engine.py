@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from kvpressure.audit.manifests import Item
 from kvpressure.audit.model import Place
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading
-from kvpressure.strict_yaml import Path
 
 Style = Literal["args", "shell", "values", "env"]
 """How a flag is written there: as an argument, in a shell script, as a chart's value, or in VLLM_ADDITIONAL_ARGS."""

@@ -10,10 +10,10 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.audit.pods import Container, container
 from kvpressure.audit.scaling import counted, replicas, scaled
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.budget import Budget
 from kvpressure.limits.declared import Reading, annotated, read_limits
 from kvpressure.limits.start import read_start
-from kvpressure.strict_yaml import Path
 
 _PREDICTOR: Final[Path] = ("spec", "predictor")
 _FORMATS: Final = frozenset(("vllm", "huggingface"))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.budget import Budget
 from kvpressure.limits.launch import SHELLS, base
 from kvpressure.limits.recognise import is_vllm
 from kvpressure.limits.start import Start, read_start
-from kvpressure.strict_yaml import Path
 
 _MAX_FILES: Final = 1000
 

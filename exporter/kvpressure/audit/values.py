@@ -9,10 +9,10 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import counted, scaled
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.budget import Budget
 from kvpressure.limits.declared import annotated, read_limits
 from kvpressure.limits.start import read_start
-from kvpressure.strict_yaml import Path
 
 _SECTION: Final = "servingEngineSpec"
 _PORT: Final = 8000

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure import strict_yaml
+from kvpressure.config import strict_yaml
 from kvpressure.limits.budget import Budget, SpentError
 from kvpressure.limits.numbers import human
 from kvpressure.limits.shell import unresolved

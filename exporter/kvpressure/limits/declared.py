@@ -11,7 +11,7 @@ from kvpressure.limits.arguments import Given
 from kvpressure.limits.numbers import human, share, whole
 from kvpressure.limits.shell import unresolved
 from kvpressure.limits.start import Server, Start
-from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
+from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 
 ANNOTATION_PREFIX: Final = "kvpressure.io/"
 

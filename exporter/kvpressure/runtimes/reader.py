@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.lines import PageError, Series
 from kvpressure.runtimes.memory import Memory
 from kvpressure.runtimes.page import PageScanner
@@ -15,7 +16,6 @@ from kvpressure.runtimes.planner import make_plan
 from kvpressure.runtimes.steps import Steps, in_one_go
 from kvpressure.runtimes.table import Table
 from kvpressure.runtimes.vllm import VLLM
-from kvpressure.samples import EnginePage
 
 __all__ = ["TABLES", "PageError", "PageReader"]
 

@@ -16,7 +16,8 @@ from kvpressure.limits.budget import Budget
 from kvpressure.limits.declared import declared, read_limits
 from kvpressure.limits.recognise import is_vllm
 from kvpressure.limits.start import read_start
-from kvpressure.samples import SourceHealth
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import Assignment, DeclaredLimit
 from kvpressure.sources.base import Guard
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
@@ -32,7 +33,6 @@ from kvpressure.sources.pod_devices.processes import (
 )
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.schedule import Clock
-from kvpressure.surroundings import Assignment, DeclaredLimit
 
 SOURCE: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0
