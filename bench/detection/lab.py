@@ -26,11 +26,11 @@ from bench.detection.judge import named_cause
 from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Second, score_track
 from bench.detection.table import CAUSES, Table, number, percent, short
 from bench.detection.truth import Accepted
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.sources.traces import SUFFIXES, open_trace, stem
-from kvpressure.thresholds import load_thresholds
 
 RECORDINGS: Final = Path(__file__).parents[2] / ".cache" / "lab" / "recordings"
 RESULTS: Final = Path(__file__).parent / "lab.json"
