@@ -1,8 +1,8 @@
 """`python -m tests.lab.calibrate`: the lab beside recordings of a real vLLM with the same pool, flags and clients.
 
-The recordings (tests/fixtures/traces) are of a CPU and a tiny model: how fast it is says nothing, what the scheduler
-made of the load does. Compared are numbers that do not depend on speed: how many run and wait, how full the pool is,
-and how many preemptions there are per request that ended. A step takes as long as the real ones did in the mean.
+Step times are those that the simulator was fitted with (docs/decisions/0030-simulator-calibration.md), lengths have the
+recorded deviation of a fifth. Each cell is the lab's mean and the recording's over their settled part: how many run and
+wait, how full the pool is, preemptions and generated tokens a second.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from tests.lab.regime import Cost, Flags, Load, Regime
 TRACES: Final = Path(__file__).parents[1] / "fixtures" / "traces"
 SETTLED_SECONDS: Final = 8
 """At the beginning of a recording the load is only building up."""
+SPREAD: Final = 0.2 * 3**0.5
+COST: Final = Cost(
+    step_seconds=0.00155, prefill_token_seconds=22e-6, sequence_seconds=56e-6, context_token_seconds=60e-9
+)
+RATES: Final = {"preempted": "preemptions/s", "tokens": "tokens/s"}
+PLAYED_SECONDS: Final = 36
 FLAGS: Final = Flags(
     num_gpu_blocks=256, block_size=32, max_num_seqs=32, max_model_len=4096, max_num_batched_tokens=2048
 )
@@ -28,25 +34,29 @@ FLAGS: Final = Flags(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A recording, what its clients sent, and the step time that gives its speed."""
+    """A recording, and what its clients sent."""
 
     recording: str
     version: str
     load: Load
     flags: Flags
-    step_seconds: float
 
 
 def _load(clients: int, prompt: int, output: int) -> Load:
-    return Load(clients=clients, prompt=(prompt, prompt), output=(output, output))
+    """Uniform lengths with a deviation of a fifth of the mean."""
+    return Load(clients=clients, prompt=_span(prompt), output=_span(output))
+
+
+def _span(mean: int) -> tuple[float, float]:
+    return (1 - SPREAD) * mean, (1 + SPREAD) * mean
 
 
 CASES: Final = (
-    Case("light-load", "0.32.0", _load(4, 50, 100), FLAGS, 0.0021),
-    Case("full-batch", "0.32.0", _load(28, 40, 120), FLAGS, 0.0042),
-    Case("sequence-cap-queue", "0.32.0", _load(64, 30, 60), FLAGS, 0.0036),
-    Case("preemption-thrash", "0.32.0", _load(32, 600, 800), FLAGS, 0.0024),
-    Case("long-context-collapse", "0.32.0", _load(12, 3000, 1000), FLAGS, 0.0022),
+    Case("light-load", "0.32.0", _load(4, 50, 100), FLAGS),
+    Case("full-batch", "0.32.0", _load(28, 40, 120), FLAGS),
+    Case("sequence-cap-queue", "0.32.0", _load(64, 30, 60), FLAGS),
+    Case("preemption-thrash", "0.32.0", _load(32, 600, 800), FLAGS),
+    Case("long-context-collapse", "0.32.0", _load(12, 3000, 1000), FLAGS),
 )
 
 
@@ -56,12 +66,12 @@ def main() -> int:
 
     version = CASES[0].version
     clock = prepare(fetch(version))
-    print("| recording | running | waiting | usage | preemptions per answer |")
-    print("| --- | --: | --: | --: | --: |")
+    print("| recording | running | waiting | usage | preemptions/s | tokens/s |")
+    print("| --- | --: | --: | --: | --: | --: |")
     for case in CASES:
         real = summary(_pages(TRACES / f"{case.recording}.jsonl.xz"))
         made = summary(_played(case, clock))
-        cells = (f"{made[name]:.2f} / {real[name]:.2f}" for name in ("running", "waiting", "usage", "preempted"))
+        cells = (f"{made[name]:.3g} / {real[name]:.3g}" for name in made)
         print(f"| {case.recording} | {' | '.join(cells)} |", flush=True)
     return 0
 
@@ -69,10 +79,9 @@ def main() -> int:
 def summary(pages: Sequence[str]) -> Mapping[str, float]:
     """Means over the settled part of a recording."""
     rows = [_values(page) for page in pages[SETTLED_SECONDS:]]
-    ended = rows[-1]["ended"] - rows[0]["ended"]
-    preempted = rows[-1]["preempted"] - rows[0]["preempted"]
     means = {name: fmean(row[name] for row in rows) for name in ("running", "waiting", "usage")}
-    return {**means, "preempted": preempted / ended if ended else 0.0}
+    seconds = max(1, len(rows) - 1)
+    return {**means, **{name: (rows[-1][name] - rows[0][name]) / seconds for name in RATES}}
 
 
 _NAMES: Final = {
@@ -80,7 +89,7 @@ _NAMES: Final = {
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "usage",
     "vllm:num_preemptions_total": "preempted",
-    "vllm:request_success_total": "ended",
+    "vllm:generation_tokens_total": "tokens",
 }
 
 
@@ -107,15 +116,14 @@ def _played(case: Case, clock: object) -> list[str]:
 
     assert isinstance(clock, Clock)
     clock.now = BEGIN
-    cost = Cost(step_seconds=case.step_seconds, prefill_token_seconds=1e-5, sequence_seconds=1e-6)
     regime = Regime(
         name=case.recording,
         family="real",
         about="",
         expect="",
-        seconds=40,
+        seconds=PLAYED_SECONDS,
         flags=case.flags,
-        cost=cost,
+        cost=COST,
         load=(case.load,),
     )
     return [page.text for page in Server(regime, package(case.version), case.version, clock).run().pages]

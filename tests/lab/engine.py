@@ -286,7 +286,7 @@ class Engine:
                 sampled_token_ids=[[] for _ in names] if self._pools else sampled,
                 logprobs=None,
                 prompt_logprobs_dict={},
-                pooler_output=pooled if self._pools else [None] * len(names),
+                pooler_output=pooled or [],
                 kv_connector_output=self.connector.poll() if self.connector else None,
             )
         )

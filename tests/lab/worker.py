@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,10 +28,18 @@ def main(arguments: Sequence[str]) -> int:
     clock = prepare(package(version))
     known, failed = regimes(), 0
     for name in names:
-        summary = run(known[name], version, clock, Path(folder))
+        try:
+            summary = run(known[name], version, clock, Path(folder))
+        except Exception as error:  # noqa: BLE001 - vLLM's own code may raise anything, and the others still run
+            summary = {"name": name, "version": version, "failed": f"{type(error).__name__}: {error} {_place(error)}"}
         failed += bool(summary["failed"])
         print(json.dumps(summary), flush=True)
     return int(failed > 0)
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"({Path(frames[-1].filename).name}:{frames[-1].lineno})"
 
 
 def prepare(unpacked: Path) -> Clock:
