@@ -37,6 +37,10 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
 
+.PHONY: lab
+lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
+	$(BIN)/python -m tests.lab
+
 bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10 000 engines (6 minutes, 8 GB)
 	$(BIN)/python -m bench.bench_rules
 
