@@ -134,7 +134,7 @@ async def test_without_credentials_nothing_is_told_of_the_workload() -> None:
         return False
 
     exporter = FakeExporter()
-    names = {view.target for view in exporter.current.engines}
+    names = {view.key.target for view in exporter.current.engines}
     async with TestClient(TestServer(Site(exporter, "/metrics", nobody).app())) as client:
         for path in ("/", "/metrics", "/targets", "/api/v1/diagnosis", "/runbooks/", "/nowhere", "/-/../metrics"):
             answer = await client.get(path, headers={"Authorization": f"Bearer {SECRET}"})
