@@ -16,7 +16,6 @@ from kvpressure.environs import Environs
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.fleet import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.pipeline import Pipeline, PipelineSettings
-from kvpressure.process_stats import process_stats
 from kvpressure.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.settings import ConfigError, Settings, read_text
 from kvpressure.sources.files import FileWatch
@@ -239,7 +238,6 @@ class Daemon:
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
         return {
-            **process_stats(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),
