@@ -159,7 +159,8 @@ def test_no_series_has_more_than_ten_labels():
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)
 def test_names_follow_the_conventions(family):
-    assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
+    for name in (family.name, *family.all_labels):
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), "pages are written without escaping names"
     assert (family.type == "counter") == family.key.endswith("_total")
     assert family.help.endswith(".")
     assert not re.search(r"_(percent|mib|mb|ms|milliseconds)(_|$)", family.key)

@@ -33,10 +33,14 @@ class SnapshotCollector:
         """The families, each with all its samples. Called from any thread."""
         described = _by_scope(self._snapshot)
         for family in FAMILIES:
-            metric = Metric(family.name.removesuffix("_total"), family.help, family.type)
+            name, key = family.name, family.key
+            metric = Metric(name.removesuffix("_total"), family.help, family.type)
+            add = metric.samples.append
             for labels, values in described[family.scope]:
-                value = values.get(family.key)
-                if value is not None:
+                value = values.get(key)
+                if isinstance(value, float):  # most of them
+                    add(Sample(name, labels, value))
+                elif value is not None:
                     metric.samples.extend(_samples(family, labels, value))
             if metric.samples:
                 yield metric
@@ -59,7 +63,7 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
 
 
 def _labels(scope: Scope, values: Iterable[str]) -> Labels:
-    return dict(zip(scope.labels, values, strict=True))
+    return dict(sorted(zip(scope.labels, values, strict=True)))  # as the library will sort those of each sample
 
 
 def _source_values(health: SourceHealth) -> Mapping[str, object]:
