@@ -6,7 +6,6 @@ import asyncio
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
@@ -15,14 +14,14 @@ from kvpressure.diagnosis.advice import Action, Place, advise, known_limits
 from kvpressure.environs import Environs
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.fleet import EngineFleet, GpuFactory, GpuFleet, real_gpus
+from kvpressure.loaded import Loaded, load
 from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.settings import ConfigError, Settings, read_text
+from kvpressure.settings import ConfigError, Settings
 from kvpressure.sources.files import FileWatch
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
 from kvpressure.surroundings import Surroundings
-from kvpressure.thresholds import Thresholds, load_thresholds
 from kvpressure.trail import Trail
 
 TICK_SECONDS = 1.0
@@ -33,23 +32,6 @@ HUNG = ("timeout", "crashed")
 """Reasons for which a GPU source makes the exporter not ready: its driver hangs or kills whoever asks."""
 
 log = structlog.get_logger("kvpressure.daemon")
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Settings and thresholds that were read together."""
-
-    settings: Settings
-    thresholds: Thresholds
-
-
-def load(read: Callable[[], Settings]) -> Loaded:
-    """Settings, and the thresholds with the operator's overrides that they name. Raises ConfigError."""
-    settings = read()
-    path = settings.thresholds_file
-    if path is None:
-        return Loaded(settings, load_thresholds())
-    return Loaded(settings, load_thresholds(read_text(path), override_name=str(path)))
 
 
 class Daemon:

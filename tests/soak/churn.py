@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvpressure.daemon import Daemon, Loaded
+from kvpressure.daemon import Daemon
 from kvpressure.exposition import text
 from kvpressure.fleet import OnReport
+from kvpressure.loaded import Loaded
 from kvpressure.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.settings import Settings
 from kvpressure.thresholds import load_thresholds

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.daemon import Daemon, Loaded
+from kvpressure.daemon import Daemon
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.loaded import Loaded
 from kvpressure.settings import Settings
 from kvpressure.thresholds import load_thresholds
 from tests.faults.servers import FaultServer

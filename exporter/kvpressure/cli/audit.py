@@ -19,7 +19,7 @@ from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
-from kvpressure.settings import read_text
+from kvpressure.small_file import read_text
 from kvpressure.strict_yaml import ConfigError
 from kvpressure.thresholds import Thresholds, load_thresholds
 

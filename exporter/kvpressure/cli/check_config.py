@@ -8,7 +8,7 @@ import click
 
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
-from kvpressure.daemon import load
+from kvpressure.loaded import load
 from kvpressure.settings import ConfigError, Problem, load_settings
 from kvpressure.webauth import WebGuard
 

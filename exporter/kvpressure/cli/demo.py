@@ -20,12 +20,13 @@ from kvpressure.cli.options import refuse
 from kvpressure.cli.report import cause_words
 from kvpressure.cli.say import say
 from kvpressure.cli.serve import serve
-from kvpressure.daemon import Daemon, load
+from kvpressure.daemon import Daemon
 from kvpressure.derive.values import at
 from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.fleet import GpuReader, OnReport
+from kvpressure.loaded import load
 from kvpressure.samples import GpuReport
 from kvpressure.settings import ConfigError, Settings, load_settings
 from kvpressure.simulator.scenarios import scenario

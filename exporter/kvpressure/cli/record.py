@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from yarl import URL
 
-from kvpressure.cli.sampling import page_url
+from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
 from kvpressure.fleet import GpuFleet, real_gpus
 from kvpressure.samples import GpuReport, GpuSample

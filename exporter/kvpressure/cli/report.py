@@ -14,8 +14,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.cli.say import CleanConsole, say
+from kvpressure.cli.say import say
 from kvpressure.derive.values import at
 from kvpressure.diagnosis.advice import Action
 from kvpressure.diagnosis.advice.shell import PLACEHOLDERS

@@ -11,7 +11,8 @@ from kvpressure import logs
 from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.serve import serve
-from kvpressure.daemon import Daemon, load
+from kvpressure.daemon import Daemon
+from kvpressure.loaded import load
 from kvpressure.settings import ConfigError, Settings, load_settings
 
 log = structlog.get_logger("kvpressure")

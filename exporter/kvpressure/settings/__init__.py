@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kvpressure.settings.engines import EngineSettings, FileSdSettings, TargetLabels, TargetSettings
-from kvpressure.settings.layers import CONFIG_FLAG, FLAGS, read_text
+from kvpressure.settings.layers import CONFIG_FLAG, FLAGS
 from kvpressure.settings.load import load_settings
 from kvpressure.settings.model import GpuSettings, LimitSettings, LogSettings, Settings, WebSettings
 from kvpressure.settings.polling import BasicAuthSettings, ClientSettings, PollSettings, TlsSettings
 from kvpressure.settings.reference import settings_reference
 from kvpressure.settings.types import ListenAddress, parse_listen_address
+from kvpressure.small_file import read_text
 from kvpressure.strict_yaml import ConfigError, Problem
 
 __all__ = [
