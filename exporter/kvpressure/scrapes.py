@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from prometheus_client.registry import Collector
 
@@ -44,31 +43,36 @@ class Scrapes:
         headers = {"Content-Type": form.content_type, "Vary": "Accept, Accept-Encoding"}
         rendering = self._rendering(openmetrics=form.openmetrics)
         if not accepts_gzip(accept_encoding):
-            return Answer(await asyncio.shield(rendering.plain), headers)
-        return Answer(await asyncio.shield(self._compressed(rendering)), headers | {"Content-Encoding": "gzip"})
+            return Answer(await _wait(rendering.plain), headers)
+        return Answer(await _wait(self._compressed(rendering)), headers | {"Content-Encoding": "gzip"})
 
     def _rendering(self, *, openmetrics: bool) -> _Rendering:
         found, snapshot = self._newest.get(openmetrics), self._snapshot()
         if found is None or (found.plain.done() and found.snapshot is not snapshot):
-            work = partial(text.render, snapshot, openmetrics=openmetrics, own=self._own)
-            plain = asyncio.get_running_loop().run_in_executor(self._thread, work)
+            plain = self._thread.submit(text.render, snapshot, openmetrics=openmetrics, own=self._own)
             found = self._newest[openmetrics] = _Rendering(snapshot, plain)
         return found
 
-    def _compressed(self, rendering: _Rendering) -> asyncio.Future[bytes]:
+    def _compressed(self, rendering: _Rendering) -> Future[bytes]:
+        # Queued at once, behind the page itself: to come back to a busy event loop in between takes its time.
         if rendering.compressed is None:
-            rendering.compressed = asyncio.ensure_future(self._compress(rendering.plain))
+            rendering.compressed = self._thread.submit(_compress, rendering.plain)
         return rendering.compressed
 
-    async def _compress(self, plain: asyncio.Future[bytes]) -> bytes:
-        work = partial(gzip.compress, await asyncio.shield(plain), compresslevel=1, mtime=0)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+def _compress(plain: Future[bytes]) -> bytes:
+    return gzip.compress(plain.result(), compresslevel=1, mtime=0)
+
+
+async def _wait(work: Future[bytes]) -> bytes:
+    """The result; whoever stops waiting does not cancel the work, which others may wait for."""
+    return await asyncio.shield(asyncio.wrap_future(work))
 
 
 @dataclass(slots=True)
 class _Rendering:
-    """A page under way, or made; the futures are shared, so nobody's own end may cancel them."""
+    """A page under way, or made."""
 
     snapshot: Snapshot
-    plain: asyncio.Future[bytes]
-    compressed: asyncio.Future[bytes] | None = field(default=None)
+    plain: Future[bytes]
+    compressed: Future[bytes] | None = None
