@@ -6,18 +6,18 @@ No handler does I/O but the runbooks', which are read from the package, in a thr
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
 
-from kvpressure.exposition import diagnosis_json, runbooks, status, text
+from kvpressure.exposition import diagnosis_json, runbooks, status
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.process_stats import OwnProcess
+from kvpressure.scrapes import Scrapes
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RUNBOOKS: Mapping[Cause, str] = {
@@ -49,25 +49,6 @@ class Exporter(Protocol):
         """Why the exporter is not ready, in sentences; empty when it is."""
 
 
-@dataclass(slots=True)
-class Pages:
-    """Metrics pages of one snapshot, each rendered and compressed at most once, and only when asked for."""
-
-    snapshot: Snapshot
-    _rendered: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
-
-    def get(self, *, openmetrics: bool, compressed: bool) -> bytes:
-        """The page in the wanted format and encoding."""
-        key = (openmetrics, compressed)
-        if key not in self._rendered:
-            if compressed:
-                plain = self.get(openmetrics=openmetrics, compressed=False)
-                self._rendered[key] = gzip.compress(plain, compresslevel=1, mtime=0)
-            else:
-                self._rendered[key] = text.render(self.snapshot, openmetrics=openmetrics)
-        return self._rendered[key]
-
-
 class Site:
     """The handlers. `authorize` judges the Authorization header of every request but the probes'."""
 
@@ -77,7 +58,7 @@ class Site:
         self._exporter = exporter
         self._telemetry_path = telemetry_path
         self._authorize = authorize
-        self._pages = Pages(exporter.snapshot())
+        self._scrapes = Scrapes(exporter.snapshot, OwnProcess())
         self._drawing = asyncio.Lock()
         self._drawn: tuple[Snapshot | None, str, str] = (None, "", "")
 
@@ -109,15 +90,10 @@ class Site:
         return await handler(request)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        snapshot = self._exporter.snapshot()
-        if snapshot is not self._pages.snapshot:
-            self._pages = Pages(snapshot)
-        openmetrics = wants_openmetrics(request.headers.get("Accept", ""))
-        compressed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
-        headers = {"Content-Type": text.OPENMETRICS if openmetrics else text.TEXT, "Vary": "Accept, Accept-Encoding"}
-        if compressed:
-            headers["Content-Encoding"] = "gzip"
-        return web.Response(body=self._pages.get(openmetrics=openmetrics, compressed=compressed), headers=headers)
+        answer = await self._scrapes.answer(
+            request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", "")
+        )
+        return web.Response(body=answer.body, headers=answer.headers)
 
     async def _targets(self, _: web.Request) -> web.Response:
         return web.json_response(status.targets_json(self._exporter.snapshot()))
@@ -167,35 +143,3 @@ class Site:
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
-
-
-def wants_openmetrics(accept: str) -> bool:
-    """True when the Accept header prefers OpenMetrics 1.0 (or any version of it) to plain text."""
-    weights = {"openmetrics": 0.0, "text": 0.0}
-    for part in accept.split(","):
-        media, *parameters = (piece.strip() for piece in part.split(";"))
-        weight = _quality(parameters)
-        if media == "application/openmetrics-text" and "version=0.0.1" not in parameters:
-            weights["openmetrics"] = max(weights["openmetrics"], weight)
-        elif media == "text/plain":
-            weights["text"] = max(weights["text"], weight)
-    return weights["openmetrics"] > 0 and weights["openmetrics"] >= weights["text"]
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """True when the Accept-Encoding header allows gzip."""
-    for part in accept_encoding.split(","):
-        coding, *parameters = (piece.strip() for piece in part.split(";"))
-        if coding.lower() == "gzip":
-            return _quality(parameters) > 0
-    return False
-
-
-def _quality(parameters: list[str]) -> float:
-    for parameter in parameters:
-        if parameter.startswith("q="):
-            try:
-                return float(parameter[2:])
-            except ValueError:
-                return 0.0
-    return 1.0

@@ -6,7 +6,6 @@ import asyncio
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
@@ -15,14 +14,13 @@ from kvpressure.advice import Action, Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import Environs
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
-from kvpressure.config.settings import ConfigError, Settings, read_text
-from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.config.loaded import Loaded, load
+from kvpressure.config.settings import ConfigError, Settings
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Surroundings
-from kvpressure.process_stats import process_stats
 from kvpressure.sources.files import FileWatch
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
@@ -35,23 +33,6 @@ HUNG = ("timeout", "crashed")
 """Reasons for which a GPU source makes the exporter not ready: its driver hangs or kills whoever asks."""
 
 log = structlog.get_logger("kvpressure.app.exporter")
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Settings and thresholds that were read together."""
-
-    settings: Settings
-    thresholds: Thresholds
-
-
-def load(read: Callable[[], Settings]) -> Loaded:
-    """Settings, and the thresholds with the operator's overrides that they name. Raises ConfigError."""
-    settings = read()
-    path = settings.thresholds_file
-    if path is None:
-        return Loaded(settings, load_thresholds())
-    return Loaded(settings, load_thresholds(read_text(path), override_name=str(path)))
 
 
 class Daemon:
@@ -237,7 +218,6 @@ class Daemon:
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
         return {
-            **process_stats(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),

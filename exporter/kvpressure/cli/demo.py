@@ -15,13 +15,14 @@ import click
 from aiohttp import web
 
 from kvpressure import logs
-from kvpressure.app.exporter import Daemon, load
+from kvpressure.app.exporter import Daemon
 from kvpressure.app.pollers import GpuReader, OnReport
 from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import refuse
 from kvpressure.cli.report import cause_words
 from kvpressure.cli.say import say
 from kvpressure.cli.serve import serve
+from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.model.samples import GpuReport

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from kvpressure.advice import Action
 from kvpressure.advice.shell import PLACEHOLDERS
+from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.cli.say import CleanConsole, say
+from kvpressure.cli.say import say
 from kvpressure.exposition.palette import CAUSES, STAGES
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
 from kvpressure.model.samples import SourceHealth

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import click
-
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
+from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings, TlsSettings
-from kvpressure.config.settings.types import default_name, split_url
+from kvpressure.config.settings.types import default_name
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.target import ALL_GPUS
@@ -37,20 +36,6 @@ class Access:
     bearer_token_file: Path | None = None
     ca_file: Path | None = None
     insecure: bool = False
-
-
-def split_engine_url(text: str) -> tuple[str, str]:
-    """What people type for an engine as its base and path: `host:port` will do. Raises ValueError."""
-    return split_url(text if "://" in text else f"http://{text}")
-
-
-def page_url(text: str) -> str:
-    """The full address of the page of the engine at `text`. Raises UsageError for what is no address."""
-    try:
-        base, path = split_engine_url(text)
-    except ValueError as error:
-        raise click.UsageError(f"URL {error}") from None
-    return f"{base}{path or '/metrics'}"
 
 
 def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:

@@ -1,5 +1,7 @@
 """One row per metric family: the only place where a series' name, type, help and labels are written down.
 
+`collector` reads it. The standard families of the process itself are prometheus_client's own (`process_stats`).
+
 `docs/metrics.md` is generated from this table, and rules and dashboards are tested against it.
 """
 
@@ -14,7 +16,7 @@ PREFIX = "kvpressure_"
 
 
 class Scope(Enum):
-    """What a family describes; its value is the labels that every series of it carries first."""
+    """What a family describes; its value is the labels that every series of it carries."""
 
     ENGINE = ENGINE_LABELS
     GPU = ("gpu_uuid", "gpu_index", "vendor")
@@ -31,19 +33,18 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family. `labels` come after the scope's own; `prefix` is "" only for the standard process_ series."""
+    """A metric family; `labels` are its own, beside the scope's."""
 
     key: str
     type: str
     scope: Scope
     help: str
     labels: tuple[str, ...] = ()
-    prefix: str = PREFIX
 
     @property
     def name(self) -> str:
         """The full metric name."""
-        return self.prefix + self.key
+        return PREFIX + self.key
 
     @property
     def all_labels(self) -> tuple[str, ...]:
@@ -64,8 +65,8 @@ def _container(key: str, kind: str, text: str, *labels: str) -> Family:
     return Family(key, kind, Scope.CONTAINER, text, labels)
 
 
-def _exporter(key: str, kind: str, text: str, *labels: str, prefix: str = PREFIX) -> Family:
-    return Family(key, kind, Scope.EXPORTER, text, labels, prefix)
+def _exporter(key: str, kind: str, text: str, *labels: str) -> Family:
+    return Family(key, kind, Scope.EXPORTER, text, labels)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -213,12 +214,6 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _exporter("thresholds_info", "gauge", "1; the hash of the thresholds in force.", "hash"),
     _exporter("build_info", "gauge", "1; what is running.", "version", "python_version"),
-    _exporter("process_cpu_seconds_total", "counter", "CPU time of the exporter.", prefix=""),
-    _exporter("process_resident_memory_bytes", "gauge", "Resident memory of the exporter.", prefix=""),
-    _exporter("process_virtual_memory_bytes", "gauge", "Virtual memory of the exporter.", prefix=""),
-    _exporter("process_start_time_seconds", "gauge", "When the exporter started, in unix time.", prefix=""),
-    _exporter("process_open_fds", "gauge", "Open file descriptors of the exporter.", prefix=""),
-    _exporter("process_max_fds", "gauge", "Most file descriptors the exporter may open.", prefix=""),
 )
 
 BY_KEY = {family.key: family for family in FAMILIES}
