@@ -1,4 +1,4 @@
-"""Which lines of the exporter an input reaches. Looked at for a share of the inputs: tracing costs ten times the run."""
+"""Which lines of the exporter an input reaches; looked at for few inputs: tracing costs ten times the run."""
 
 from __future__ import annotations
 
