@@ -96,5 +96,5 @@ TARGET = Target(
         b'"stream":"stderr"',
         b'"time":',
     ),
-    longest_bytes=2500,
+    longest_bytes=1000,
 )

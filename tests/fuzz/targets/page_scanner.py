@@ -100,5 +100,5 @@ TARGET = Target(
         b"\n# HELP a x\na 1",
         b" # {",
     ),
-    longest_bytes=3000,
+    longest_bytes=1200,
 )

@@ -119,6 +119,6 @@ TARGET = Target(
         *(key.env.encode() for key in _keys()),
         *(key.path[-1].encode() for key in _keys()),
     ),
-    longest_bytes=3000,
+    longest_bytes=1500,
     slow_seconds=0.5,
 )

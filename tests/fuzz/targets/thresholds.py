@@ -66,6 +66,6 @@ TARGET = Target(
     check=check,
     seeds=lambda: [*files("config/thresholds"), packaged_text()[:3000].encode()],
     words=(*WORDS, *(name.encode() for name in _UNIT_OF), b"value: ", b"unit: ratio"),
-    longest_bytes=3000,
+    longest_bytes=1500,
     slow_seconds=0.5,
 )
