@@ -47,7 +47,7 @@ def check(data: bytes) -> tuple[object, ...]:
     reading = read_limits(start)
     for name, limit in reading.limits.items():
         expect(name in LIMIT_NAMES and math.isfinite(limit.value) and limit.value > 0, "a limit that is none", limit)
-        expect(len(limit.source) <= 200, "a source without an end", limit)
+        expect(len(limit.where) <= 200, "a source without an end", limit)
     expect(not (reading.limits.keys() & reading.unclear.keys()), "a limit is given and unclear", reading)
     port = serving_port(start)
     expect(port is None or 0 < port <= 65535, "a port that is none", port)
