@@ -18,6 +18,7 @@ _DEFAULTS = load_thresholds()
 _BASE = "\n".join(f"{n}: {{value: {v!r}, unit: {_UNIT_OF[n]}, why: x, source: x}}" for n, v in _DEFAULTS.values.items())
 
 
+_PACKAGED = _DEFAULTS.values
 _READ = strict_yaml.load(_BASE, "thresholds.yaml")
 _load = strict_yaml.load
 
@@ -36,11 +37,12 @@ def check(data: bytes) -> tuple[object, ...]:
     except ConfigError as error:
         expect(error.problems and len(str(error)) < 200_000, "problems without an end, or none")
         return ("refused", error.problems[0].message[:20])
-    changed = {name: value for name, value in found.values.items() if value != _DEFAULTS.values[name]}
-    for name, value in found.values.items():
+    values = found.values
+    changed = {name: value for name, value in values.items() if value != _PACKAGED[name]}
+    for name, value in values.items():
         low, high = UNITS[_UNIT_OF[name]]
         expect(low <= value <= high, "a value out of its unit's range", (name, value))
-    expect(all(found.values[low] < found.values[high] for low, high in ASCENDING), "a pair that contradicts itself")
+    expect(all(values[low] < values[high] for low, high in ASCENDING), "a pair that contradicts itself")
     again = _loaded(yaml.safe_dump(changed)) if changed else found
     expect(again == found and again.hash == found.hash, "values written again are others")
     expect((found.hash == _DEFAULTS.hash) == (not changed), "equal values, another hash, or the reverse")
