@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterable
 from functools import cache
@@ -172,7 +173,7 @@ def files(*folders: str) -> list[bytes]:
 @cache
 def folder() -> tempfile.TemporaryDirectory[str]:
     """A folder for files that a target has to be given by name; it goes with the process."""
-    return tempfile.TemporaryDirectory(prefix="fuzz-")
+    return tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def file(name: str, data: bytes) -> Path:
