@@ -75,6 +75,11 @@ e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dash
 soak: $(VENV)/.dev tools ## leaks, lost polls and wrong verdicts under churn and faults, in virtual and in real time (20 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.soak
 
+# As long as you like: it goes on where it ended. TARGETS="yaml settings" for some of them, WORKERS=2 for two at once.
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## give random inputs to everything that reads foreign text, for SECONDS=600
+	PYTHONPATH=exporter $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) --workers $(or $(WORKERS),1) --targets "$(TARGETS)"
+
 .PHONY: reliability
 reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and write docs/reliability.md
 	$(BIN)/python -m tests.support.reliability

@@ -106,6 +106,7 @@ def _note(
         limits[name] = DeclaredLimit(name, value, where[:200])
         unclear.pop(name, None)
     else:
+        limits.pop(name, None)  # what stood before is overridden, by whatever it is
         why = "its value is not set in the manifest" if unresolved(source.text) else "that is not a value vLLM can use"
         unclear[name] = f"{where[:200]}: {'vLLM chooses the value' if _automatic(source.text) else why}"
 

@@ -58,13 +58,14 @@ class Layers:
 
 
 def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
-    """Make the paths in `value` (keys `*_file` and `files`) relative to `base`."""
+    """Make the paths in `value` (keys `*_file` and `files`) relative to `base`; "" is none, as in Prometheus."""
     if isinstance(value, dict):
         return {name: resolve_paths(inner, base, name) for name, inner in value.items()}
     if isinstance(value, list):
         return [resolve_paths(item, base, key) for item in value]
-    is_path = key.endswith("_file") or key == "files"
-    return str(base / value) if is_path and isinstance(value, str) and value else value
+    if not isinstance(value, str) or not (key.endswith("_file") or key == "files"):
+        return value
+    return str(base / value) if value else None
 
 
 def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
@@ -138,10 +139,19 @@ def _refuse(message: str) -> Callable[[], Any]:
 
 def _parse(key: Key, text: str) -> Any:
     if key.is_text:
+        if key.type != "path" and not _is_utf8(text):
+            raise ConfigError([Problem(key.env, None, "", "is not UTF-8")])
         return text
     if text.lstrip().startswith(("[", "{")):
         return prune(strict_yaml.load(text, key.env).data)
     return strict_yaml.scalar(text.strip())
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return bool(text.encode()) or not text
+    except UnicodeEncodeError:
+        return False
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -37,9 +38,16 @@ def parse_listen_address(text: str) -> ListenAddress:
         raise ValueError(f"must be host:port, :port or [ipv6]:port, got {text!r}")
     if not port.isdecimal() or not port.isascii() or int(port) > 65535:
         raise ValueError(f"must end in a port from 0 to 65535, got {text!r}")
-    if host and not _HOST.fullmatch(host):
+    if host and not (_is_ipv6(plain) if bracketed else _HOST.fullmatch(host)):
         raise ValueError(f"must name a host before the port, got {text!r}")
     return ListenAddress(plain, int(port))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def split_url(text: str) -> tuple[str, str]:
