@@ -15,7 +15,15 @@ from kvpressure.settings.kubernetes import KubernetesSettings
 from kvpressure.settings.pod_resources import PodResourcesSettings
 from kvpressure.settings.polling import DERIVED, PollSettings, Section
 from kvpressure.settings.surroundings import HostSettings, LogsSettings
-from kvpressure.settings.types import Boolean, HttpPath, Integer, ListenAddress, ListenAddresses, Number, Vendors
+from kvpressure.settings.types import (
+    Boolean,
+    Integer,
+    ListenAddress,
+    ListenAddresses,
+    Number,
+    TelemetryPath,
+    Vendors,
+)
 
 
 class WebSettings(Section):
@@ -25,7 +33,10 @@ class WebSettings(Section):
         default=(ListenAddress("", 10405),),
         description="Addresses to listen on: `host:port`, `:port` or `[ipv6]:port`; one, or a list.",
     )
-    telemetry_path: HttpPath = Field(default="/metrics", description="Path under which metrics are served.")
+    telemetry_path: TelemetryPath = Field(
+        default="/metrics",
+        description="Path under which metrics are served; not `/`, nor below `/-`, `/api`, `/runbooks` or `/targets`.",
+    )
     config_file: Path | None = Field(
         default=None, description="Web configuration file with TLS and basic auth, in the exporter-toolkit's format."
     )
