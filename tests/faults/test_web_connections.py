@@ -164,7 +164,9 @@ def test_what_all_slow_readers_hold_together_is_bounded(monkeypatch: pytest.Monk
     virtually(story())
 
 
-@pytest.mark.fault("a client asks for hundreds of pages at once on one connection", "it is dropped at 32 KiB of requests")
+@pytest.mark.fault(
+    "a client asks for hundreds of pages at once on one connection", "it is dropped at 32 KiB of requests"
+)
 def test_requests_behind_each_other_are_bounded() -> None:
     async def story() -> None:
         async with serving() as served:

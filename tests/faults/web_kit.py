@@ -81,7 +81,7 @@ class Served:
             local_addr=(host, 0),
             **options,  # type: ignore[arg-type]
         )
-        self.clients.callback(lambda: writer.transport.abort())  # not the method: the writer must stay
+        self.clients.callback(_abort, writer)
         writer.write(request)
         return Client(reader, writer)
 
@@ -102,6 +102,10 @@ def get(path: str, credentials: str = "") -> bytes:
     basic = base64.b64encode(credentials.encode()).decode()
     line = f"Authorization: Basic {basic}\r\n" if credentials else ""
     return f"GET {path} HTTP/1.1\r\nHost: a\r\n{line}\r\n".encode()
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
 
 
 async def settled() -> None:

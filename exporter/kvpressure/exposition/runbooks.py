@@ -42,7 +42,7 @@ MAX_VALUE_CHARACTERS = 512
 """Longer values are no label of ours."""
 
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
-"""What Prometheus writes into `instance`. Anything else, `a.node:10405@elsewhere` say, would lead a command elsewhere."""
+"""What Prometheus writes into `instance`; with `a.node:10405@elsewhere`, say, a command would go elsewhere."""
 
 _SLOT = re.compile("|".join(f"{re.escape(name)}\\b" for name in PLACEHOLDERS))
 _MATCHER = re.compile(rf'\w+="({_SLOT.pattern})",?\s*')
