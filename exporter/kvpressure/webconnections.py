@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 from collections.abc import Mapping
 from enum import IntEnum
@@ -22,6 +23,9 @@ MOST_UNSENT_BYTES: Final = 32 << 20
 """Answers, over all connections, that clients have asked for and do not take."""
 
 SWEEP_SECONDS: Final = 1.0
+
+GRACE_SECONDS: Final = 0.25
+"""For so long nobody who has just come, or asked, gives way: on a busy machine it takes a moment to hear him."""
 
 
 class Stage(IntEnum):
@@ -60,6 +64,7 @@ def most_connections(descriptors: int) -> int:
     return MOST_CONNECTIONS if descriptors < 0 else max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 2))
 
 
+@functools.lru_cache(maxsize=4096)
 def client_of(host: str) -> str:
     """Who shares the places of an address: itself, for IPv6 its /64, which a single machine has to itself."""
     with contextlib.suppress(ValueError):
@@ -162,9 +167,9 @@ class Connection(asyncio.Protocol):
 class Connections:
     """All connections of one server on one event loop. `refused` counts those that were ended, by reason.
 
-    Nobody is ever turned away at the door: when all places are taken, the client with the most of them loses the one
-    that has been the longest in the lowest stage. So whoever fills them all disturbs itself, and behind one address,
-    a proxy's say, connections that ask nothing go before those of a Prometheus.
+    Nobody is turned away at the door: when all places are taken, the client with the most of them loses the one that
+    has been the longest in the lowest stage, once its grace is over. So whoever fills them all disturbs itself, and
+    behind one address, a proxy's say, connections that ask nothing go before those of a Prometheus.
     """
 
     def __init__(self, most: int) -> None:
@@ -184,10 +189,14 @@ class Connections:
         if self._sweeping is None:
             self._sweep()
 
+    def has_room(self) -> bool:
+        """Whether there is a place that is free, or whose holder may be made to give way."""
+        return len(self) < self.most or self._victim() is not None
+
     def make_room(self) -> None:
-        """See to it that one more can be added."""
-        while len(self) >= self.most:
-            self.drop(self._victim(), FULL)
+        """See to it that one more can be added, where there is room."""
+        while len(self) >= self.most and (victim := self._victim()) is not None:
+            self.drop(victim, FULL)
 
     def give_way(self) -> bool:
         """End one that does not wait for an answer, to free its descriptor; False when there is none."""
@@ -256,9 +265,13 @@ class Connections:
             while deadlines and deadlines[first := next(iter(deadlines))] <= now:
                 self.drop(first, _LATE[stage])
 
-    def _victim(self) -> Connection:
+    def _victim(self) -> Connection | None:
         places = max(self._clients.values(), key=_greed)
-        return next(one for stage in places for one in stage)
+        first = next(one for stage in places for one in stage)
+        stage = first.stage
+        since = self._deadlines[stage][first] - SECONDS[stage]
+        young = stage is not Stage.IDLE and asyncio.get_running_loop().time() < since + GRACE_SECONDS
+        return None if young else first
 
     def _place(self, connection: Connection) -> None:
         stage = connection.stage

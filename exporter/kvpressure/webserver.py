@@ -34,7 +34,7 @@ class WebServer:
         self._settings = settings
         self._guard = WebGuard(settings.config_file)
         self._site = Site(exporter, settings.telemetry_path, self._authorize)
-        self._passwords = Bounded("passwords", polite=True)
+        self._passwords = Bounded("passwords")
         self.connections = Connections(most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
         self._runner = web.AppRunner(
             self._site.app(accounted),

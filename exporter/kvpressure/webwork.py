@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +27,12 @@ class Busy(Exception):  # noqa: N818 - a state, not a fault
 class Bounded:
     """Does one piece of work after the other; what is asked for while it is under way is not done twice.
 
-    Used from one event loop. `polite` lets every other thread of the machine go first.
+    Used from one event loop. The thread is as important as any other: one that gives way while it holds the
+    interpreter's lock makes all others wait.
     """
 
-    def __init__(self, name: str, *, polite: bool = False) -> None:
-        self._executor = ThreadPoolExecutor(1, name, _give_way if polite else None)
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, name)
         self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
         self._clients: Counter[str] = Counter()
         self.refused = 0
@@ -63,9 +62,3 @@ class Bounded:
             del self._clients[client]
         if not future.cancelled():
             future.exception()  # nobody may be left to ask for it
-
-
-def _give_way() -> None:
-    # On Linux this is the calling thread alone. A sandbox may refuse it.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 10)

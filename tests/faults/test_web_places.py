@@ -22,44 +22,69 @@ CROWD = "127.0.0.2"
 @pytest.mark.fault(
     "clients take every place and say nothing", "whoever comes is served at once; the longest silent one gives way"
 )
-async def test_a_newcomer_takes_the_place_of_the_longest_silent() -> None:
-    async with serving(most=8) as served:
-        silent = [await served.client() for _ in range(8)]
-        await settled()
-        for number in range(1, 4):
-            assert (await served.get("/metrics"))[0] == 200
-            assert [await one.gone() for one in silent] == [True] * number + [False] * (8 - number)
-            assert len(served.server.connections) == 8
+def test_a_newcomer_takes_the_place_of_the_longest_silent() -> None:
+    async def story() -> None:
+        async with serving(most=8) as served:
+            silent = [await served.client() for _ in range(8)]
+            await settled()
+            for number in range(1, 4):
+                assert (await served.get("/metrics"))[0] == 200
+                assert [await one.gone() for one in silent] == [True] * number + [False] * (8 - number)
+                assert len(served.server.connections) == 8
+
+    virtual_time.run(story())
 
 
 @pytest.mark.fault(
     "one address takes every place, again and again",
     "connections of others stay, also idle ones; the address displaces itself",
 )
-async def test_one_address_displaces_only_itself() -> None:
-    async with serving(most=8) as served:
-        prometheus = await served.client()
-        assert (await prometheus.ask())[0] == 200
-        for _ in range(40):
-            await served.client(HALF_A_HEAD, host=CROWD)
-        await settled()
-        assert len(served.server.connections) == 8
-        assert served.refused == {"full": 33}
-        assert (await prometheus.ask())[0] == 200
+def test_one_address_displaces_only_itself() -> None:
+    async def story() -> None:
+        async with serving(most=8) as served:
+            prometheus = await served.client()
+            assert (await prometheus.ask())[0] == 200
+            for _ in range(40):
+                await served.client(HALF_A_HEAD, host=CROWD)
+            await asyncio.sleep(3)
+            assert len(served.server.connections) == 8
+            assert served.refused == {"full": 33}
+            assert (await prometheus.ask())[0] == 200
+
+    virtual_time.run(story())
 
 
 @pytest.mark.fault(
     "connections that ask nothing come from the address of a Prometheus (a proxy, a NAT)",
     "they give way before its connection does, although that is the oldest",
 )
-async def test_behind_one_address_those_that_never_asked_give_way_first() -> None:
-    async with serving(most=8) as served:
-        prometheus = await served.client()
-        assert (await prometheus.ask())[0] == 200
-        for _ in range(40):
-            await served.client(HALF_A_HEAD)
-        await settled()
-        assert (await prometheus.ask())[0] == 200
+def test_behind_one_address_those_that_never_asked_give_way_first() -> None:
+    async def story() -> None:
+        async with serving(most=8) as served:
+            prometheus = await served.client()
+            assert (await prometheus.ask())[0] == 200
+            for _ in range(40):
+                await served.client(HALF_A_HEAD)
+            await asyncio.sleep(3)
+            assert served.refused == {"full": 33}
+            assert (await prometheus.ask())[0] == 200
+
+    virtual_time.run(story())
+
+
+@pytest.mark.fault(
+    "connections come faster than the server can hear them",
+    "whoever has come is heard before he gives way: the rest wait in the kernel's queue, and all who ask are answered",
+)
+def test_whoever_has_come_is_heard_before_he_gives_way() -> None:
+    async def story() -> None:
+        async with serving(most=8) as served:
+            crowd = [await served.client(METRICS if number % 4 == 0 else HALF_A_HEAD) for number in range(200)]
+            for asking in crowd[::4]:
+                assert (await asking.answer())[0] == 200
+            assert len(served.server.connections) == 8
+
+    virtual_time.run(story())
 
 
 @pytest.mark.fault(
@@ -87,7 +112,7 @@ def test_handshakes_that_stall_are_dropped(tmp_path: Path) -> None:
             assert served.refused["tls_handshake"] == 1
             for _ in range(30):  # a full table gives up handshakes first
                 await served.client(b"")
-            await settled()
+            await asyncio.sleep(2)
             assert (await trusted.ask())[0] == 200
             assert len(served.server.connections) == 20
 
