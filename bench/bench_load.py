@@ -2,7 +2,8 @@
 
 Three runs of the real process with 8 replayed engines: quiet, under the load of `bench.rude`, and under that with 256
 file descriptors. The load comes from two niced processes on the same machine, so on few cores it takes time from what
-it measures; the quiet run tells how much of a figure is the machine's.
+it measures: the quiet run and `starved_percent`, the share of time in which the exporter's busiest thread was ready but
+the machine ran somebody else, tell how much of a figure is the machine's.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def watched(exporter: world.Exporter, prometheus: Prometheus, before: str) -> di
     took: list[float] = []
     failed = 0
     page, most_memory = before, 0
-    began, cpu = time.monotonic(), exporter.cpu_seconds()
+    began, cpu, starved = time.monotonic(), exporter.cpu_seconds(), exporter.starved_seconds()
     while time.monotonic() - began < MEASURE_SECONDS:
         start = time.perf_counter()
         try:
@@ -148,6 +149,7 @@ def watched(exporter: world.Exporter, prometheus: Prometheus, before: str) -> di
         for line in page.splitlines()
         if line.startswith("kvpressure_web_refused_total{")
     }
+    waited = max(seconds - starved.get(thread, 0.0) for thread, seconds in exporter.starved_seconds().items())
     percentiles = statistics.quantiles(took, n=100)
     return {
         "scrapes": len(took),
@@ -162,6 +164,8 @@ def watched(exporter: world.Exporter, prometheus: Prometheus, before: str) -> di
         "connections": value(page, "kvpressure_web_connections"),
         "resident_mib": round(most_memory / MIB, 1),
         "cpu_percent": round(100 * (exporter.cpu_seconds() - cpu) / elapsed, 1),
+        "starved_percent": round(100 * waited / elapsed, 1),
+        "load_average": round(os.getloadavg()[0], 1),
     }
 
 
