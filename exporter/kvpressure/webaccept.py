@@ -18,16 +18,16 @@ import structlog
 
 from kvpressure.seldom import Seldom
 from kvpressure.settings import ListenAddress
-from kvpressure.webconnections import NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
+from kvpressure.webconnections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
 
 BACKLOG: Final = 1024
 AT_ONCE: Final = 32
-"""Accepted before what the others sent is looked at, or a quarter of all places where those are few: the descriptors of
-as many that gave way are still open then."""
+"""Accepted before what the others sent is looked at, and as many of those who have spoken, and of those who have not, are
+kept waiting for a place. An eighth of all places where those are few, because each has a descriptor."""
 
 FULL_SECONDS: Final = 0.02
 STARVED_SECONDS: Final = 0.2
-"""Pauses while everybody who is connected is still to be heard, and while there is no file descriptor."""
+"""When to look again for a place, and for a file descriptor."""
 
 GOODBYE_SECONDS: Final = 2.0
 """How long a client may take to answer that a TLS connection ends."""
@@ -51,7 +51,9 @@ class Acceptor:
         self._seldom = Seldom(log.warning, self._loop.time)
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
-        self._resuming: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._lobby: list[tuple[socket.socket, str]] = []
+        self._at_once = max(4, min(AT_ONCE, connections.most // 8))
 
     async def listen(self, address: ListenAddress) -> int:
         """Listen there, on every interface for a host "". Gives the port; raises OSError."""
@@ -79,34 +81,58 @@ class Acceptor:
 
     def close(self) -> None:
         """Stop listening."""
-        if self._resuming is not None:
-            self._resuming.cancel()
+        if self._again is not None:
+            self._again.cancel()
         for one in self._sockets:
             self._loop.remove_reader(one)
             one.close()
         self._sockets.clear()
+        for one, _ in self._lobby:
+            one.close()
+        self._lobby.clear()
 
     def _ready(self, listening: socket.socket) -> None:
-        for _ in range(min(AT_ONCE, self._connections.most // 4)):
-            if not self._connections.has_room():
-                self._pause(FULL_SECONDS)
-                return
+        for _ in range(self._at_once):
             try:
                 accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:
                 self._failed(error)
-                return
+                break
             accepted.setblocking(False)
-            self._connections.make_room()
-            connection = Connection(self._make(), self._connections, client_of(address[0]))
-            task = self._loop.create_task(self._open(connection, accepted))
-            connection.opening = task
-            self._connections.add(connection)
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-            task.add_done_callback(functools.partial(_close_cancelled, accepted))
+            self._lobby.append((accepted, client_of(address[0])))
+        self._admit()
+
+    def _admit(self) -> None:
+        """Give those in the lobby the places there are; when it overflows too, those go who have said nothing.
+
+        Whoever wants something has said so by the time it is his turn.
+        """
+        while self._lobby and self._connections.has_room():
+            # Without a crowd there is one, who need not be looked at.
+            first = next((one for one in self._lobby if _has_spoken(one[0])), None) if len(self._lobby) > 1 else None
+            first = first or self._lobby[0]
+            self._lobby.remove(first)
+            self._take(*first)
+        speakers = [one for one in self._lobby if _has_spoken(one[0])]
+        silent = [one for one in self._lobby if one not in speakers]
+        for one in silent[: max(0, len(silent) - self._at_once)]:
+            self._connections.refused[FULL] += 1
+            self._lobby.remove(one)
+            one[0].close()
+        if self._lobby:
+            self._look_again(FULL_SECONDS, pause=len(speakers) >= self._at_once)
+
+    def _take(self, accepted: socket.socket, client: str) -> None:
+        self._connections.make_room()
+        connection = Connection(self._make(), self._connections, client)
+        task = self._loop.create_task(self._open(connection, accepted))
+        connection.opening = task
+        self._connections.add(connection)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        task.add_done_callback(functools.partial(_close_cancelled, accepted))
 
     async def _open(self, connection: Connection, accepted: socket.socket) -> None:
         patience = SECONDS[Stage.ASKING]
@@ -137,19 +163,28 @@ class Acceptor:
             error=error.strerror,
             connections=len(self._connections),
         )
-        self._pause(STARVED_SECONDS)
+        self._look_again(STARVED_SECONDS, pause=True)
 
-    def _pause(self, seconds: float) -> None:
-        """Leave whoever comes in the kernel's queue for a moment."""
-        if self._resuming is None:
+    def _look_again(self, seconds: float, *, pause: bool) -> None:
+        """Soon; until then, with `pause`, whoever comes stays in the kernel's queue."""
+        if pause:
             for one in self._sockets:
                 self._loop.remove_reader(one)
-            self._resuming = self._loop.call_later(seconds, self._resume)
+        if self._again is None:
+            self._again = self._loop.call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        self._resuming = None
+        self._again = None
         for one in self._sockets:
             self._loop.add_reader(one, self._ready, one)
+        self._admit()
+
+
+def _has_spoken(accepted: socket.socket) -> bool:
+    try:
+        return bool(accepted.recv(1, socket.MSG_PEEK))
+    except OSError:  # nothing yet, or gone
+        return False
 
 
 def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:

@@ -167,9 +167,9 @@ class Connection(asyncio.Protocol):
 class Connections:
     """All connections of one server on one event loop. `refused` counts those that were ended, by reason.
 
-    Nobody is turned away at the door: when all places are taken, the client with the most of them loses the one that
-    has been the longest in the lowest stage, once its grace is over. So whoever fills them all disturbs itself, and
-    behind one address, a proxy's say, connections that ask nothing go before those of a Prometheus.
+    When all places are taken, the client with the most of them loses the one that has been the longest in the lowest
+    stage, once its grace is over. So whoever fills them all disturbs itself, and behind one address, a proxy's say,
+    connections that ask nothing go before those of a Prometheus.
     """
 
     def __init__(self, most: int) -> None:

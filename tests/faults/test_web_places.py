@@ -26,7 +26,7 @@ def test_a_newcomer_takes_the_place_of_the_longest_silent() -> None:
     async def story() -> None:
         async with serving(most=8) as served:
             silent = [await served.client() for _ in range(8)]
-            await settled()
+            await asyncio.sleep(1)
             for number in range(1, 4):
                 assert (await served.get("/metrics"))[0] == 200
                 assert [await one.gone() for one in silent] == [True] * number + [False] * (8 - number)
@@ -78,11 +78,31 @@ def test_behind_one_address_those_that_never_asked_give_way_first() -> None:
 )
 def test_whoever_has_come_is_heard_before_he_gives_way() -> None:
     async def story() -> None:
-        async with serving(most=8) as served:
-            crowd = [await served.client(METRICS if number % 4 == 0 else HALF_A_HEAD) for number in range(200)]
+        async with serving(most=64) as served:
+            crowd = [await served.client(METRICS if number % 4 == 0 else HALF_A_HEAD) for number in range(800)]
             for asking in crowd[::4]:
                 assert (await asking.answer())[0] == 200
-            assert len(served.server.connections) == 8
+            assert len(served.server.connections) <= 64
+
+    virtual_time.run(story())
+
+
+@pytest.mark.fault(
+    "thousands connect at once and say nothing",
+    "those for whom there is no place are dropped at the door, and whoever asks among them is answered",
+)
+def test_a_flood_of_silent_connections_is_dropped_at_the_door() -> None:
+    async def story() -> None:
+        async with serving(most=64) as served:
+            before = asyncio.get_running_loop().time()
+            silent = [asyncio.create_task(served.client()) for _ in range(500)]
+            asking = await served.client(METRICS)
+            assert (await asking.answer())[0] == 200
+            await asyncio.gather(*silent)
+            await settled()
+            assert asyncio.get_running_loop().time() - before < 2
+            assert served.refused["full"] >= 400
+            assert len(served.server.connections) == 64
 
     virtual_time.run(story())
 
