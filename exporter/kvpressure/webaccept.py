@@ -22,8 +22,8 @@ from kvpressure.webconnections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connect
 
 BACKLOG: Final = 1024
 AT_ONCE: Final = 32
-"""Accepted before what the others sent is looked at, and as many of those who have spoken, and of those who have not, are
-kept waiting for a place. An eighth of all places where those are few, because each has a descriptor."""
+"""Accepted before what the others sent is looked at; as many who have spoken, and as many who have not, are kept
+waiting for a place. An eighth of all places where those are few, because each has a descriptor."""
 
 FULL_SECONDS: Final = 0.02
 STARVED_SECONDS: Final = 0.2
