@@ -195,7 +195,8 @@ def main() -> int:
         run["pass"] = met(run)
         print(name, *(f"  {key:<36}{found}" for key, found in run.items()), sep="\n")
     cores = len(os.sched_getaffinity(0))
-    RESULTS.write_text(json.dumps({"cores": cores, "engines": ENGINES, "runs": runs}, indent=1) + "\n")
+    machine = {"cores": cores, "niceness": os.nice(0), "engines": ENGINES}
+    RESULTS.write_text(json.dumps({**machine, "runs": runs}, indent=1) + "\n")
     return int(not all(run["pass"] for run in runs.values()))
 
 

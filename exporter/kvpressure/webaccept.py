@@ -20,10 +20,13 @@ from kvpressure.seldom import Seldom
 from kvpressure.settings import ListenAddress
 from kvpressure.webconnections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 4096
 AT_ONCE: Final = 32
 """Accepted before what the others sent is looked at; as many who have spoken, and as many who have not, are kept
 waiting for a place. An eighth of all places where those are few, because each has a descriptor."""
+
+ROUNDS: Final = 4
+"""How often so many are accepted in a row: those who go at once cost little."""
 
 FULL_SECONDS: Final = 0.02
 STARVED_SECONDS: Final = 0.2
@@ -92,22 +95,29 @@ class Acceptor:
         self._lobby.clear()
 
     def _ready(self, listening: socket.socket) -> None:
+        for _ in range(ROUNDS):
+            more = self._accept(listening)
+            if not self._admit() or not more:
+                break
+
+    def _accept(self, listening: socket.socket) -> bool:
+        """Some into the lobby; whether there may be more."""
         for _ in range(self._at_once):
             try:
                 accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                break
+                return False
             except OSError as error:
                 self._failed(error)
-                break
+                return False
             accepted.setblocking(False)
             self._lobby.append((accepted, client_of(address[0])))
-        self._admit()
+        return True
 
-    def _admit(self) -> None:
+    def _admit(self) -> bool:
         """Give those in the lobby the places there are; when it overflows too, those go who have said nothing.
 
-        Whoever wants something has said so by the time it is his turn.
+        Whoever wants something has said so by the time it is his turn. Gives whether more may be accepted.
         """
         while self._lobby and self._connections.has_room():
             # Without a crowd there is one, who need not be looked at.
@@ -121,8 +131,10 @@ class Acceptor:
             self._connections.refused[FULL] += 1
             self._lobby.remove(one)
             one[0].close()
+        crowded = len(speakers) >= self._at_once
         if self._lobby:
-            self._look_again(FULL_SECONDS, pause=len(speakers) >= self._at_once)
+            self._look_again(FULL_SECONDS, pause=crowded)
+        return not crowded
 
     def _take(self, accepted: socket.socket, client: str) -> None:
         self._connections.make_room()
