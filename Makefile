@@ -71,6 +71,10 @@ dashboards: $(VENV)/.dev ## write dashboards/templates, dashboards/generated and
 e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dashboard on a real Prometheus; draws docs/images (8 minutes)
 	PICTURES=docs/images $(BIN)/python -m pytest -m slow tests/dashboards
 
+.PHONY: load
+load: $(VENV)/.dev tools ## thousands of rude clients at once: scrapes and polls beside them, printed and written to bench/load.json (6 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.bench_load
+
 .PHONY: soak
 soak: $(VENV)/.dev tools ## leaks, lost polls and wrong verdicts under churn and faults, in virtual and in real time (20 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.soak

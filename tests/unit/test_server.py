@@ -7,6 +7,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvpressure.exposition import status, text
+from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.view import EngineView
 from kvpressure.server import Site
@@ -31,11 +32,11 @@ class FakeExporter:
         return self.reasons
 
 
-async def anyone(header: str | None) -> bool:
+async def anyone(header: str | None, client: str) -> bool:
     return True
 
 
-async def nobody(header: str | None) -> bool:
+async def nobody(header: str | None, client: str) -> bool:
     return False
 
 
@@ -111,11 +112,12 @@ async def test_the_page_is_drawn_once_per_snapshot_and_engine_asked_for(client, 
     calls = []
     real = status.status_html
     monkeypatch.setattr(status, "status_html", lambda *args: calls.append(args[-1]) or real(*args))
-    for path in ("/", "/", "/?engine=e1", "/?engine=e1"):
+    engine = ident(exporter.current.engines[0].labels)
+    for path in ("/", "/", f"/?engine={engine}", f"/?engine={engine}", "/?engine=nobody"):
         assert (await client.get(path)).status == 200
     exporter.current = Snapshot(exporter.current.t)
-    assert "No engine is configured or found." in await (await client.get("/?engine=e1")).text()
-    assert calls == ["", "e1", "e1"]
+    assert "No engine is configured or found." in await (await client.get(f"/?engine={engine}")).text()
+    assert calls == ["", engine, ""]
 
 
 async def test_the_diagnosis_is_json_for_programs(client, exporter):

@@ -63,6 +63,7 @@ class Daemon:
         self._watch = FileWatch(loaded.settings.watched_files)
         self._gpu_health: list[SourceHealth] = []
         self._told: dict[tuple[str, str], tuple[bool, str]] = {}
+        self._families_beside: Callable[[], Mapping[str, object]] = dict
         self._snapshot = Snapshot(self._clock.wall())
 
     @property
@@ -101,6 +102,10 @@ class Daemon:
         reasons = [f"no snapshot for {age:.0f} s"] if age > LONGEST_TICK_SECONDS else []
         hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
         return reasons + [f"{health.source}: {health.error}" for health in hung]
+
+    def tell_also(self, families: Callable[[], Mapping[str, object]]) -> None:
+        """Show these families of the exporter too; asked at every tick."""
+        self._families_beside = families
 
     def request_reload(self) -> None:
         """Read the settings again at the next tick."""
@@ -218,6 +223,7 @@ class Daemon:
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
         return {
+            **self._families_beside(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),

@@ -206,6 +206,13 @@ FAMILIES: tuple[Family, ...] = (
         "polls_skipped_total", "counter", "Polls of an engine that were not made because the one before had not ended."
     ),
     _exporter("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
+    _exporter("web_connections", "gauge", "Connections open to the exporter's own server."),
+    _exporter(
+        "web_refused_total",
+        "counter",
+        "Connections ended and requests turned away so that nobody keeps the exporter's own server busy.",
+        "reason",
+    ),
     _exporter(
         "config_last_reload_successful", "gauge", "1 when the newest settings are in force, 0 when they were refused."
     ),

@@ -16,6 +16,8 @@ Vendor = Literal["auto", "nvidia", "amd", "simulated"]
 Runtime = Literal["vllm"]
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
 _PATH: Final = re.compile(r"/[^\s?#\x00-\x1f\x7f]*")
+_TELEMETRY_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?|/")
+_TAKEN_PATHS: Final = ("/-", "/api", "/runbooks", "/targets")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]")
 
 
@@ -88,6 +90,17 @@ def http_path(text: str) -> str:
     return text
 
 
+def telemetry_path(text: str) -> str:
+    """Check the path of the metrics page, which must not be another page's, nor be open. Raises ValueError."""
+    if not _TELEMETRY_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
+        example = "such as /metrics or /vllm/metrics"
+        raise ValueError(f"must be a path of letters, digits and . _ ~ - between slashes, {example}, got {text!r}")
+    taken = next((path for path in _TAKEN_PATHS if f"{text}/".startswith(f"{path}/")), "/" if text == "/" else None)
+    if taken is not None:
+        raise ValueError(f"is taken: {taken} is another page of the exporter; choose a path such as /metrics")
+    return text
+
+
 def label(text: str) -> str:
     """Check a label value that an operator chose: printable. Raises ValueError."""
     if text and not _PRINTABLE.fullmatch(text):
@@ -156,6 +169,7 @@ Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Integer = Annotated[int, Strict()]
 Boolean = Annotated[bool, Strict()]
 HttpPath = Annotated[str, AfterValidator(http_path)]
+TelemetryPath = Annotated[str, AfterValidator(telemetry_path)]
 Label = Annotated[str, AfterValidator(label)]
 TargetName = Annotated[str, AfterValidator(target_name)]
 BaseUrl = Annotated[str, AfterValidator(lambda text: split_url(text)[0])]
