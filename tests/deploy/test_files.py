@@ -14,7 +14,7 @@ from deploy.render import ROOT
 
 from kvpressure import __version__
 from kvpressure.exposition.families import FAMILIES
-from kvpressure.webconnections import MOST_CONNECTIONS, most_connections
+from kvpressure.web.connections import MOST_CONNECTIONS, most_connections
 from tests.deploy.chart import problems
 from tests.rules.bundle import selectors
 from tests.tools import need

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvpressure.exposition import text
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.snapshot import EngineView, Snapshot
-from kvpressure.server import Handler, Site
+from kvpressure.web.site import Handler, Site
 from tests.e2e.processes import eventually, get, query
 from tests.e2e.test_run import prometheus
 from tests.unit.snapshots import collapsed

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer, unused_port
 
 from kvpressure.config.settings import WebSettings
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.listener import Listener
-from kvpressure.server import Site
+from kvpressure.web.listener import Listener
+from kvpressure.web.site import Site
 from tests.unit.snapshots import collapsed
 
 SECRET = "of-nobodys-concern"

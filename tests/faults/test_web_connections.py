@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kvpressure import webconnections
 from kvpressure.exposition import text
+from kvpressure.web import connections as webconnections
 from tests.faults.web_kit import HALF_A_HEAD, METRICS, Served, get, serving, settled
 from tests.support import virtual_time
 

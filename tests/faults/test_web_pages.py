@@ -12,8 +12,8 @@ import pytest
 from kvpressure.config.settings import WebSettings
 from kvpressure.exposition import diagnosis_json, runbooks, status, text
 from kvpressure.exposition.panel import ident
-from kvpressure.listener import Listener
-from kvpressure.webwork import MOST, MOST_PER_CLIENT
+from kvpressure.web.listener import Listener
+from kvpressure.web.work import MOST, MOST_PER_CLIENT
 from tests.faults.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
 
 CROWD = "127.0.0.2"
@@ -45,7 +45,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 def of_engines(count: int) -> tuple[FakeExporter, list[str]]:
     exporter = FakeExporter(engines(count))
-    return exporter, [f"/?engine={ident(view.labels)}" for view in exporter.current.engines]
+    return exporter, [f"/?engine={ident(view.key)}" for view in exporter.current.engines]
 
 
 async def flood(

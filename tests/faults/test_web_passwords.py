@@ -10,7 +10,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from kvpressure.webwork import MOST, MOST_PER_CLIENT
+from kvpressure.web.work import MOST, MOST_PER_CLIENT
 from tests.faults.web_kit import Served, get, serving, settled
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()

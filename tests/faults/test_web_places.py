@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from kvpressure.webserver import REFRESH_SECONDS
+from kvpressure.web.server import REFRESH_SECONDS
 from tests.faults.certificates import authority
 from tests.faults.web_kit import HALF_A_HEAD, METRICS, get, serving, settled
 from tests.support import virtual_time

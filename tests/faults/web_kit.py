@@ -12,7 +12,8 @@ from pathlib import Path
 from kvpressure.config.settings import WebSettings
 from kvpressure.exposition.panel import Action
 from kvpressure.exposition.snapshot import EngineView, Snapshot
-from kvpressure.webserver import WebServer
+from kvpressure.web.server import WebServer
+from tests.support.views import engine_view
 
 SILENT = b""
 METRICS = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -21,7 +22,7 @@ HALF_A_HEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: "
 
 def engines(count: int) -> Snapshot:
     """A snapshot of engines of which nothing is known."""
-    return Snapshot(1.0, tuple(EngineView(f"engine-{i}", "", "", "m", "0", 1.0, {}) for i in range(count)))
+    return Snapshot(1.0, tuple(engine_view(f"engine-{i}", t=1.0) for i in range(count)))
 
 
 @dataclass

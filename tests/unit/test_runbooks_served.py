@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from kvpressure.exposition import runbooks
 from kvpressure.model.verdict import Cause
-from kvpressure.server import RUNBOOKS, Site
+from kvpressure.web.site import RUNBOOKS, Site
 from tests.unit.runbook_pages import ALERTS, HOSTILE, PAGES, blocks
 from tests.unit.snapshots import collapsed
 from tests.unit.test_server import FakeExporter, anyone, nobody
@@ -151,7 +151,7 @@ def test_every_cause_that_asks_something_has_its_runbook():
 
 
 def test_an_exporter_that_nobody_reads_has_no_markdown_library_in_memory():
-    code = "import kvpressure.server, kvpressure.app.exporter, sys; sys.exit('markdown_it' in sys.modules)"
+    code = "import kvpressure.web.site, kvpressure.app.exporter, sys; sys.exit('markdown_it' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.scrapes import Answer, Scrapes
+from kvpressure.web.scrapes import Answer, Scrapes
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 

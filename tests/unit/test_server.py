@@ -10,7 +10,7 @@ from kvpressure.exposition import status, text
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.view import EngineView
-from kvpressure.server import Site
+from kvpressure.web.site import Site
 from tests.support.views import engine_view
 from tests.unit.snapshots import collapsed
 
@@ -112,7 +112,7 @@ async def test_the_page_is_drawn_once_per_snapshot_and_engine_asked_for(client, 
     calls = []
     real = status.status_html
     monkeypatch.setattr(status, "status_html", lambda *args: calls.append(args[-1]) or real(*args))
-    engine = ident(exporter.current.engines[0].labels)
+    engine = ident(exporter.current.engines[0].key)
     for path in ("/", "/", f"/?engine={engine}", f"/?engine={engine}", "/?engine=nobody"):
         assert (await client.get(path)).status == 200
     exporter.current = Snapshot(exporter.current.t)

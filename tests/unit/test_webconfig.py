@@ -13,8 +13,8 @@ import bcrypt
 import pytest
 
 from kvpressure.config.settings import ConfigError
-from kvpressure.webauth import BasicAuth, Refresh, WebGuard
-from kvpressure.webconfig import WebConfig, read_web_config, tls_context
+from kvpressure.web.auth import BasicAuth, Refresh, WebGuard
+from kvpressure.web.config import WebConfig, read_web_config, tls_context
 from tests.unit.expectations import expected, fixtures
 
 PASSWORD = "correct horse"

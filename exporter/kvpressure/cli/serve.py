@@ -11,7 +11,7 @@ import structlog
 
 from kvpressure.app.exporter import Daemon
 from kvpressure.cli.ending import end, stop_signal
-from kvpressure.listener import Listener
+from kvpressure.web.listener import Listener
 
 log = structlog.get_logger("kvpressure")
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.webconfig import read_web_config
+from kvpressure.web.config import read_web_config
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, WORDS, altered, file, files, written
 

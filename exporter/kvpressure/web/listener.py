@@ -11,12 +11,12 @@ import structlog
 
 from kvpressure.config.settings import WebSettings
 from kvpressure.seldom import Seldom
-from kvpressure.server import Exporter
-from kvpressure.webserver import WebServer
+from kvpressure.web.server import WebServer
+from kvpressure.web.site import Exporter
 
 T = TypeVar("T")
 
-log = structlog.get_logger("kvpressure.server")
+log = structlog.get_logger("kvpressure.web")
 
 
 class Listener:

@@ -21,8 +21,8 @@ from kvpressure.model.action import Action
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.process_stats import OwnProcess
-from kvpressure.scrapes import Scrapes
-from kvpressure.webwork import RETRY_SECONDS, Bounded, Busy
+from kvpressure.web.scrapes import Scrapes
+from kvpressure.web.work import RETRY_SECONDS, Bounded, Busy
 
 Authorize = Callable[[str | None, str], Awaitable[bool]]
 """Judges an Authorization header, "" or the address of whom it came from beside it. Raises Busy."""
@@ -130,7 +130,7 @@ class Site:
     async def _root(self, request: web.Request) -> web.Response:
         asked, snapshot = request.query.get("engine", ""), self._exporter.snapshot()
         # Whatever else is asked for would be drawn as the page of no engine in particular.
-        wanted = asked if asked and asked in {ident(view.labels) for view in snapshot.known} else ""
+        wanted = asked if asked and asked in {ident(view.key) for view in snapshot.known} else ""
 
         def draw(snapshot: Snapshot) -> str:
             return status.status_html(snapshot, self._telemetry_path, self._exporter.advice, RUNBOOKS, wanted)

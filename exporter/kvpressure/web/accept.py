@@ -18,7 +18,7 @@ import structlog
 
 from kvpressure.config.settings import ListenAddress
 from kvpressure.seldom import Seldom
-from kvpressure.webconnections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
+from kvpressure.web.connections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
 
 BACKLOG: Final = 4096
 AT_ONCE: Final = 32
@@ -38,7 +38,7 @@ GOODBYE_SECONDS: Final = 2.0
 _NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-log = structlog.get_logger("kvpressure.server")
+log = structlog.get_logger("kvpressure.web")
 
 
 class Acceptor:

@@ -19,7 +19,7 @@ import bcrypt
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.sources.files import FileWatch
-from kvpressure.webconfig import TlsServerConfig, WebConfig, load_pair, read_web_config, tls_context
+from kvpressure.web.config import TlsServerConfig, WebConfig, load_pair, read_web_config, tls_context
 
 _MAX_HEADER: Final = 4096
 _REMEMBERED: Final = 128

@@ -14,17 +14,17 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
 from kvpressure.seldom import Seldom
-from kvpressure.server import Exporter, Site
-from kvpressure.webaccept import Acceptor
-from kvpressure.webauth import Refresh, WebGuard
-from kvpressure.webconnections import Connections, accounted, most_connections
-from kvpressure.webwork import Bounded
+from kvpressure.web.accept import Acceptor
+from kvpressure.web.auth import Refresh, WebGuard
+from kvpressure.web.connections import Connections, accounted, most_connections
+from kvpressure.web.site import Exporter, Site
+from kvpressure.web.work import Bounded
 
 REFRESH_SECONDS: Final = 5.0
 _NEVER: Final = 86_400.0
 """For aiohttp's own time limits, which are ours to keep."""
 
-log = structlog.get_logger("kvpressure.server")
+log = structlog.get_logger("kvpressure.web")
 
 
 class WebServer:
@@ -116,7 +116,7 @@ class _HttpLog(logging.Logger):
     """For aiohttp's lines: what is wrong with a request is its client's fault, and anybody can send as many."""
 
     def __init__(self) -> None:
-        super().__init__("kvpressure.server.http", logging.ERROR)
+        super().__init__("kvpressure.web.http", logging.ERROR)
         self._seldom = Seldom(log.error, asyncio.get_running_loop().time)
 
     def handle(self, record: logging.LogRecord) -> None:
