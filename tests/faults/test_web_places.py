@@ -13,7 +13,7 @@ import structlog
 
 from kvpressure.webserver import REFRESH_SECONDS
 from tests.faults.certificates import authority
-from tests.faults.web_kit import HALF_A_HEAD, METRICS, get, serving, settled
+from tests.faults.web_kit import HALF_A_HEAD, METRICS, get, serving
 from tests.support import virtual_time
 
 CROWD = "127.0.0.2"
