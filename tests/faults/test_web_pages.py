@@ -126,7 +126,7 @@ async def test_runbooks_are_filled_in_one_by_one_and_few(monkeypatch: pytest.Mon
         assert sorted([(await answer)[0] for answer in answers])[:MOST_PER_CLIENT] == [200] * MOST_PER_CLIENT
 
 
-@pytest.mark.fault("300 scrapers come at once", "the page is rendered once for all of them")
+@pytest.mark.fault("scrapers come at once, 300 of them", "the page is rendered once for all of them")
 async def test_three_hundred_scrapers_cost_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered = Held(monkeypatch, text, "render")
     rendered.go.set()
