@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-
-from kvpressure.config.settings import WebSettings
-from kvpressure.exposition import diagnosis_json, runbooks, status, text
-from kvpressure.exposition.panel import ident
-from kvpressure.web.listener import Listener
-from kvpressure.web.work import MOST, MOST_PER_CLIENT
-from tests.faults.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
+import threading
+from collections.abc import (Iterator)
+from kvpressure.config.settings import (WebSettings)
+from kvpressure.exposition import (diagnosis_json, runbooks, status, text)
+from kvpressure.exposition.panel import (ident)
+from kvpressure.web.listener import (Listener)
+from kvpressure.web.work import (MOST, MOST_PER_CLIENT)
+from tests.faults.web_kit import (FakeExporter, METRICS, Served, engines, get, serving, settled)
+from typing import (Any)
 
 CROWD = "127.0.0.2"
 
@@ -126,7 +124,7 @@ async def test_runbooks_are_filled_in_one_by_one_and_few(monkeypatch: pytest.Mon
         assert sorted([(await answer)[0] for answer in answers])[:MOST_PER_CLIENT] == [200] * MOST_PER_CLIENT
 
 
-@pytest.mark.fault("300 scrapers come at once", "the page is rendered once for all of them")
+@pytest.mark.fault("scrapers come at once, 300 of them", "the page is rendered once for all of them")
 async def test_three_hundred_scrapers_cost_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered = Held(monkeypatch, text, "render")
     rendered.go.set()

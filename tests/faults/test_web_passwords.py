@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-
 import bcrypt
 import pytest
-
-from kvpressure.web.work import MOST, MOST_PER_CLIENT
-from tests.faults.web_kit import Served, get, serving, settled
+import threading
+from collections.abc import (Iterator)
+from kvpressure.web.work import (MOST, MOST_PER_CLIENT)
+from pathlib import (Path)
+from tests.faults.web_kit import (Served, get, serving, settled)
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 RIGHT = "prometheus:right"
@@ -61,7 +59,7 @@ async def wrong(served: Served, count: int, host: str = CROWD) -> list[asyncio.T
 
 
 @pytest.mark.fault(
-    "60 connections send wrong passwords at once",
+    "wrong passwords come over 60 connections at once",
     "four are checked one after the other, the rest get 429 at once; the probes and whoever is known wait for none",
 )
 async def test_wrong_passwords_delay_neither_probes_nor_whoever_is_known(slow: Slow, config: Path) -> None:
@@ -105,7 +103,8 @@ async def test_many_addresses_fill_the_queue_but_no_more(slow: Slow, config: Pat
 
 
 @pytest.mark.fault(
-    "300 scrapers with the same password come to an exporter that has just started", "one password check serves all"
+    "scrapers with the same password, 300 of them, come to an exporter that has just started",
+    "one password check serves all",
 )
 async def test_the_same_credentials_are_proven_once_however_many_bring_them(slow: Slow, config: Path) -> None:
     async with serving(config=config) as served:

@@ -35,7 +35,7 @@ BAD = {
 
 
 @pytest.mark.fault(
-    "`telemetry_path` is the path of another page, of an open health path, or holds route syntax",
+    "a `telemetry_path` is the path of another page, of an open health path, or holds route syntax",
     "check-config and run refuse it with the line, and say what to choose",
 )
 @pytest.mark.parametrize("path", BAD)

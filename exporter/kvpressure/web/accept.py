@@ -11,22 +11,26 @@ import errno
 import functools
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Final
-
 import structlog
+from collections.abc import (Callable)
+from dataclasses import (dataclass)
+from kvpressure.config.settings import (ListenAddress)
+from kvpressure.seldom import (Seldom)
+from kvpressure.web.connections import (Connection, Connections, FULL, NO_DESCRIPTOR, SECONDS, Stage, TLS, client_of)
+from typing import (Final)
 
-from kvpressure.config.settings import ListenAddress
-from kvpressure.seldom import Seldom
-from kvpressure.web.connections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
+BACKLOG: Final = 2048
+"""Longer, and those at its end would have given up by the time it is their turn."""
 
-BACKLOG: Final = 4096
 AT_ONCE: Final = 32
 """Accepted before what the others sent is looked at; as many who have spoken, and as many who have not, are kept
 waiting for a place. An eighth of all places where those are few, because each has a descriptor."""
 
 ROUNDS: Final = 4
 """How often so many are accepted in a row: those who go at once cost little."""
+
+LOBBY_SECONDS: Final = 0.02
+"""Time to say something after having connected, however many come."""
 
 FULL_SECONDS: Final = 0.02
 STARVED_SECONDS: Final = 0.2
@@ -35,10 +39,22 @@ STARVED_SECONDS: Final = 0.2
 GOODBYE_SECONDS: Final = 2.0
 """How long a client may take to answer that a TLS connection ends."""
 
+_CLOSE_WAIT: Final = 8
+"""Linux' `TCP_CLOSE_WAIT`: the client has ended the connection."""
+
 _NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger("kvpressure.web")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guest:
+    """Somebody without a place, in the lobby since that time of the loop."""
+
+    socket: socket.socket
+    client: str
+    since: float
 
 
 class Acceptor:
@@ -55,7 +71,7 @@ class Acceptor:
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
-        self._lobby: list[tuple[socket.socket, str]] = []
+        self._lobby: list[_Guest] = []
         self._at_once = max(4, min(AT_ONCE, connections.most // 8))
 
     async def listen(self, address: ListenAddress) -> int:
@@ -90,8 +106,8 @@ class Acceptor:
             self._loop.remove_reader(one)
             one.close()
         self._sockets.clear()
-        for one, _ in self._lobby:
-            one.close()
+        for guest in self._lobby:
+            guest.socket.close()
         self._lobby.clear()
 
     def _ready(self, listening: socket.socket) -> None:
@@ -111,40 +127,42 @@ class Acceptor:
                 self._failed(error)
                 return False
             accepted.setblocking(False)
-            self._lobby.append((accepted, client_of(address[0])))
+            self._lobby.append(_Guest(accepted, client_of(address[0]), self._loop.time()))
         return True
 
     def _admit(self) -> bool:
-        """Give those in the lobby the places there are; when it overflows too, those go who have said nothing.
+        """Give those in the lobby the places there are, and make room for those who have spoken.
 
-        Whoever wants something has said so by the time it is his turn. Gives whether more may be accepted.
+        Whoever wants something has said so by the time it is his turn; when too many say nothing, the first of them go.
+        Gives whether more may be accepted.
         """
-        while self._lobby and self._connections.has_room():
-            # Without a crowd there is one, who need not be looked at.
-            first = next((one for one in self._lobby if _has_spoken(one[0])), None) if len(self._lobby) > 1 else None
-            first = first or self._lobby[0]
-            self._lobby.remove(first)
-            self._take(*first)
-        speakers = [one for one in self._lobby if _has_spoken(one[0])]
+        places, now = self._connections, self._loop.time()
+        if len(self._lobby) == 1 and places.free():  # no crowd
+            self._take(self._lobby.pop())
+            return True
+        speakers = [one for one in self._lobby if _has_spoken(one.socket)]
         silent = [one for one in self._lobby if one not in speakers]
-        for one in silent[: max(0, len(silent) - self._at_once)]:
-            self._connections.refused[FULL] += 1
-            self._lobby.remove(one)
-            one[0].close()
-        crowded = len(speakers) >= self._at_once
+        while speakers and places.make_room():
+            self._take(speakers.pop(0))
+        while silent and places.free():
+            self._take(silent.pop(0))
+        while len(silent) > self._at_once and silent[0].since + LOBBY_SECONDS <= now:
+            places.refused[FULL] += 1
+            silent.pop(0).socket.close()
+        self._lobby = speakers + silent
+        crowded = len(speakers) >= self._at_once or len(silent) > self._at_once
         if self._lobby:
             self._look_again(FULL_SECONDS, pause=crowded)
         return not crowded
 
-    def _take(self, accepted: socket.socket, client: str) -> None:
-        self._connections.make_room()
-        connection = Connection(self._make(), self._connections, client)
-        task = self._loop.create_task(self._open(connection, accepted))
+    def _take(self, guest: _Guest) -> None:
+        connection = Connection(self._make(), self._connections, guest.client)
+        task = self._loop.create_task(self._open(connection, guest.socket))
         connection.opening = task
         self._connections.add(connection)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
-        task.add_done_callback(functools.partial(_close_cancelled, accepted))
+        task.add_done_callback(functools.partial(_close_cancelled, guest.socket))
 
     async def _open(self, connection: Connection, accepted: socket.socket) -> None:
         patience = SECONDS[Stage.ASKING]
@@ -193,8 +211,10 @@ class Acceptor:
 
 
 def _has_spoken(accepted: socket.socket) -> bool:
+    """Whether the client has said something and still waits for what it asked for."""
     try:
-        return bool(accepted.recv(1, socket.MSG_PEEK))
+        state = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state != _CLOSE_WAIT and bool(accepted.recv(1, socket.MSG_PEEK))
     except OSError:  # nothing yet, or gone
         return False
 

@@ -167,9 +167,9 @@ class Connection(asyncio.Protocol):
 class Connections:
     """All connections of one server on one event loop. `refused` counts those that were ended, by reason.
 
-    When all places are taken, the client with the most of them loses the one that has been the longest in the lowest
-    stage, once its grace is over. So whoever fills them all disturbs itself, and behind one address, a proxy's say,
-    connections that ask nothing go before those of a Prometheus.
+    When all places are taken and somebody comes who has asked something, the client with the most places loses the one
+    that has been the longest in the lowest stage, once its grace is over. So whoever fills them all disturbs itself,
+    and behind one address, a proxy's say, connections that ask nothing go before those of a Prometheus.
     """
 
     def __init__(self, most: int) -> None:
@@ -189,14 +189,15 @@ class Connections:
         if self._sweeping is None:
             self._sweep()
 
-    def has_room(self) -> bool:
-        """Whether there is a place that is free, or whose holder may be made to give way."""
-        return len(self) < self.most or self._victim() is not None
+    def free(self) -> bool:
+        """Whether one more can be added."""
+        return len(self) < self.most
 
-    def make_room(self) -> None:
-        """See to it that one more can be added, where there is room."""
-        while len(self) >= self.most and (victim := self._victim()) is not None:
+    def make_room(self) -> bool:
+        """Have somebody give way for one who has asked, where no place is free; False when nobody may be made to."""
+        if not self.free() and (victim := self._victim()) is not None:
             self.drop(victim, FULL)
+        return self.free()
 
     def give_way(self) -> bool:
         """End one that does not wait for an answer, to free its descriptor; False when there is none."""
@@ -268,10 +269,14 @@ class Connections:
     def _victim(self) -> Connection | None:
         places = max(self._clients.values(), key=_greed)
         first = next(one for stage in places for one in stage)
-        stage = first.stage
-        since = self._deadlines[stage][first] - SECONDS[stage]
-        young = stage is not Stage.IDLE and asyncio.get_running_loop().time() < since + GRACE_SECONDS
-        return None if young else first
+        if first.stage is Stage.IDLE:
+            return first
+        since = self._deadlines[first.stage][first] - SECONDS[first.stage]
+        if asyncio.get_running_loop().time() >= since + GRACE_SECONDS:
+            return first
+        # Those to be heard are too young: idle ones then, as long as they have more than their half.
+        idle = places[Stage.IDLE]
+        return next(iter(idle)) if len(idle) > self.most // 2 else None
 
     def _place(self, connection: Connection) -> None:
         stage = connection.stage
