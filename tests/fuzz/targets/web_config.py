@@ -29,7 +29,7 @@ def check(data: bytes) -> tuple[object, ...]:
         return ("refused", error.problems[0].message[:24])
     expect(read_web_config(path)[0] == config, "the same file again is another")
     expect(all(value.startswith("$2") for value in config.basic_auth_users.values()), "a user without a hash")
-    expect("$2" not in repr(config), "a hash is shown")
+    expect(not any(value in repr(config) for value in config.basic_auth_users.values()), "a hash is shown")
     return ("accepted", len(config.basic_auth_users), config.tls_server_config is not None)
 
 
