@@ -61,8 +61,8 @@ def test_the_page_says_what_fuzzing_came_to():
 def test_every_target_was_fuzzed_and_what_was_found_has_its_regression():
     published = results.load()
     assert list(published["targets"]) == list(registry.names())
-    assert min(one["inputs"] for one in published["targets"].values()) >= 10_000
-    assert sum(one["inputs"] for one in published["targets"].values()) >= 8_000_000
+    assert min(one["inputs"] for one in published["targets"].values()) >= 100_000
+    assert sum(one["inputs"] for one in published["targets"].values()) >= 10_000_000
     told = {(one["target"], name) for one in published["findings"] for name in one["regressions"]}
     assert told == {(path.parent.name, path.name) for path in findings.REGRESSIONS.glob("*/*.bin")}
 

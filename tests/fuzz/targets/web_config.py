@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import Any
-
-from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.web.config import read_web_config
-from tests.fuzz.target import Target, expect
-from tests.fuzz.yamls import SCALARS, WORDS, altered, file, files, written
+from kvpressure.config.strict_yaml import (ConfigError)
+from kvpressure.web.config import (read_web_config)
+from random import (Random)
+from tests.fuzz.target import (Target, expect)
+from tests.fuzz.yamls import (SCALARS, WORDS, altered, file, files, written)
+from typing import (Any)
 
 _SECRET = "hunter2SECRET"
 _HASH = "$2b$05$" + "a" * 53
@@ -29,7 +28,7 @@ def check(data: bytes) -> tuple[object, ...]:
         return ("refused", error.problems[0].message[:24])
     expect(read_web_config(path)[0] == config, "the same file again is another")
     expect(all(value.startswith("$2") for value in config.basic_auth_users.values()), "a user without a hash")
-    expect("$2" not in repr(config), "a hash is shown")
+    expect(not any(value in repr(config) for value in config.basic_auth_users.values()), "a hash is shown")
     return ("accepted", len(config.basic_auth_users), config.tls_server_config is not None)
 
 
