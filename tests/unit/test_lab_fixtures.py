@@ -22,6 +22,7 @@ RIGHT = frozenset(
         "cap-prefix-0.33.0",
         "kv-collapse-0.33.0",
         "kv-collapse-0.12.0",
+        "kv-watermark-long-0.33.0",
     }
 )
 """Judged right today. Those that are not here show what the exporter still misreads (docs/detection.md)."""
