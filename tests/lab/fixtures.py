@@ -32,7 +32,7 @@ CUTS: Final = (
     Cut("kv-collapse"),
     Cut("kv-json"),
     Cut("kv-stranded", 85, 175),
-    Cut("kv-watermark", end=60),
+    Cut("kv-watermark-long", end=60),
     Cut("cap-prefix"),
     Cut("deferred-lora"),
     Cut("deferred-remote"),

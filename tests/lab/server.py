@@ -86,6 +86,7 @@ class Server:
         self._stepping = self._hung = self._lost = self._silent = self._down = False
         self._rejecting = False
         self._late: list[Outputs] | None = None
+        self._between: list[Callable[[], Any]] = []
         self._life = 0
         self._boot()
 
@@ -279,6 +280,9 @@ class Server:
             self.book.count(self.clock.now, moved=1)
         self.book.count(self.clock.now, started=started, preempted=step.preempted)
         self._deliver(news)
+        acts, self._between = self._between, []
+        for act in acts:
+            act()
         self._kick()
 
     def _transferred(self) -> bool:
@@ -461,7 +465,7 @@ class Server:
     def _after_step(self, act: Callable[[], Any]) -> None:
         """Between two steps of the core."""
         if self._stepping:
-            self._in_this_life(self.clock.now + 0.001, partial(self._after_step, act))
+            self._between.append(act)
         else:
             act()
             self._kick()
@@ -496,7 +500,7 @@ class Server:
             self.book.close(self.clock.now)
             self.book.now = Now(down=True)
             clients = [client for client, _ in self._owners.values()]
-            self._owners, self._inbox, self._given_up = {}, [], []
+            self._owners, self._inbox, self._given_up, self._between = {}, [], [], []
             for client in clients:
                 self._again(client, RETRY_SECONDS)
             self._api_free_at = self.clock.now
