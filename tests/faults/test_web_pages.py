@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import pytest
 import threading
-from collections.abc import (Iterator)
-from kvpressure.config.settings import (WebSettings)
-from kvpressure.exposition import (diagnosis_json, runbooks, status, text)
-from kvpressure.exposition.panel import (ident)
-from kvpressure.web.listener import (Listener)
-from kvpressure.web.work import (MOST, MOST_PER_CLIENT)
-from tests.faults.web_kit import (FakeExporter, METRICS, Served, engines, get, serving, settled)
-from typing import (Any)
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kvpressure.config.settings import WebSettings
+from kvpressure.exposition import diagnosis_json, runbooks, status, text
+from kvpressure.exposition.panel import ident
+from kvpressure.web.listener import Listener
+from kvpressure.web.work import MOST, MOST_PER_CLIENT
+from tests.faults.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
 
 CROWD = "127.0.0.2"
 

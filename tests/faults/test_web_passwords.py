@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
 import bcrypt
 import pytest
-import threading
-from collections.abc import (Iterator)
-from kvpressure.web.work import (MOST, MOST_PER_CLIENT)
-from pathlib import (Path)
-from tests.faults.web_kit import (Served, get, serving, settled)
+
+from kvpressure.web.work import MOST, MOST_PER_CLIENT
+from tests.faults.web_kit import Served, get, serving, settled
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 RIGHT = "prometheus:right"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import pytest
 import socket
 import ssl
+from pathlib import Path
+
+import pytest
 import structlog
-from kvpressure.web.server import (REFRESH_SECONDS)
-from pathlib import (Path)
-from tests.faults.certificates import (authority)
-from tests.faults.web_kit import (HALF_A_HEAD, METRICS, get, serving)
-from tests.support import (virtual_time)
+
+from kvpressure.web.server import REFRESH_SECONDS
+from tests.faults.certificates import authority
+from tests.faults.web_kit import HALF_A_HEAD, METRICS, get, serving
+from tests.support import virtual_time
 
 CROWD = "127.0.0.2"
 

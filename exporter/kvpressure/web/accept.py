@@ -11,13 +11,15 @@ import errno
 import functools
 import socket
 import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
 import structlog
-from collections.abc import (Callable)
-from dataclasses import (dataclass)
-from kvpressure.config.settings import (ListenAddress)
-from kvpressure.seldom import (Seldom)
-from kvpressure.web.connections import (Connection, Connections, FULL, NO_DESCRIPTOR, SECONDS, Stage, TLS, client_of)
-from typing import (Final)
+
+from kvpressure.config.settings import ListenAddress
+from kvpressure.seldom import Seldom
+from kvpressure.web.connections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
 
 BACKLOG: Final = 2048
 """Longer, and those at its end would have given up by the time it is their turn."""

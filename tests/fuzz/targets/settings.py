@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import (cache)
-from kvpressure.config.settings import (ConfigError, FLAGS, Settings, load_settings)
-from kvpressure.config.settings.keys import (Key, keys)
-from random import (Random)
-from tests.fuzz.target import (Target, expect)
-from tests.fuzz.yamls import (SCALARS, WORDS, altered, file, files, written)
-from typing import (Any)
+from functools import cache
+from random import Random
+from typing import Any
+
+from kvpressure.config.settings import FLAGS, ConfigError, Settings, load_settings
+from kvpressure.config.settings.keys import Key, keys
+from tests.fuzz.target import Target, expect
+from tests.fuzz.yamls import SCALARS, WORDS, altered, file, files, written
 
 _BETWEEN = b"\x1e"
 _PLAUSIBLE: tuple[Any, ...] = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from kvpressure.config.strict_yaml import (ConfigError)
-from kvpressure.web.config import (read_web_config)
-from random import (Random)
-from tests.fuzz.target import (Target, expect)
-from tests.fuzz.yamls import (SCALARS, WORDS, altered, file, files, written)
-from typing import (Any)
+from random import Random
+from typing import Any
+
+from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.web.config import read_web_config
+from tests.fuzz.target import Target, expect
+from tests.fuzz.yamls import SCALARS, WORDS, altered, file, files, written
 
 _SECRET = "hunter2SECRET"
 _HASH = "$2b$05$" + "a" * 53
