@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from bench.detection.episodes import Frame
-from kvpressure.runtimes.vllm import VLLM
+from kvpressure.runtimes.vllm.metrics import VLLM
 from kvpressure.samples import EngineSample, GpuSample, HistogramSample
 
 Variant = Callable[[Sequence[Frame], random.Random], Iterable[Frame]]

@@ -112,6 +112,7 @@ class Daemon:
             url="" if target is None else target.url,
             target=view.target,
             model_name=view.model_name,
+            runtime=view.runtime,
         )
         silent = view.silence is not None
         return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds, silent=silent)

@@ -54,6 +54,7 @@ class _Engine:
     page_cache: CacheConfig = field(default_factory=CacheConfig)
     batches: Tally = field(default_factory=lambda: Tally(BATCH_BOUNDS))
     view: EngineView | None = None
+    runtime: str = ""
     demand: float | None = None
 
 
@@ -91,6 +92,7 @@ class Pipeline:
         views = []
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
+            engine.runtime = page.runtime
             if engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess):
                 if sample.cache is not None:
                     engine.page_cache = sample.cache
@@ -259,4 +261,5 @@ class Pipeline:
         )
         # Never cut: series of containers carry the same two, and the API server bounds them.
         namespace, pod = target.namespace, target.pod
-        return EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis, target.name)
+        view = EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis, target.name)
+        return replace(view, runtime=engine.runtime)

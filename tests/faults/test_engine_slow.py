@@ -13,7 +13,7 @@ import pytest
 from kvpressure.diagnosis.verdict import Cause, Diagnosis
 from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.vllm import ALL_NAMES, POLL_NAMES
+from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.samples import EnginePage, SourceHealth
 from kvpressure.sources.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames, PollOptions
 from kvpressure.thresholds import load_thresholds

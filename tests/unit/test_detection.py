@@ -18,7 +18,7 @@ from bench.detection.variants import AS_IS, PRIOR, VARIANTS, chosen, live_names
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.signals import COUNTERS
-from kvpressure.runtimes.vllm import POLL_NAMES
+from kvpressure.runtimes.vllm.metrics import POLL_NAMES
 from kvpressure.simulator.server import filter_page
 from kvpressure.sources.traces import TraceError, TraceLine, read_trace, stem
 from kvpressure.thresholds import load_thresholds

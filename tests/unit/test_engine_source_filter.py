@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.vllm import ALL_NAMES, POLL_NAMES
+from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.samples import EnginePage, EngineSample
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.engine import EngineSource, PollNames, PollOptions

@@ -8,6 +8,7 @@ from kvpressure.diagnosis.arithmetic import GIB
 from kvpressure.diagnosis.plan import Plan, Running, batched_tokens, plan_model, plan_running
 from kvpressure.diagnosis.pool import Memory, TokenPool
 from kvpressure.diagnosis.traffic_shape import Traffic
+from kvpressure.runtimes.vllm.advice import PLANNING
 from kvpressure.thresholds import Thresholds, load_thresholds
 from tests.unit.models import geometry
 
@@ -123,7 +124,7 @@ def test_a_prompt_in_prefill_holds_a_whole_steps_tokens_in_windowed_layers() -> 
     ],
 )
 def test_batched_tokens_take_a_typical_prompt_in_one_step_within_vllms_defaults(traffic: Traffic, tokens: int) -> None:
-    assert batched_tokens(traffic) == tokens
+    assert batched_tokens(traffic, PLANNING) == tokens
 
 
 def test_the_memory_target_shrinks_the_pool_and_says_so_in_numbers() -> None:

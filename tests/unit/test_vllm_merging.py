@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.table import PageFacts
-from kvpressure.runtimes.vllm import cache_config
+from kvpressure.runtimes.vllm.metrics import cache_config
 from kvpressure.samples import CacheConfig, EngineSample, HistogramSample
 
 ONE_RANK = PageFacts(ranks=1, labelled=True, names=frozenset())

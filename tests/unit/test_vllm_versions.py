@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.runtimes import signals
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.vllm import ALL_NAMES, COUNTERS, GAUGES, HISTOGRAMS, POLL_NAMES
+from kvpressure.runtimes.vllm.metrics import ALL_NAMES, COUNTERS, GAUGES, HISTOGRAMS, POLL_NAMES
 from kvpressure.samples import EnginePage
 from tests.unit.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 

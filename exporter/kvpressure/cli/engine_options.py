@@ -81,7 +81,7 @@ class Told:
         if view.diagnosis is None:
             return Finding(view.target, problem="the page was read, but nothing could be judged yet")
         limits = known_limits(view.diagnosis, view.derived, cache, self.limits)
-        place = Place(url=url, model_name=view.model_name, **self.place)  # type: ignore[arg-type]
+        place = Place(url=url, model_name=view.model_name, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
         silent = view.silence is not None
         actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent)
         return Finding(view.target, view, limits=limits, actions=actions)

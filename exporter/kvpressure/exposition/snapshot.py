@@ -24,7 +24,8 @@ class Silence:
 class EngineView:
     """One engine: its identity, the time of its newest page, and everything derived from it.
 
-    `source` is the whole name of its target, which `target` may be cut from. With a `silence`, everything else is what
+    `source` is the whole name of its target, which `target` may be cut from; `runtime` is the name of what serves, ""
+    when not known. With a `silence`, everything else is what
     was known when it last answered.
     """
 
@@ -38,6 +39,7 @@ class EngineView:
     diagnosis: Diagnosis | None = None
     source: str = ""
     silence: Silence | None = None
+    runtime: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from kvpressure.addresses import refusal
+from kvpressure.runtimes.registry import NAMES
 
 Vendor = Literal["auto", "nvidia", "amd", "simulated"]
-Runtime = Literal["vllm"]
+BY_ITS_PAGE: Final = "auto"
+"""The `runtime` of a target whose page says what it runs."""
+
+if TYPE_CHECKING:
+    Runtime = str
+else:  # which there are is known when the program starts
+    Runtime = Literal[(BY_ITS_PAGE, *NAMES)]
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
 _PATH: Final = re.compile(r"/[^\s?#\x00-\x1f\x7f]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]")

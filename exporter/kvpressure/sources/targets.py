@@ -10,6 +10,7 @@ from typing import Final
 
 from kvpressure.samples import SourceHealth
 from kvpressure.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
+from kvpressure.settings.types import BY_ITS_PAGE
 from kvpressure.sources.file_sd import FileTarget
 from kvpressure.sources.file_sd_watch import FileGroup
 from kvpressure.surroundings import DeclaredLimit
@@ -30,7 +31,7 @@ class Target:
     path: str = "/metrics"
     namespace: str = ""
     pod: str = ""
-    runtime: str = "vllm"
+    runtime: str = BY_ITS_PAGE
     gpus: tuple[str, ...] | None = None
     kv_bytes_per_token: float | None = None
     tls: TlsSettings | None = None

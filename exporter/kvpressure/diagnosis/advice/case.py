@@ -9,6 +9,7 @@ from kvpressure.derive.values import Derived, at
 from kvpressure.diagnosis.advice.model import Limits, Place, number
 from kvpressure.diagnosis.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.diagnosis.verdict import Diagnosis, Stage
+from kvpressure.runtimes.advising import Advice
 from kvpressure.thresholds import Thresholds
 
 MEMORY_STEP_RATIO = 0.02
@@ -29,6 +30,11 @@ class Case:
         """State of a symptom, None when it could not be judged."""
         evidence = self.diagnosis.symptoms.get(name)
         return None if evidence is None else evidence.state
+
+    @property
+    def own(self) -> Advice:
+        """The words and flags of the engine's runtime."""
+        return self.place.advice
 
     @property
     def device_oom(self) -> bool:

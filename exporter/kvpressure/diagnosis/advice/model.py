@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.runtimes.advising import Advice, Change
+from kvpressure.runtimes.registry import named
+
 DECLARED: Final = "declared"
 PAGE: Final = "page"
 LEARNED: Final = "learned plateau of running"
@@ -43,8 +46,9 @@ class Limits:
 class Place:
     """Where an engine runs, as far as known; every name may come from outside and is quoted before it is used.
 
-    `kubernetes` is None when not known: then commands for both ways of running are given. `kind` is the workload's
-    kind for kubectl (`deploy`, `statefulset`, ...), `url` is how whoever asks reaches the engine.
+    `runtime` is the name of what serves, "" when not known, and decides how flags are written. `kubernetes` is None
+    when not known: then commands for both ways of running are given. `kind` is the workload's kind for kubectl
+    (`deploy`, `statefulset`, ...), `url` is how whoever asks reaches the engine.
     """
 
     kubernetes: bool | None = None
@@ -58,6 +62,12 @@ class Place:
     url: str = ""
     target: str = ""
     model_name: str = ""
+    runtime: str = ""
+
+    @property
+    def advice(self) -> Advice:
+        """How advice is put there."""
+        return named(self.runtime).advice
 
     @property
     def in_kubernetes(self) -> bool | None:
@@ -72,7 +82,8 @@ class Action:
     """One thing to do. `commands` are shell lines (comments begin with #); `placeholders` in them are to be replaced.
 
     `current` and `new` are texts for people, "" where nothing changes from a value to another; `flags` are the same
-    change as vLLM's flags. `checks` say what must be seen, and within how long, one line each. `order` counts from 1.
+    change as flags of the engine's runtime. `checks` say what must be seen, and within how long, one line each.
+    `order` counts from 1.
     """
 
     key: str
@@ -91,6 +102,20 @@ class Action:
     def verify(self) -> str:
         """The checks as one text, a line each."""
         return "\n".join(self.checks)
+
+
+def changed(change: Change, checks: tuple[str, ...]) -> Action:
+    """A change that a runtime knows of."""
+    return Action(
+        key=change.key,
+        title=change.title,
+        current=change.current,
+        new=change.value,
+        why=change.why,
+        cost=change.cost,
+        checks=checks,
+        flags={change.flag: change.value},
+    )
 
 
 def number(value: float) -> str:

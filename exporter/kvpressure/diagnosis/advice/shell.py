@@ -19,10 +19,10 @@ Lines = tuple[str, ...]
 
 PLACEHOLDERS = {
     "NAMESPACE": "the Kubernetes namespace",
-    "DEPLOYMENT": "the Deployment that runs vLLM",
+    "DEPLOYMENT": "the Deployment that runs the engine",
     "POD": "the pod of this engine",
-    "CONTAINER": "the container that runs vLLM",
-    "UNIT": "the systemd unit that runs vLLM",
+    "CONTAINER": "the container that runs the engine",
+    "UNIT": "the systemd unit that runs the engine",
     "MODEL": "the model, with your other flags",
     "REPLICAS": "one more than now",
     "CPUS": "CPU cores: at least one per GPU and one per API server, and two to spare",
@@ -45,7 +45,7 @@ def quoted(name: str, placeholder: str) -> str:
 
 
 def flag_words(flags: Mapping[str, str]) -> list[str]:
-    """Flags as vLLM takes them, unquoted."""
+    """Flags as engines take them, unquoted."""
     return [f"{name}={value}" for name, value in flags.items()]
 
 
@@ -59,18 +59,18 @@ def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
         (
             f"{kube} get {workload} -o yaml > before.yaml",
             f"{kube} get {workload} -o {_CONTAINERS}",
-            "# when vLLM is the first container (0) and args is a list: of two equal flags vLLM takes the last",
+            "# when the engine is the first container (0) and args is a list: of two equal flags it takes the last",
             f"{kube} patch {workload} --type=json -p {shlex.quote(json.dumps(patch))}",
             f"# when args is one shell line (sh -c): kubectl edit, and put at its end: {' '.join(flag_words(flags))}",
             f"{kube} rollout status {workload} --timeout=15m",
             f"# to go back: {kube} rollout undo {workload}",
         ),
         (
-            "ps -ww -o pid,args -p $(pgrep -d, -f vllm)",
+            f"ps -ww -o pid,args -p $(pgrep -d, -f {place.advice.process})",
             f"# under systemd: put these at the end of ExecStart, then restart: {' '.join(flag_words(flags))}",
             *_systemd_edit(place),
             "# by hand: stop it, and start it with the same command and these flags at its end",
-            f"vllm serve MODEL {words}",
+            f"{place.advice.serve} {words}",
         ),
     )
 
@@ -101,8 +101,9 @@ def restart(place: Place) -> Lines:
 def save_evidence(place: Place) -> Lines:
     """What a stuck server can still tell: page, log, stacks of its Python threads, GPUs."""
     kube, pod = _kubectl(place), _pod(place)
-    dump = "for p in $(pgrep -f vllm); do sudo py-spy dump --pid $p; done > stacks.txt"
-    found = "$(grep -la vllm /proc/[0-9]*/cmdline | cut -d/ -f3)"
+    process = place.advice.process
+    dump = f"for p in $(pgrep -f {process}); do sudo py-spy dump --pid $p; done > stacks.txt"
+    found = f"$(grep -la {process} /proc/[0-9]*/cmdline | cut -d/ -f3)"
     inside = shlex.quote(f"pip install -q py-spy; for p in {found}; do py-spy dump --pid $p; done")
     debug = f"{kube} debug {pod} -i --profile=sysadmin --image=python:3.12-slim"
     target = f"--target={quoted(place.container, 'CONTAINER')}"
@@ -165,7 +166,10 @@ def add_replica(place: Place) -> Lines:
             f"{kube} scale {workload} --replicas=REPLICAS",
             f"{kube} rollout status {workload} --timeout=15m",
         ),
-        ("# start a second server on another GPU, and let the load balancer know it", "vllm serve MODEL --port=8001"),
+        (
+            "# start a second server on another GPU, and let the load balancer know it",
+            f"{place.advice.serve} --port=8001",
+        ),
     )
 
 
