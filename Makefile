@@ -51,7 +51,7 @@ e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the ex
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
-	$(BIN)/python -c 'from kvpressure.settings import settings_reference; print(settings_reference(), end="")' > docs/configuration.md
+	$(BIN)/python -c 'from kvpressure.config.settings import settings_reference; print(settings_reference(), end="")' > docs/configuration.md
 
 rules: $(VENV)/.dev ## write rules/generated and docs/alerts.md again
 	@hash='s/.*"thresholds_hash": "\(.*\)",/\1/p' && old=$$(sed -n "$$hash" rules/generated/bundle.json) && \

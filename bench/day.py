@@ -9,12 +9,12 @@ import gc
 from pathlib import Path
 
 from bench.world import PAGE_BYTES
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import GpuReport, GpuSample
-from kvpressure.thresholds import load_thresholds
 from tests.faults.servers import read_trace
 from tests.tools import FIXTURES
 from tests.unit.snapshots import FakeTarget

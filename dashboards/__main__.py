@@ -8,7 +8,7 @@ from dashboards import capacity, engine, exporter, fleet
 from dashboards.board import text_of
 from kvpressure.bundle import Options
 from kvpressure.bundle.dashboards import DASHBOARDS, dashboard_files
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

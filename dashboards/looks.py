@@ -9,9 +9,9 @@ from typing import Final, cast
 from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
 from grafana_foundation_sdk.models import dashboard as model
 
-from kvpressure.diagnosis.verdict import Cause
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.thresholds import Thresholds
+from kvpressure.model.verdict import Cause
 
 FIRST: Final = "#4a90d9"
 """The series a graph is about."""

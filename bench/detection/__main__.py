@@ -32,7 +32,7 @@ from bench.detection.table import (
     variants_table,
 )
 from bench.detection.variants import AS_IS, VARIANTS
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
 
 RESULTS: Final = Path(__file__).parent / "results.json"
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench.detection.truth import Accepted, accepted_series, observed
+from kvpressure.model.samples import EnginePage, EngineSample, GpuSample
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import EnginePage, EngineSample, GpuSample
 from kvpressure.simulator.case_loads import PRESSURE_SECONDS
 from kvpressure.simulator.cases import CASES, case
 from kvpressure.simulator.load import Label

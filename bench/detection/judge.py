@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from bench.detection.episodes import Episode, Frame, Spec, build
 from bench.detection.score import KV, UNKNOWN, Score, Second, score_track
 from bench.detection.variants import AS_IS, VARIANTS, chosen
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.exposition.snapshot import EngineView
-from kvpressure.pipeline import Pipeline, PipelineSettings
-from kvpressure.samples import GpuReport
-from kvpressure.thresholds import Thresholds
+from kvpressure.model.samples import GpuReport
 
 SCRAPE_SECONDS = 15.0
 Judge = Callable[[EngineView], str]

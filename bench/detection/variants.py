@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from bench.detection.episodes import Frame
+from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.samples import EngineSample, GpuSample, HistogramSample
 
 Variant = Callable[[Sequence[Frame], random.Random], Iterable[Frame]]
 

@@ -7,8 +7,8 @@ import asyncio
 import structlog
 from aiohttp import web
 
+from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
 from kvpressure.server import Exporter, Site
-from kvpressure.settings import ConfigError, ListenAddress, Problem, WebSettings
 from kvpressure.webauth import Refresh, WebGuard
 
 KEEPALIVE_SECONDS = 75.0

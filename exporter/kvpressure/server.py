@@ -13,10 +13,10 @@ from typing import Protocol
 
 from aiohttp import web
 
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import diagnosis_json, runbooks, status, text
 from kvpressure.exposition.panel import Action
 from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.model.verdict import Cause
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RUNBOOKS: Mapping[Cause, str] = {

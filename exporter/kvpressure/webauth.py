@@ -17,8 +17,8 @@ from typing import Final
 
 import bcrypt
 
+from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.sources.files import FileWatch
-from kvpressure.strict_yaml import ConfigError, Problem
 from kvpressure.webconfig import TlsServerConfig, WebConfig, load_pair, read_web_config, tls_context
 
 _MAX_HEADER: Final = 4096

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvpressure import strict_yaml
-from kvpressure.settings.layers import read_text, resolve_paths
-from kvpressure.settings.polling import Section
-from kvpressure.settings.validate import prune, require_mapping, validate
-from kvpressure.strict_yaml import ConfigError, Document, Problem
+from kvpressure.config import strict_yaml
+from kvpressure.config.settings.layers import read_text, resolve_paths
+from kvpressure.config.settings.polling import Section
+from kvpressure.config.settings.validate import prune, require_mapping, validate
+from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 
 _HASH: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _MAX_COST: Final = 15

@@ -12,15 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from aiohttp import web
 
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import TEXT, render
-from kvpressure.pipeline import Pipeline, PipelineSettings
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.simulator.load import Label
-from kvpressure.simulator.scenarios import episode
-from kvpressure.simulator.service import SimulatedServer
-from kvpressure.surroundings import (
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.model.workload import (
     LOG_KINDS,
     ContainerId,
     ContainerState,
@@ -31,7 +28,10 @@ from kvpressure.surroundings import (
     Surroundings,
     Termination,
 )
-from kvpressure.thresholds import load_thresholds
+from kvpressure.runtimes.reader import PageReader
+from kvpressure.simulator.load import Label
+from kvpressure.simulator.scenarios import episode
+from kvpressure.simulator.service import SimulatedServer
 from tests.unit.snapshots import FakeTarget
 
 LABELS = {"cluster": "west"}

@@ -12,8 +12,8 @@ import yaml
 from deploy.render import CHART
 
 from kvpressure import __version__
-from kvpressure.settings import load_settings
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.settings import load_settings
+from kvpressure.config.thresholds import load_thresholds
 from tests.deploy.chart import (
     CASES,
     EVERYTHING,

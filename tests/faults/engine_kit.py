@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.runtimes.reader import PageError
-from kvpressure.samples import EnginePage, EngineSample
 from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
 from kvpressure.sources.schedule import Clock
 from tests.faults.servers import FaultServer

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kvpressure import fleet
+from kvpressure.app import pollers as fleet
 from kvpressure.cli.triage_pod import PodTriage
 from kvpressure.kube.forward import PortForward
-from kvpressure.samples import GpuReport
+from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.settings import GpuSettings
 from kvpressure.sources.gpu.wire import encode

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kvpressure.samples import EnginePage
+from kvpressure.model.samples import EnginePage
 from kvpressure.sources.engine import EngineSource, PollOptions
 from tests.faults import servers
 from tests.faults.engine_kit import FAST, GOOD_PAGE, VirtualClock, source_for

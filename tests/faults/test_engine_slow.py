@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kvpressure.diagnosis.verdict import Cause, Diagnosis
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.samples import EnginePage, SourceHealth
+from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
-from kvpressure.samples import EnginePage, SourceHealth
 from kvpressure.sources.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames, PollOptions
-from kvpressure.thresholds import load_thresholds
 from tests.faults.engine_kit import Target
 from tests.faults.servers import FaultServer, Filter, Request, answer, page, read_trace, restrict
 from tests.support.virtual_time import LoopClock, run

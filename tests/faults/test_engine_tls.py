@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.samples import SourceHealth
+from kvpressure.model.samples import SourceHealth
 from kvpressure.sources.engine import EngineSource, PollOptions
 from tests.faults import certificates, servers
 from tests.faults.certificates import Authority, server_context

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.process import GpuSource
 from tests.stubs.world import GIB, World, amd, amd_partitioned, report_where, until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from tests.stubs.world import GIB, World, nvidia, nvidia_mig, report_where, until
 
 INT64_MAX = 2**63 - 1

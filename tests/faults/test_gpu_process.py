@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.fleet import cancel
-from kvpressure.samples import GpuReport
+from kvpressure.app.pollers import cancel
+from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu import process
 from kvpressure.sources.gpu.backend import EXIT_CODES
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, make_sources

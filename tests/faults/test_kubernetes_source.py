@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.model.workload import ContainerId, ContainerState, Termination
 from kvpressure.sources.kubernetes import KubernetesSource
 from kvpressure.sources.kubernetes import source as source_module
 from kvpressure.sources.kubernetes import stores as stores_module
 from kvpressure.sources.kubernetes.source import NODE_ID
-from kvpressure.surroundings import ContainerId, ContainerState, Termination
 from tests.faults.test_kubernetes_watch import HASTY, following, names, until
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kvpressure.samples import SourceHealth
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.model.samples import SourceHealth
 from kvpressure.sources.kubernetes import KubernetesSource
 from kvpressure.sources.kubernetes import api as api_module
 from kvpressure.sources.kubernetes.pods import PodReader

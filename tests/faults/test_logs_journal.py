@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.model.workload import ContainerId
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.journal import RETRY_READS, JournalLog
-from kvpressure.surroundings import ContainerId
 
 START = 1_704_067_200.0
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"

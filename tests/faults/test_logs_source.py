@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import structlog
 
-from kvpressure.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.logs import LogsSource, source
 from kvpressure.sources.logs.inside import Tree
-from kvpressure.surroundings import LOG_KINDS, ContainerId, ContainerState
 from tests.faults.engine_kit import VirtualClock
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"

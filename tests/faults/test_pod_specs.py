@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.sources.kubernetes import api as api_module
 from kvpressure.sources.kubernetes.pods import PodReader, PodRecord
 from tests.faults.test_kubernetes_watch import api, following, names, until

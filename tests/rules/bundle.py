@@ -14,8 +14,8 @@ import yaml
 
 from kvpressure.bundle import Options, bundle_files, load_rules
 from kvpressure.bundle.rules import Alert, RuleFile
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import FAMILIES
-from kvpressure.thresholds import load_thresholds
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "rules" / "generated"

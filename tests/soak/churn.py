@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvpressure.daemon import Daemon, Loaded
+from kvpressure.app.exporter import Daemon, Loaded
+from kvpressure.app.pollers import OnReport
+from kvpressure.config.settings import Settings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
-from kvpressure.fleet import OnReport
-from kvpressure.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.settings import Settings
-from kvpressure.thresholds import load_thresholds
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from tests.faults.servers import FaultServer
 from tests.soak.engines import TRUTHS, Engine
 from tests.support.virtual_time import LoopClock, run

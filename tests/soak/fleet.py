@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.daemon import Daemon, Loaded
+from kvpressure.app.exporter import Daemon, Loaded
+from kvpressure.config.settings import Settings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.settings import Settings
-from kvpressure.thresholds import load_thresholds
 from tests.faults.servers import FaultServer
 from tests.soak.engines import SLOW_SECONDS, TRUTHS, Engine
 from tests.support.virtual_time import LoopClock, run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.samples import GpuReport
+from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.settings import GpuSettings
 from tests.stubs.build import libraries

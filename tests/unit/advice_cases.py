@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvpressure.derive.values import Derived
-from kvpressure.diagnosis.advice import Action, Limit, Limits, Place, advise
+from kvpressure.advice import Action, Limit, Limits, Place, advise
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
-from kvpressure.thresholds import load_thresholds
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 
 THRESHOLDS = load_thresholds()
 NOW = 1_767_225_600.0

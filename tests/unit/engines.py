@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from kvpressure.derive import Context
-from kvpressure.samples import CacheConfig, EngineSample, HistogramSample
-from kvpressure.thresholds import load_thresholds
-from kvpressure.windows import EngineWindow
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.features import Context
+from kvpressure.features.windows import EngineWindow
+from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 
 CACHE = CacheConfig(block_size=16, capacity_tokens=10_000)
 THRESHOLDS = load_thresholds()

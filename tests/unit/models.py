@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kvpressure.diagnosis.geometry import Geometry, read_geometry
+from kvpressure.plan.geometry import Geometry, read_geometry
 from tests.tools import FIXTURES
 
 MODELS = FIXTURES / "models"

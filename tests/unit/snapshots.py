@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.identity import ALL_GPUS
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.model.target import ALL_GPUS
+from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.sources.traces import TraceLine, read_trace
-from kvpressure.surroundings import DeclaredLimit
-from kvpressure.thresholds import load_thresholds
 from tests.tools import FIXTURES
 
 GIB = 2.0**30

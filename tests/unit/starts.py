@@ -10,7 +10,7 @@ from kvpressure.commandline.programs import Launch, programs, settle
 from kvpressure.commandline.shell import Words
 from kvpressure.limits import declared, recognise
 from kvpressure.limits.start import launch, read_start
-from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
+from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 
 Env = Mapping[str, str]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.addresses import LINK_LOCAL, METADATA, refusal
-from kvpressure.settings import ConfigError, load_settings
+from kvpressure.config.settings import ConfigError, load_settings
 from kvpressure.sources.engine import PollOptions
 from kvpressure.sources.file_sd import parse_targets
 from kvpressure.sources.kubernetes import address

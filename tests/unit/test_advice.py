@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.diagnosis.advice import Limit, Limits, known_limits
-from kvpressure.diagnosis.verdict import Cause, Stage
-from kvpressure.samples import CacheConfig
+from kvpressure.advice import Limit, Limits, known_limits
+from kvpressure.model.samples import CacheConfig
+from kvpressure.model.verdict import Cause, Stage
 from tests.unit.advice_cases import SHAPE, advice, diagnosis, kv, limits
 
 

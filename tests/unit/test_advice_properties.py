@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.diagnosis.advice import Limit, Limits, Place
-from kvpressure.diagnosis.verdict import Cause, Stage
+from kvpressure.advice import Limit, Limits, Place
+from kvpressure.model.verdict import Cause, Stage
 from tests.unit.advice_cases import PROCESS, PRODUCTION, advice, kv
 
 tokens = st.floats(1.0, 2e5)

@@ -11,7 +11,7 @@ from kvpressure.audit import audit, from_objects, read
 from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.checks.evidence import selects
 from kvpressure.audit.model import Finding
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
 from tests.unit.starts import read_limits
 
 DOCS = Path(__file__).parents[2] / "docs"

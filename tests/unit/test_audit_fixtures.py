@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.audit import Report, audit, read
 from kvpressure.audit.model import Finding
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
 from tests.tools import FIXTURES
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.audit import Manifests, audit, from_objects, read
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
 
 TWO = "# one\nkind: A\nmetadata:\n  name: a\n---\nkind: B\nmetadata:\n  name: b\n  labels:\n    x: y\n"
 

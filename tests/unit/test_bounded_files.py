@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.cli import main
+from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kube.errors import KubeError
 from kvpressure.kube.kubeconfig import load_config
-from kvpressure.settings.kubernetes import KubernetesSettings
 from kvpressure.sources import traces
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.gpu.backend import BackendError, Options, make_backend

@@ -20,10 +20,10 @@ from kvpressure.bundle.options import RUNBOOK_URL
 from kvpressure.bundle.rules import read_rules
 from kvpressure.bundle.templates import Now, percent, plain, render
 from kvpressure.cli import main
+from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import Scope
-from kvpressure.strict_yaml import ConfigError
-from kvpressure.thresholds import load_thresholds
 from tests.tools import FIXTURES
 
 CRD = FIXTURES / "schemas" / "monitoring.coreos.com_prometheusrules.yaml"

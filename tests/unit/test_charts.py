@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.charts import BOTTOM, HEIGHT, TOP, Line, bar, chart, fitted, minutes, runs, strip
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.trail import POINTS, History, Span
+from kvpressure.features.history import POINTS, History, Span
+from kvpressure.model.verdict import Cause
 
 T = 1_767_225_600.0
 GAP = math.nan

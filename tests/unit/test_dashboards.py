@@ -16,11 +16,11 @@ from dashboards.variables import engine_variables
 from dashboards import capacity, engine, exporter, fleet
 from kvpressure.bundle.links import BOARDS, dashboard_url
 from kvpressure.bundle.options import Options
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.thresholds import load_thresholds
 from tests.dashboards.boards import GENERATED, UIDS, Asked, filled, load, panels, queries, variables
 from tests.rules.bundle import known_series, recorded, selectors
 from tests.unit.test_charts import DEFICIENCIES, lab

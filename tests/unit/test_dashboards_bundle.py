@@ -17,8 +17,8 @@ from kvpressure.bundle import Options, bundle_files
 from kvpressure.bundle import dashboards as making
 from kvpressure.bundle.dashboards import config_map, dashboard_files, dashboards
 from kvpressure.cli import main
-from kvpressure.strict_yaml import ConfigError
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import load_thresholds
 from tests.dashboards.boards import ROOT, UIDS, panels
 
 MEBIBYTE = 2**20

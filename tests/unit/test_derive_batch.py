@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.derive import batch
-from kvpressure.derive.values import at
+from kvpressure.features import batch
+from kvpressure.model.values import at
 from tests.unit.engines import CONTEXT, window
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from kvpressure.derive import Context, kv
-from kvpressure.samples import CacheConfig
+from kvpressure.features import Context, kv
+from kvpressure.model.samples import CacheConfig
 from tests.unit.engines import CACHE, CONTEXT, THRESHOLDS, window
 
 

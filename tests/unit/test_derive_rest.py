@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.derive import Context, derive_gpu, gpu, latency, throughput, traffic
-from kvpressure.derive.baseline import Baseline
-from kvpressure.derive.traffic import PROMPT_BOUNDS, powers_of_two
-from kvpressure.derive.values import at
-from kvpressure.samples import GpuSample
-from kvpressure.windows import GpuWindow
+from kvpressure.features import Context, derive_gpu, gpu, latency, throughput, traffic
+from kvpressure.features.baseline import Baseline
+from kvpressure.features.traffic import PROMPT_BOUNDS, powers_of_two
+from kvpressure.features.windows import GpuWindow
+from kvpressure.model.samples import GpuSample
+from kvpressure.model.values import at
 from tests.unit.engines import CONTEXT, THRESHOLDS, histogram, window
 
 GIB = 2.0**30

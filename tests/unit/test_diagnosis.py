@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.causes import candidate
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, Recent
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
-from kvpressure.diagnosis.told import Told
-from kvpressure.diagnosis.verdict import Cause, Stage
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.features.evidence import Told
+from kvpressure.model.samples import EnginePage, EngineSample
+from kvpressure.model.verdict import Cause, Stage
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import EnginePage, EngineSample
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.trace import frames
 from kvpressure.sources.traces import TraceLine, read_trace

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.environs import Environs
-from kvpressure.settings import Settings
-from kvpressure.settings.kubernetes import KubernetesSettings
-from kvpressure.settings.pod_resources import PodResourcesSettings
-from kvpressure.settings.surroundings import HostSettings, LogsSettings
+from kvpressure.app.node_sources import Environs
+from kvpressure.config.settings import Settings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
+from kvpressure.model.workload import ContainerId, ContainerState
 from kvpressure.sources.kubernetes import KubernetesSource
 from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.schedule import SystemClock
 from kvpressure.sources.targets import Target
-from kvpressure.surroundings import ContainerId, ContainerState
 from tests.faults.test_kubernetes_watch import until
 
 ENGINE = ContainerId("llm", "a-0", "vllm")

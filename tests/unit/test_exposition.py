@@ -12,19 +12,18 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from kvpressure.derive.batch import BATCH_BOUNDS
-from kvpressure.derive.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
-from kvpressure.diagnosis.limit_families import SHOWN as LIMITS_SHOWN
+from kvpressure.advice.limit_families import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import text
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import BY_KEY, FAMILIES, Scope
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.samples import SourceHealth
-from kvpressure.server import accepts_gzip, wants_openmetrics
-from kvpressure.surroundings import (
+from kvpressure.features.batch import BATCH_BOUNDS
+from kvpressure.features.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.verdict import Cause
+from kvpressure.model.workload import (
     LOG_KINDS,
     ContainerId,
     ContainerState,
@@ -34,6 +33,7 @@ from kvpressure.surroundings import (
     Surroundings,
     Termination,
 )
+from kvpressure.server import accepts_gzip, wants_openmetrics
 from tests.tools import check_golden, need, rounded
 from tests.unit.snapshots import collapsed
 

@@ -13,21 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvpressure.advice import Action, Place, advise, known_limits
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.report import console, triage_report
-from kvpressure.derive.values import plain
-from kvpressure.diagnosis.advice import Action, Place, advise, known_limits
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.features.history import Trail
 from kvpressure.limits import numbers
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.model.values import plain
+from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.sources.kubernetes import fields
-from kvpressure.surroundings import DeclaredLimit
-from kvpressure.thresholds import load_thresholds
-from kvpressure.trail import Trail
 from tests.unit.pages import single
 
 THRESHOLDS = load_thresholds()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.diagnosis.geometry import KvCost, ModelConfigError, read_geometry
-from kvpressure.diagnosis.pool import activation_bytes
+from kvpressure.plan.geometry import KvCost, ModelConfigError, read_geometry
+from kvpressure.plan.pool import activation_bytes
 from tests.unit.models import MODELS, config, geometry
 
 KIB, GIB = 1024, 1024**3

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.cards import CardPool, merge
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.status import Failure, Status
 
 GPU = GpuSample(10.0, "GPU-0", "0", "nvidia")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvpressure.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.sources.gpu.backend import BackendError, Options, make_backend
 from kvpressure.sources.gpu.inprocess import InProcessGpuSource
 from kvpressure.sources.gpu.redact import Redactor

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.settings.surroundings import HostSettings
+from kvpressure.config.settings.surroundings import HostSettings
+from kvpressure.model.workload import ContainerId, ContainerState, HostReport
 from kvpressure.sources.host import HostSource, source
-from kvpressure.surroundings import ContainerId, ContainerState, HostReport
 from tests.faults.engine_kit import VirtualClock
 
 POD = ContainerId("ns", "vllm-0", "vllm")

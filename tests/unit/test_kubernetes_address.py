@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.sources.kubernetes import address
 from kvpressure.sources.kubernetes.address import AddressError
 from kvpressure.sources.kubernetes.pods import MAX_TARGETS, PodReader

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.model.workload import Termination
 from kvpressure.sources.kubernetes.pods import PodReader, PodRecord
-from kvpressure.surroundings import Termination
 from tests.tools import FIXTURES
 
 PODS = {file.stem: yaml.safe_load(file.read_text()) for file in (FIXTURES / "kubernetes" / "pods").glob("*.yaml")}

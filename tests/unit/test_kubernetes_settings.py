@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kvpressure.settings.kubernetes import KubernetesSettings, parse_selector
+from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 
 
 def selects(selector: str, labels: dict[str, Any]) -> bool:

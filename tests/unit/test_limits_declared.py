@@ -13,8 +13,8 @@ from kvpressure.limits.declared import Reading
 from kvpressure.limits.declared import read_limits as read_limits_of
 from kvpressure.limits.recognise import serving_port
 from kvpressure.limits.start import read_start
+from kvpressure.model.workload import LIMIT_NAMES
 from kvpressure.runtimes.vllm.flags import FLAGS
-from kvpressure.surroundings import LIMIT_NAMES
 from tests.unit.starts import declared_limits, read_limits
 
 

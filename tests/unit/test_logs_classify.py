@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.model.workload import LOG_KINDS
 from kvpressure.sources.logs.classify import MAX_LINES_OF_A_WORDING, classify, locate, plain, telling_lines
-from kvpressure.surroundings import LOG_KINDS
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 TELLING = [tuple(line.split("\t", 1)) for line in (LOGS / "failures.tsv").read_text().splitlines()]

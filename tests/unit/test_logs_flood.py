@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kvpressure.model.workload import ContainerId
 from kvpressure.sources.logs import follower as follower_module
 from kvpressure.sources.logs.follower import MAX_TOLD_LINES, Follower
 from kvpressure.sources.logs.live import READ_BYTES, Sink
 from kvpressure.sources.logs.tally import Tally
-from kvpressure.surroundings import ContainerId
 
 STAMP = b"2026-01-01T00:00:00.000000000Z stderr"
 OOM = b"torch.OutOfMemoryError: CUDA out of memory\n"

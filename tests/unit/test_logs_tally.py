@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.model.workload import LOG_KINDS, ContainerId
 from kvpressure.sources.logs.lines import Line
 from kvpressure.sources.logs.tally import INCIDENT_SECONDS, Tally
-from kvpressure.surroundings import LOG_KINDS, ContainerId
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB."

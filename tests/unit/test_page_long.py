@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.memory import OWN_BYTES, SHARED_BYTES, Memory
 from kvpressure.runtimes.page import PageScanner
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.steps import STEP_LINES, Steps, in_one_go
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.samples import EnginePage
 from kvpressure.sources.long_pages import LongPages
 from tests.unit.pages import single
 

@@ -7,14 +7,14 @@ from collections import defaultdict
 import pytest
 from click.testing import CliRunner
 
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli import main
-from kvpressure.derive.values import at
-from kvpressure.identity import gpus_of
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.features.gpu import gpus_of
+from kvpressure.features.windows import GpuWindow
+from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample
+from kvpressure.model.values import at
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample
-from kvpressure.thresholds import load_thresholds
-from kvpressure.windows import GpuWindow
 from tests.tools import FIXTURES
 from tests.unit.snapshots import FakeTarget, gpu_report, lines
 

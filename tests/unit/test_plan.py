@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.diagnosis.arithmetic import GIB
-from kvpressure.diagnosis.plan import Plan, Running, batched_tokens, plan_model, plan_running
-from kvpressure.diagnosis.pool import Memory, TokenPool
-from kvpressure.diagnosis.traffic_shape import Traffic
+from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.plan.arithmetic import GIB
+from kvpressure.plan.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
+from kvpressure.plan.pool import Memory, TokenPool
+from kvpressure.plan.traffic import Traffic
 from kvpressure.runtimes.vllm.advice import PLANNING
-from kvpressure.thresholds import Thresholds, load_thresholds
 from tests.unit.models import geometry
 
 TRAFFIC = Traffic(prompt_p95=4000, output_p95=800)

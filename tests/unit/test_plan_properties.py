@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.diagnosis.arithmetic import GIB
-from kvpressure.diagnosis.plan import Plan, Running, plan_model, plan_running
-from kvpressure.diagnosis.pool import Memory, TokenPool
-from kvpressure.diagnosis.traffic_shape import Traffic
-from kvpressure.thresholds import load_thresholds
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.plan.arithmetic import GIB
+from kvpressure.plan.capacity_plan import Plan, Running, plan_model, plan_running
+from kvpressure.plan.pool import Memory, TokenPool
+from kvpressure.plan.traffic import Traffic
 from tests.unit.models import geometry
 
 THRESHOLDS = load_thresholds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.kube.pod_logs import report_of
-from kvpressure.surroundings import ContainerId
+from kvpressure.model.workload import ContainerId
 
 POD = ContainerId("ns", "vllm-0", "vllm")
 NOW = 1_800_000_000.0

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from kvpressure.advice import Limits, Place
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
-from kvpressure.diagnosis.advice import Limits, Place
-from kvpressure.diagnosis.verdict import Cause, Evidence, Stage
 from kvpressure.exposition.snapshot import EngineView
+from kvpressure.model.verdict import Cause, Evidence, Stage
 from tests.tools import check_golden
 from tests.unit.advice_cases import LIMITS, NOW, PROCESS, PRODUCTION, SHAPE, advice, diagnosis
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from kvpressure.diagnosis.symptoms import NAMES
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES, Family
+from kvpressure.model.verdict import Cause
 from tests.tools import need
 from tests.unit.runbook_pages import HOSTILE, PAGES, blocks
 

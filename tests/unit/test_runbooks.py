@@ -8,8 +8,8 @@ import click
 import pytest
 
 from kvpressure.cli import main
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
-from kvpressure.thresholds import load_thresholds
 from tests.unit.runbook_pages import ALERTS, HOSTILE, PAGES, blocks, paste, spans, tokens
 
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Verification", "Prevention"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition import runbooks
+from kvpressure.model.verdict import Cause
 from kvpressure.server import RUNBOOKS, Site
 from tests.unit.runbook_pages import ALERTS, HOSTILE, PAGES, blocks
 from tests.unit.snapshots import collapsed
@@ -150,7 +150,7 @@ def test_every_cause_that_asks_something_has_its_runbook():
 
 
 def test_an_exporter_that_nobody_reads_has_no_markdown_library_in_memory():
-    code = "import kvpressure.server, kvpressure.daemon, sys; sys.exit('markdown_it' in sys.modules)"
+    code = "import kvpressure.server, kvpressure.app.exporter, sys; sys.exit('markdown_it' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from kvpressure.settings import (
+from kvpressure.config.settings import (
     FLAGS,
     ConfigError,
     ListenAddress,
@@ -14,7 +14,7 @@ from kvpressure.settings import (
     parse_listen_address,
     settings_reference,
 )
-from kvpressure.settings.keys import keys
+from kvpressure.config.settings.keys import keys
 
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 EXAMPLE = Path(__file__).parents[2] / "kvpressure.example.yaml"

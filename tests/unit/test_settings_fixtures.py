@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.settings import ConfigError, load_settings
+from kvpressure.config.settings import ConfigError, load_settings
 from tests.unit.expectations import expected, fixtures
 
 

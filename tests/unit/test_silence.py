@@ -8,22 +8,22 @@ from dataclasses import replace
 
 import pytest
 
+from kvpressure.advice import Place, advise, known_limits
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.engine_options import Told
 from kvpressure.cli.findings import Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
-from kvpressure.diagnosis.advice import Place, advise, known_limits
-from kvpressure.diagnosis.verdict import Cause
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.status import status_html
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.features.history import Trail
+from kvpressure.model.samples import CacheConfig, SourceHealth
+from kvpressure.model.verdict import Cause
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import CacheConfig, SourceHealth
 from kvpressure.sources.targets import Target
-from kvpressure.thresholds import load_thresholds
-from kvpressure.trail import Trail
 from tests.unit.snapshots import FakeTarget, lines
 from tests.unit.test_report import printed
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.derive.values import Derived
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.exposition import wording
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.panel import ident, worst_first
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html
-from kvpressure.samples import HistogramSample, SourceHealth
-from kvpressure.trail import Trail
+from kvpressure.features.history import Trail
+from kvpressure.model.samples import HistogramSample, SourceHealth
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from tests.unit.snapshots import collapsed
 
 T = 1_767_225_600.0

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.strict_yaml import ConfigError, Problem, TooLargeError, check, dotted, load, scalar
-from kvpressure.yaml_bounds import MAX_DEPTH
+from kvpressure.config.strict_yaml import ConfigError, Problem, TooLargeError, check, dotted, load, scalar
+from kvpressure.config.yaml_bounds import MAX_DEPTH
 
 
 def problems(text: str, **limits: int) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.settings import ConfigError, load_settings
+from kvpressure.config.settings import ConfigError, load_settings
 from kvpressure.sources.file_sd import parse_targets
 from kvpressure.sources.files import FileWatch
 from kvpressure.sources.targets import Changes, Target, TargetSet

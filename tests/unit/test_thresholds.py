@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvpressure.strict_yaml import ConfigError
-from kvpressure.thresholds import ASCENDING, UNITS, Thresholds, load_thresholds, packaged_text
+from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import ASCENDING, UNITS, Thresholds, load_thresholds, packaged_text
 from tests.unit.expectations import expected, fixtures
 
 

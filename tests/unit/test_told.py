@@ -6,11 +6,10 @@ import dataclasses
 
 import pytest
 
-from kvpressure.diagnosis.told import Restarts, told
-from kvpressure.diagnosis.verdict import Cause, Stage
-from kvpressure.pipeline import Pipeline, PipelineSettings
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.surroundings import (
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.features.evidence import Restarts, told
+from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.workload import (
     LOG_KINDS,
     Assignment,
     ContainerId,
@@ -22,6 +21,7 @@ from kvpressure.surroundings import (
     Surroundings,
     Termination,
 )
+from kvpressure.runtimes.reader import PageReader
 from tests.unit.engines import THRESHOLDS
 from tests.unit.snapshots import FakeTarget, gpu_report, lines
 

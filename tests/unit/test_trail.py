@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure import trail as trails
-from kvpressure.derive.values import Value
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
-from kvpressure.trail import MAX_CAUSES, POINTS, STEP_SECONDS, Span, Trail
+from kvpressure.features import history as trails
+from kvpressure.features.history import MAX_CAUSES, POINTS, STEP_SECONDS, Span, Trail
+from kvpressure.model.values import Value
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 
 START = 1_767_225_600.0
 

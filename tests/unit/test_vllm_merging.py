@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.table import PageFacts
 from kvpressure.runtimes.vllm.metrics import cache_config
-from kvpressure.samples import CacheConfig, EngineSample, HistogramSample
 
 ONE_RANK = PageFacts(ranks=1, labelled=True, names=frozenset())
 

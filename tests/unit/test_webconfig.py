@@ -12,7 +12,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from kvpressure.settings import ConfigError
+from kvpressure.config.settings import ConfigError
 from kvpressure.webauth import BasicAuth, Refresh, WebGuard
 from kvpressure.webconfig import WebConfig, read_web_config, tls_context
 from tests.unit.expectations import expected, fixtures

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.samples import EngineSample, GpuSample, HistogramSample
-from kvpressure.windows import MAX_POINTS, EngineWindow, GpuWindow, Tally, line, quantile, weighted_quantiles
+from kvpressure.features.windows import MAX_POINTS, EngineWindow, GpuWindow, Tally, line, quantile, weighted_quantiles
+from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
 
 INF = math.inf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvpressure.audit.model import STATUSES, Finding, Place, Report, Reviewed
-from kvpressure.surroundings import LIMIT_NAMES
+from kvpressure.model.workload import LIMIT_NAMES
 
 VERSION: Final = 1
 

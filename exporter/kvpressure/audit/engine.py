@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from kvpressure.audit.manifests import Item
 from kvpressure.audit.model import Place
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading
 from kvpressure.runtimes.deploying import Chart
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.strict_yaml import Path
 
 Style = Literal["args", "shell", "values", "env"]
 """How a flag is written there: as an argument, in a shell script, as a chart's value, or in a variable."""

@@ -11,10 +11,10 @@ from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, 
 from kvpressure.audit.pods import Container, container
 from kvpressure.audit.scaling import counted, replicas, scaled
 from kvpressure.commandline.budget import Budget
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading, annotated, read_limits
 from kvpressure.limits.start import read_start
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
-from kvpressure.strict_yaml import Path
 
 _PREDICTOR: Final[Path] = ("spec", "predictor")
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure import strict_yaml
 from kvpressure.audit.model import Place, Problem
-from kvpressure.strict_yaml import ConfigError, Path
+from kvpressure.config import strict_yaml
+from kvpressure.config.strict_yaml import ConfigError, Path
 
 MAX_CHARS: Final = 16 << 20
 MAX_VALUES: Final = 400_000

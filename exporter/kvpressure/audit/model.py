@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from kvpressure.surroundings import DeclaredLimit
+from kvpressure.model.workload import DeclaredLimit
 
 Status = Literal["pass", "fail", "unknown"]
 Level = Literal["error", "warning", "note"]

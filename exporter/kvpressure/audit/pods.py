@@ -10,10 +10,10 @@ from typing import Any, Final
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import SHELLS, base
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.recognise import runtime_of
 from kvpressure.limits.start import Start, read_start
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.strict_yaml import Path
 
 _MAX_FILES: Final = 1000
 

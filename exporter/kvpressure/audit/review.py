@@ -10,7 +10,7 @@ from kvpressure.audit.discovery import find_engines
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Manifests
 from kvpressure.audit.model import Finding, Report, Reviewed
-from kvpressure.thresholds import Thresholds
+from kvpressure.config.thresholds import Thresholds
 
 
 def audit(given: Manifests, thresholds: Thresholds, skip: Collection[str] = ()) -> Report:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvpressure.audit.engine import Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, text
-from kvpressure.strict_yaml import Path
+from kvpressure.config.strict_yaml import Path
 
 
 def replicas(item: Item, path: Path, given: Manifests) -> Replicas:

@@ -10,11 +10,11 @@ from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, 
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import counted, scaled
 from kvpressure.commandline.budget import Budget
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import annotated, read_limits
 from kvpressure.limits.start import read_start
 from kvpressure.runtimes.deploying import Chart
 from kvpressure.runtimes.registry import RUNTIMES
-from kvpressure.strict_yaml import Path
 
 _SECTION: Final = "servingEngineSpec"
 _PORT: Final = 8000

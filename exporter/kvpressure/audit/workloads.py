@@ -10,8 +10,8 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import replicas
+from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import annotated, read_limits
-from kvpressure.strict_yaml import Path
 
 
 @dataclass(frozen=True, slots=True)

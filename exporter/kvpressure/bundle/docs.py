@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from kvpressure.bundle.rules import Alert
-from kvpressure.thresholds import Thresholds
+from kvpressure.config.thresholds import Thresholds
 
 _INTRO: Final = """# Alerts
 

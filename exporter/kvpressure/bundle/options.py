@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from kvpressure.strict_yaml import ConfigError, Problem
-from kvpressure.thresholds import Thresholds
+from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.config.thresholds import Thresholds
 
 SELECTOR: Final = 'job="kvpressure"'
 RUNBOOK_URL: Final = "http://{{ $labels.instance }}/runbooks"

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure import strict_yaml
 from kvpressure.bundle import links
 from kvpressure.bundle.options import Options
-from kvpressure.strict_yaml import ConfigError, Document, Path
+from kvpressure.config import strict_yaml
+from kvpressure.config.strict_yaml import ConfigError, Document, Path
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """critical wakes someone, warning makes a ticket, info is read when someone looks."""

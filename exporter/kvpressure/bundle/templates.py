@@ -8,7 +8,7 @@ from typing import Any, Final
 import jinja2
 
 from kvpressure.bundle.options import Options
-from kvpressure.strict_yaml import ConfigError, Problem
+from kvpressure.config.strict_yaml import ConfigError, Problem
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK

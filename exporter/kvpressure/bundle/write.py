@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kvpressure.strict_yaml import ConfigError, Problem
+from kvpressure.config.strict_yaml import ConfigError, Problem
 
 MANIFEST: Final = "bundle.json"
 """Lists the files of a bundle: a folder with one is ours to replace."""

@@ -15,11 +15,11 @@ from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import advice_report, console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.cli.triage import Triage, prepare, sample
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.snapshot import EngineView
+from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.samples import CacheConfig
 from kvpressure.sources.traces import TraceError, TraceLine, stem
-from kvpressure.thresholds import load_thresholds
 
 
 @click.command(epilog="Exit codes: 0 nothing to do, 1 a bottleneck was named, 2 cannot tell.")

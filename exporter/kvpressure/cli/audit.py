@@ -19,9 +19,9 @@ from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
-from kvpressure.settings import read_text
-from kvpressure.strict_yaml import ConfigError
-from kvpressure.thresholds import Thresholds, load_thresholds
+from kvpressure.config.settings import read_text
+from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 
 _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000

@@ -6,10 +6,10 @@ import os
 
 import click
 
+from kvpressure.app.exporter import load
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
-from kvpressure.daemon import load
-from kvpressure.settings import ConfigError, Problem, load_settings
+from kvpressure.config.settings import ConfigError, Problem, load_settings
 from kvpressure.webauth import WebGuard
 
 

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterator
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from kvpressure.strict_yaml import ConfigError
+from kvpressure.config.strict_yaml import ConfigError
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 ORDERLY_SECONDS: Final = 1.2

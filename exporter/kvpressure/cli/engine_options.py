@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
+from kvpressure.advice import Limits, Place, advise, known_limits
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.sampling import Access, Seen
-from kvpressure.diagnosis.advice import Limits, Place, advise, known_limits
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.exposition.snapshot import EngineView
-from kvpressure.samples import CacheConfig
-from kvpressure.thresholds import Thresholds
+from kvpressure.model.samples import CacheConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 

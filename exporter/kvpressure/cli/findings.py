@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvpressure.derive.values import Value
-from kvpressure.diagnosis.advice import Action, Limits
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence
+from kvpressure.advice import Action, Limits
 from kvpressure.exposition.palette import CALM
 from kvpressure.exposition.snapshot import EngineView, GpuView
-from kvpressure.samples import HistogramSample
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import Value
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence
 
 HEALTHY, LIMITED, CANNOT_TELL = 0, 1, 2
 """Exit codes: nothing limits the engine; a bottleneck was named; no verdict."""

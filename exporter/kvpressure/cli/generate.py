@@ -10,9 +10,9 @@ from kvpressure.bundle import Options, bundle_files, write_bundle
 from kvpressure.bundle.options import PAGE_URL, RUNBOOK_URL, SELECTOR, TICKET_URL
 from kvpressure.cli.options import refuse
 from kvpressure.cli.say import say
-from kvpressure.settings import ConfigError
-from kvpressure.settings.layers import read_text
-from kvpressure.thresholds import Thresholds, load_thresholds
+from kvpressure.config.settings import ConfigError
+from kvpressure.config.settings.layers import read_text
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 
 
 @click.command()

@@ -14,8 +14,10 @@ import click
 from kvpressure.cli.plan_live import LiveError, LiveShape, read_engine
 from kvpressure.cli.plan_report import flags, report
 from kvpressure.cli.say import say, say_json
-from kvpressure.diagnosis.arithmetic import GIB
-from kvpressure.diagnosis.geometry import (
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.plan.arithmetic import GIB
+from kvpressure.plan.capacity_plan import Plan, Running, plan_model, plan_running
+from kvpressure.plan.geometry import (
     BLOCK_TOKENS,
     DTYPE_BYTES,
     KV_DTYPE_BYTES,
@@ -24,12 +26,10 @@ from kvpressure.diagnosis.geometry import (
     ModelConfigError,
     read_geometry,
 )
-from kvpressure.diagnosis.plan import Plan, Running, plan_model, plan_running
-from kvpressure.diagnosis.pool import Memory, TokenPool
-from kvpressure.diagnosis.traffic_shape import Traffic
+from kvpressure.plan.pool import Memory, TokenPool
+from kvpressure.plan.traffic import Traffic
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.thresholds import load_thresholds
 
 LARGEST_CONFIG_BYTES = 4 << 20
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from yarl import URL
 
 from kvpressure.cli.sampling import split_engine_url
-from kvpressure.derive.traffic import token_quantile
-from kvpressure.diagnosis.plan import Running
-from kvpressure.diagnosis.pool import TokenPool
+from kvpressure.features.traffic import token_quantile
+from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
+from kvpressure.plan.capacity_plan import Running
+from kvpressure.plan.pool import TokenPool
 from kvpressure.runtimes.reader import PageError, PageReader
 from kvpressure.runtimes.registry import named
-from kvpressure.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.credentials import Authorization
 from kvpressure.sources.http import Answer, HttpClient

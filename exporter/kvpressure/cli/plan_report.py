@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from kvpressure.diagnosis.arithmetic import Step, number
-from kvpressure.diagnosis.plan import MemoryTarget, Plan
+from kvpressure.plan.arithmetic import Step, number
+from kvpressure.plan.capacity_plan import MemoryTarget, Plan
 from kvpressure.runtimes.advising import Planning
 from kvpressure.runtimes.runtime import Runtime
 

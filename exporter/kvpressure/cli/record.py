@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 from yarl import URL
 
+from kvpressure.app.pollers import GpuFleet, real_gpus
 from kvpressure.cli.sampling import page_url
 from kvpressure.cli.say import say
-from kvpressure.fleet import GpuFleet, real_gpus
-from kvpressure.samples import GpuReport, GpuSample
-from kvpressure.settings import Settings
+from kvpressure.config.settings import Settings
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.credentials import Authorization
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus

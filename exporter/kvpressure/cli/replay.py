@@ -9,18 +9,18 @@ from pathlib import Path
 
 import click
 
+from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.say import say, say_json
-from kvpressure.derive.values import at, plain
-from kvpressure.diagnosis.verdict import Cause
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.exposition.verdicts import diagnosis_json
-from kvpressure.identity import ALL_GPUS
-from kvpressure.pipeline import Pipeline, PipelineSettings
+from kvpressure.model.target import ALL_GPUS
+from kvpressure.model.values import at, plain
+from kvpressure.model.verdict import Cause
+from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.sources.traces import TraceError, TraceLine, read_trace, stem
-from kvpressure.surroundings import DeclaredLimit
-from kvpressure.thresholds import Thresholds, load_thresholds
 
 MIN_SPACING_SECONDS = 0.5
 """A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""

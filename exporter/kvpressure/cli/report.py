@@ -14,17 +14,17 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from kvpressure.advice import Action
+from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import CleanConsole, say
-from kvpressure.derive.values import at
-from kvpressure.diagnosis.advice import Action
-from kvpressure.diagnosis.advice.shell import PLACEHOLDERS
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.exposition.palette import CALM, CAUSES, STAGES
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.values import at
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.printable import clean
-from kvpressure.samples import SourceHealth
 
 WIDTH = 100
 """Columns of a report; narrower terminals get narrower ones."""

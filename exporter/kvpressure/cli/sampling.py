@@ -9,18 +9,18 @@ from types import TracebackType
 
 import click
 
-from kvpressure.diagnosis.verdict import Cause
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
+from kvpressure.config.settings import Settings, TlsSettings
+from kvpressure.config.settings.types import default_name, split_url
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.exposition.snapshot import EngineView, GpuView
-from kvpressure.fleet import EngineFleet, GpuFleet, real_gpus
-from kvpressure.identity import ALL_GPUS
-from kvpressure.pipeline import Pipeline, PipelineSettings
-from kvpressure.samples import CacheConfig, EnginePage, GpuReport, SourceHealth
-from kvpressure.settings import Settings, TlsSettings
-from kvpressure.settings.types import default_name, split_url
+from kvpressure.model.samples import CacheConfig, EnginePage, GpuReport, SourceHealth
+from kvpressure.model.target import ALL_GPUS
+from kvpressure.model.verdict import Cause
+from kvpressure.model.workload import Surroundings
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target
-from kvpressure.surroundings import Surroundings
-from kvpressure.thresholds import Thresholds
 
 GIVE_UP_SECONDS = 5.0
 """Sampling ends early when by then no engine has answered once."""

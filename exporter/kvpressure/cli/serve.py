@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
+from kvpressure.app.exporter import Daemon
 from kvpressure.cli.ending import end, stop_signal
-from kvpressure.daemon import Daemon
 from kvpressure.listener import Listener
 
 log = structlog.get_logger("kvpressure")

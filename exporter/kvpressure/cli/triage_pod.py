@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from kvpressure import logs
+from kvpressure.app.pollers import cancel
 from kvpressure.cli.engine_options import Told, access_of
 from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
 from kvpressure.cli.report import show
@@ -21,7 +22,8 @@ from kvpressure.cli.sampling import Access, Sampler, Seen
 from kvpressure.cli.say import say
 from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
-from kvpressure.fleet import cancel
+from kvpressure.config.settings import TlsSettings
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kube.client import KubeClient
 from kvpressure.kube.engine_pod import EnginePod, engine_pod
 from kvpressure.kube.errors import KubeError
@@ -29,10 +31,8 @@ from kvpressure.kube.find import Found, find_pods
 from kvpressure.kube.kubeconfig import load_config
 from kvpressure.kube.opened import OpenedPod
 from kvpressure.kube.references import Reference, is_reference, parse_reference
-from kvpressure.settings import TlsSettings
+from kvpressure.model.workload import Surroundings
 from kvpressure.sources.targets import Target
-from kvpressure.surroundings import Surroundings
-from kvpressure.thresholds import load_thresholds
 
 MOST_PODS = 16
 """Pods diagnosed at once; each holds a port-forward through the API server."""

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from kvpressure.exposition.wording import duration
 from kvpressure.kube.opened import OpenedPod
+from kvpressure.model.workload import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, Termination
 from kvpressure.printable import clean
-from kvpressure.surroundings import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, Termination
 
 SAYS = {
     "kv_capacity": "size of the KV cache",

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure import strict_yaml
 from kvpressure.commandline.budget import Budget, SpentError
 from kvpressure.commandline.numbers import human
 from kvpressure.commandline.shell import unresolved
+from kvpressure.config import strict_yaml
 
 _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?", re.DOTALL)
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")

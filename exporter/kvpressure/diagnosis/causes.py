@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.verdict import Cause, Evidence
+from kvpressure.model.verdict import Cause, Evidence
 
 MIN_POLLS = 4
 

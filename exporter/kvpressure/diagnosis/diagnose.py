@@ -6,7 +6,7 @@ from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.causes import candidate
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
-from kvpressure.diagnosis.verdict import Cause, Diagnosis
+from kvpressure.model.verdict import Cause, Diagnosis
 
 
 class Diagnostician:

@@ -8,14 +8,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvpressure.derive import Context, Derived
-from kvpressure.derive.kv import blocked, typical_prompt_tokens
-from kvpressure.derive.latency import p95
-from kvpressure.derive.values import at
-from kvpressure.diagnosis.told import Told
-from kvpressure.samples import HistogramSample
-from kvpressure.thresholds import Thresholds
-from kvpressure.windows import EngineWindow, Point, line
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.features import Context, Derived
+from kvpressure.features.evidence import Told
+from kvpressure.features.kv import blocked, typical_prompt_tokens
+from kvpressure.features.latency import p95
+from kvpressure.features.windows import EngineWindow, Point, line
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import at
 
 BURST_SECONDS = 5.0
 MIN_PEAK_POLLS = 3

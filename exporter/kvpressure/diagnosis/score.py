@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kvpressure.derive.gpu import ramp
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.verdict import Cause, Evidence, Stage
+from kvpressure.features.gpu import ramp
+from kvpressure.model.verdict import Cause, Evidence, Stage
 
 Symptoms = Mapping[str, Evidence]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.palette import CALM, CAUSES
-from kvpressure.trail import POINTS, STEP_SECONDS, History, Span
+from kvpressure.features.history import POINTS, STEP_SECONDS, History, Span
+from kvpressure.model.verdict import Cause
 
 HEIGHT, TOP, BOTTOM = 480, 10, 470
 """Height of a chart in its own units, and the places of its lines' highest and lowest points.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvpressure.surroundings import ContainerId, Surroundings
+from kvpressure.model.workload import ContainerId, Surroundings
 
 Values = Mapping[str, object]
 

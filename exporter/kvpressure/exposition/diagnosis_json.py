@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from kvpressure.derive.values import Value
-from kvpressure.diagnosis.verdict import Diagnosis, Evidence
 from kvpressure.exposition.panel import Action, worst_first
 from kvpressure.exposition.snapshot import EngineView, GpuView, Snapshot
 from kvpressure.exposition.status import Advise, no_advice
-from kvpressure.samples import ENGINE_SOURCE, HistogramSample, SourceHealth
+from kvpressure.model.samples import ENGINE_SOURCE, HistogramSample, SourceHealth
+from kvpressure.model.values import Value
+from kvpressure.model.verdict import Diagnosis, Evidence
 
 
 def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, object]:

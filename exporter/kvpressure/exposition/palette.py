@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpressure.diagnosis.verdict import Cause, Stage
+from kvpressure.model.verdict import Cause, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Protocol
 
 from markupsafe import Markup
 
-from kvpressure.derive.values import at
-from kvpressure.diagnosis.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
 from kvpressure.exposition.palette import CALM, CAUSES, STAGES
 from kvpressure.exposition.snapshot import EngineView, GpuView
 from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
-from kvpressure.trail import History, judged
+from kvpressure.features.history import History, judged
+from kvpressure.model.values import at
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 
 SHOWN_CHANGES = 8
 DAY_AFTER_SECONDS = 43_200.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvpressure.derive import Derived
-from kvpressure.diagnosis.verdict import Diagnosis
-from kvpressure.samples import ENGINE_SOURCE, GpuSample, SourceHealth
-from kvpressure.surroundings import Surroundings
-from kvpressure.trail import Trail
+from kvpressure.features import Derived
+from kvpressure.features.history import Trail
+from kvpressure.model.samples import ENGINE_SOURCE, GpuSample, SourceHealth
+from kvpressure.model.verdict import Diagnosis
+from kvpressure.model.workload import Surroundings
 
 
 @dataclass(frozen=True, slots=True)

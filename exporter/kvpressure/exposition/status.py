@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from kvpressure.diagnosis.verdict import Cause
 from kvpressure.exposition.palette import CALM, CAUSES
 from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, ident, worst_first
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.wording import clock, seconds
-from kvpressure.samples import ENGINE_SOURCE, SourceHealth
+from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
+from kvpressure.model.verdict import Cause
 
 if TYPE_CHECKING:
     import jinja2

@@ -13,7 +13,7 @@ from kvpressure.exposition.containers import container_values
 from kvpressure.exposition.families import FAMILIES, Family, Scope
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families, silence_families
-from kvpressure.samples import HistogramSample, SourceHealth
+from kvpressure.model.samples import HistogramSample, SourceHealth
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

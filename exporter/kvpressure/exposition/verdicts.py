@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvpressure.derive import Derived, Value
-from kvpressure.derive.values import known
-from kvpressure.diagnosis.verdict import Cause, Diagnosis
 from kvpressure.exposition.snapshot import EngineView, Silence
+from kvpressure.features import Derived, Value
+from kvpressure.model.values import known
+from kvpressure.model.verdict import Cause, Diagnosis
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:

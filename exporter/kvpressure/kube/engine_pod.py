@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
+from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kube.errors import KubeError
 from kvpressure.kube.find import Found
+from kvpressure.model.workload import ContainerId, ContainerState, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED
-from kvpressure.settings.kubernetes import KubernetesSettings
 from kvpressure.sources.kubernetes.annotations import own_annotations, read_wishes
 from kvpressure.sources.kubernetes.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.sources.kubernetes.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.sources.kubernetes.states import container_state
-from kvpressure.surroundings import ContainerId, ContainerState, DeclaredLimit
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _HASH: Final = "pod-template-hash"

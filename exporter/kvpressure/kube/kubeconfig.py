@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from kvpressure import strict_yaml
+from kvpressure.config import strict_yaml
 from kvpressure.kube.errors import KubeError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -7,9 +7,9 @@ from typing import Final
 
 from kvpressure.kube.client import Action, KubeClient
 from kvpressure.kube.errors import KubeError
+from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
 from kvpressure.sources.logs.lines import Line
 from kvpressure.sources.logs.tally import Tally
-from kvpressure.surroundings import LOG_KINDS, ContainerId, LogReport
 
 TAIL_LINES: Final = 5000
 LARGEST_LOG_BYTES: Final = 2 * 1024 * 1024

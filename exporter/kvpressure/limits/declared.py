@@ -11,9 +11,9 @@ from kvpressure.commandline.numbers import human
 from kvpressure.commandline.options import Given
 from kvpressure.commandline.shell import unresolved
 from kvpressure.limits.start import Server, Start
+from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.surroundings import LIMIT_NAMES, DeclaredLimit
 
 ANNOTATION_PREFIX: Final = "kvpressure.io/"
 

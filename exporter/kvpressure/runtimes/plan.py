@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
+from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 from kvpressure.runtimes.table import Row
-from kvpressure.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 
 LARGEST_VALUE: Final = float(2**53)
 """Beyond, a float cannot count by one any more, and products of a few values would not be finite."""

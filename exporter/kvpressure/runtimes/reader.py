@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
+from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.lines import PageError, Series
 from kvpressure.runtimes.memory import Memory
 from kvpressure.runtimes.page import PageScanner
@@ -14,7 +15,6 @@ from kvpressure.runtimes.planner import make_plan, recognised
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.steps import Steps, in_one_go
 from kvpressure.runtimes.table import Table
-from kvpressure.samples import EnginePage
 
 __all__ = ["PageError", "PageReader"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from kvpressure.samples import CacheConfig
+from kvpressure.model.samples import CacheConfig
 
 STARTED: Final = "process_start_time_seconds"
 

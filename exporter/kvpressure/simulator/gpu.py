@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kvpressure.samples import GpuSample
+from kvpressure.model.samples import GpuSample
 from kvpressure.simulator.activity import SAMPLE_SECONDS
 from kvpressure.simulator.config import EngineConfig, GpuConfig
 from kvpressure.simulator.scheduler import Rank

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kvpressure.samples import GpuSample
+from kvpressure.model.samples import GpuSample
 from kvpressure.simulator.clients import Clients
 from kvpressure.simulator.config import EngineConfig
 from kvpressure.simulator.frontend import Frontend

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvpressure.samples import GpuSample
+from kvpressure.model.samples import GpuSample
 from kvpressure.simulator.service import DEFAULT_START, Scenario, ServerDownError, SimulatedServer
 
 

@@ -15,8 +15,8 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
+from kvpressure.model.samples import SourceHealth
 from kvpressure.printable import clean
-from kvpressure.samples import SourceHealth
 from kvpressure.sources.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
 
 T = TypeVar("T")

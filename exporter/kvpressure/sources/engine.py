@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 from yarl import URL
 
+from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.runtimes.reader import PageError
 from kvpressure.runtimes.steps import Steps
-from kvpressure.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.sources.base import Guard, SourceError, brief
 from kvpressure.sources.credentials import Authorization, BasicAuth, FileName, TlsOptions
 from kvpressure.sources.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown

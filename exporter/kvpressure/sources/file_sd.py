@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kvpressure import strict_yaml
 from kvpressure.addresses import refusal
-from kvpressure.settings import ConfigError, read_text
-from kvpressure.settings.types import (
+from kvpressure.config import strict_yaml
+from kvpressure.config.settings import ConfigError, read_text
+from kvpressure.config.settings.types import (
     BY_ITS_PAGE,
     Runtime,
     default_name,
@@ -22,7 +22,7 @@ from kvpressure.settings.types import (
     split_url,
     target_name,
 )
-from kvpressure.strict_yaml import Document, Problem
+from kvpressure.config.strict_yaml import Document, Problem
 
 _RUNTIMES: Final = typing.get_args(Runtime)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from kvpressure.samples import SourceHealth
-from kvpressure.settings import ConfigError, FileSdSettings
+from kvpressure.config.settings import ConfigError, FileSdSettings
+from kvpressure.model.samples import SourceHealth
 from kvpressure.sources.file_sd import FileTarget, read_targets
 from kvpressure.sources.files import FileWatch, stamp
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
-from kvpressure.samples import EnginePage
+from kvpressure.model.samples import EnginePage
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.http import HttpStatusError
 

@@ -16,9 +16,10 @@ from kvpressure.commandline.budget import Budget
 from kvpressure.limits.declared import declared, read_limits
 from kvpressure.limits.recognise import runtime_of
 from kvpressure.limits.start import Start, read_start
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import Assignment, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.samples import SourceHealth
 from kvpressure.sources.base import Guard
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
@@ -34,7 +35,6 @@ from kvpressure.sources.pod_devices.processes import (
 )
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.schedule import Clock
-from kvpressure.surroundings import Assignment, DeclaredLimit
 
 SOURCE: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0

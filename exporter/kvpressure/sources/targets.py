@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvpressure.samples import SourceHealth
-from kvpressure.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
-from kvpressure.settings.types import BY_ITS_PAGE
+from kvpressure.config.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
+from kvpressure.config.settings.types import BY_ITS_PAGE
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import DeclaredLimit
 from kvpressure.sources.file_sd import FileTarget
 from kvpressure.sources.file_sd_watch import FileGroup
-from kvpressure.surroundings import DeclaredLimit
 
 _SINGLE_MACHINE: Final = FileTarget(url="http://localhost:8000", path="/metrics", name="localhost:8000", gpus=("all",))
 

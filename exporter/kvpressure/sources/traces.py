@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.plausible import Sieve
 from kvpressure.sources.xz import XzReader
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Manifests
 from kvpressure.audit.model import Verdict
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.limits.declared import CHOOSES, NO_VALUE
-from kvpressure.surroundings import DeclaredLimit
-from kvpressure.thresholds import Thresholds
+from kvpressure.model.workload import DeclaredLimit
 
 TRAFFIC = "kvpressure.io/traffic"
 """Annotation: what an engine is for, as words among long, short and bursty, with commas between them."""

@@ -22,7 +22,7 @@ from kvpressure.diagnosis.symptoms import (
     restarting,
     throughput_plateau,
 )
-from kvpressure.diagnosis.verdict import Evidence
+from kvpressure.model.verdict import Evidence
 
 _ALL = (
     gpu_memory_high,

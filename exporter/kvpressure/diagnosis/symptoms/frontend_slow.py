@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.verdict import Evidence
+from kvpressure.model.verdict import Evidence
 
 NAME = "frontend_slow"
 

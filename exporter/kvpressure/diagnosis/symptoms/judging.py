@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.verdict import Evidence
+from kvpressure.model.verdict import Evidence
 
 
 def at_least(symptom: str, value: float | None, threshold: float, unit: str, text: str) -> Evidence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms.judging import shown
-from kvpressure.diagnosis.verdict import Evidence
+from kvpressure.model.verdict import Evidence
 
 NAME = "kv_saturated"
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.table import PageFacts, Row, Table
-from kvpressure.samples import CacheConfig
 
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kvpressure.samples import GpuReport
+from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.cards import Card, CardPool
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import amdsmi
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.backend import BackendError
 from kvpressure.sources.gpu.cards import Card
 from kvpressure.sources.gpu.plausible import Sieve

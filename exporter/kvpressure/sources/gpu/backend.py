@@ -9,7 +9,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kvpressure.samples import GpuReport
+from kvpressure.model.samples import GpuReport
 
 
 class Backend(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from kvpressure.samples import GpuReport, SourceHealth
+from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.sources.gpu.status import Status
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.backend import BackendError
 from kvpressure.sources.gpu.cards import Card
 from kvpressure.sources.gpu.gpm import Activity, Gpm, supported

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from kvpressure.samples import GpuReport, SourceHealth
+from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.sources.base import brief
 from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
 from kvpressure.sources.gpu.settings import GpuSettings

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from kvpressure.samples import GpuReport
+from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.wire import as_report
 

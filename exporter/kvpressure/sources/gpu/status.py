@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.samples import GpuReport, SourceHealth
+from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.sources.gpu.backend import ABSENT
 
 MOST_REASONS: Final = 64

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from kvpressure.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.plausible import LARGEST_MEMORY_BYTES
 
 MOST_DEVICES: Final = 1024

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kvpressure.samples import SourceHealth
-from kvpressure.settings.surroundings import HostSettings
+from kvpressure.config.settings.surroundings import HostSettings
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import ContainerId, ContainerState, HostReport
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.host.cgroups import find
 from kvpressure.sources.host.readings import (
@@ -23,7 +24,6 @@ from kvpressure.sources.host.readings import (
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
 from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread
-from kvpressure.surroundings import ContainerId, ContainerState, HostReport
 
 SOURCE: Final = "host"
 DEADLINE_SECONDS: Final = 5.0

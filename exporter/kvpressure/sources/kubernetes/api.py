@@ -24,11 +24,11 @@ from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import BasicRequest, GenericAsyncClient
 
-from kvpressure.settings import read_text
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings import read_text
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.strict_yaml import loose
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.kubernetes.transport import Gone, Page, RefusedError
-from kvpressure.strict_yaml import loose
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_KUBECONFIG_BYTES: Final = 4 << 20

@@ -10,11 +10,11 @@ from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
 from kvpressure.limits.declared import Reading, annotated, declared, read_limits
 from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import Start, read_start
+from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.kubernetes.annotations import Wishes
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.sources.kubernetes.states import ENDED
-from kvpressure.surroundings import DeclaredLimit
 
 MAX_CONTAINERS: Final = 32
 _MAX_IMAGE: Final = 1024  # more than any has, and few enough for regular expressions

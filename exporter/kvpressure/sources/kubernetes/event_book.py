@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.model.workload import ContainerId, EventReport
 from kvpressure.sources.kubernetes.events import REASONS, EventRecord
-from kvpressure.surroundings import ContainerId, EventReport
 
 RECENT_SECONDS: Final = 600.0
 """How old an event of the first list may be to count as evidence."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.settings.kubernetes import KubernetesSettings, parse_selector
+from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
+from kvpressure.model.workload import ContainerId, ContainerState
 from kvpressure.sources.kubernetes import address
 from kvpressure.sources.kubernetes.address import AddressError
 from kvpressure.sources.kubernetes.annotations import PREFIX, Wishes, own_annotations, read_wishes
@@ -14,7 +15,6 @@ from kvpressure.sources.kubernetes.containers import Container, engine_container
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, uid
 from kvpressure.sources.kubernetes.states import ENDED, container_state
 from kvpressure.sources.targets import Target
-from kvpressure.surroundings import ContainerId, ContainerState
 
 MAX_TARGETS: Final = 16
 """Targets of one pod: as many as it could have data-parallel ranks with a port each."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.samples import SourceHealth
+from kvpressure.model.samples import SourceHealth
 from kvpressure.sources.base import Guard, SourceError, brief
 from kvpressure.sources.kubernetes.fields import text
 from kvpressure.sources.kubernetes.resource import Record, Resource, Sink

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import structlog
 
-from kvpressure.samples import SourceHealth
-from kvpressure.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import ContainerId, ContainerState, EventReport
 from kvpressure.sources.kubernetes.event_book import EventBook
 from kvpressure.sources.kubernetes.events import read_event
 from kvpressure.sources.kubernetes.node import read_node
@@ -29,7 +30,6 @@ from kvpressure.sources.kubernetes.tuning import Tuning
 from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Target
-from kvpressure.surroundings import ContainerId, ContainerState, EventReport
 
 PODS: Final = "kubernetes_pods"
 EVENTS: Final = "kubernetes_events"

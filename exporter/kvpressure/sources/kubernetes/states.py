@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvpressure.model.workload import ContainerId, ContainerState, Termination
 from kvpressure.sources.kubernetes.fields import Object, at, mapping, moment, objects, text, truth, whole, word
-from kvpressure.surroundings import ContainerId, ContainerState, Termination
 
 ENDED: Final = ("Failed", "Succeeded")
 """Phases of a pod that has run, and stays only until somebody cleans up."""

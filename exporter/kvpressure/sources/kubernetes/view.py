@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvpressure.model.workload import ContainerId, ContainerState, EventReport
 from kvpressure.sources.targets import Target
-from kvpressure.surroundings import ContainerId, ContainerState, EventReport
 
 
 @dataclass(frozen=True, slots=True)

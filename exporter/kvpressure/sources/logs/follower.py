@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kvpressure.samples import SourceHealth
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import ContainerId, LogReport
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.logs.classify import telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
 from kvpressure.sources.logs.live import Sink
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.tally import Tally
-from kvpressure.surroundings import ContainerId, LogReport
 
 SOURCE = "logs"
 MAX_TOLD_LINES = 2000

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from kvpressure.model.workload import ContainerState
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, LogFile, Piece, log_files, plan, read_piece
 from kvpressure.sources.logs.inside import Tree
 from kvpressure.sources.logs.live import LiveFile, Sink
-from kvpressure.surroundings import ContainerState
 
 _MAX_SWITCHES: Final = 8
 

@@ -9,8 +9,9 @@ from typing import Final
 
 import structlog
 
-from kvpressure.samples import SourceHealth
-from kvpressure.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import ContainerId, ContainerState, LogReport
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.logs.file_log import FileLog
 from kvpressure.sources.logs.follower import SOURCE, Follower, Reader
@@ -20,7 +21,6 @@ from kvpressure.sources.logs.pod_log import PodLog, directory_of
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
 from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread
-from kvpressure.surroundings import ContainerId, ContainerState, LogReport
 
 SWEEP_SECONDS: Final = 1.0
 DEADLINE_SECONDS: Final = 10.0

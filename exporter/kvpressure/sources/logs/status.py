@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from kvpressure.samples import SourceHealth
+from kvpressure.model.samples import SourceHealth
 from kvpressure.sources.base import LONGEST_SENTENCE, SourceError, brief
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
 from kvpressure.sources.base import brief
 from kvpressure.sources.logs.classify import locate, plain
 from kvpressure.sources.logs.learn import StartUp
 from kvpressure.sources.logs.lines import Line
-from kvpressure.surroundings import LOG_KINDS, ContainerId, LogReport
 
 EXCERPT_CHARACTERS: Final = 200
 _BEFORE_MATCH: Final = 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpressure.surroundings import ContainerId
+from kvpressure.model.workload import ContainerId
 
 
 @dataclass(frozen=True, slots=True)

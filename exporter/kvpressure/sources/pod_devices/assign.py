@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from kvpressure.model.workload import Assignment, ContainerId
 from kvpressure.sources.pod_devices.answer import ContainerDevices, KubeletAnswer, PluginDevice
 from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, Gpu, claimed_gpus, plugin_gpu
 from kvpressure.sources.pod_devices.names import KernelNames
-from kvpressure.surroundings import Assignment, ContainerId
 
 Holders = Mapping[str, Sequence[ContainerId]]
 

@@ -16,10 +16,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
+from kvpressure.model.workload import ContainerId
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.pod_devices import messages
 from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
-from kvpressure.surroundings import ContainerId
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 """What gRPC clients in Go accept by default; 110 pods with 8 devices each are 100 KB."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvpressure.samples import GpuSample
+from kvpressure.model.samples import GpuSample
+from kvpressure.model.workload import Assignment
 from kvpressure.sources.pod_devices.ids import pci_address
-from kvpressure.surroundings import Assignment
 
 
 def resolve(assignment: Assignment, gpus: Sequence[GpuSample]) -> tuple[str, ...] | None:

@@ -1,0 +1,56 @@
+"""PURE: what to do about a diagnosis, in order, with computed values and commands to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.advice import others, pressure
+from kvpressure.advice.case import Case
+from kvpressure.advice.limits import known_limits
+from kvpressure.advice.model import Action, Limit, Limits, Place
+from kvpressure.advice.shell import placeholders
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause, Diagnosis
+
+__all__ = ["Action", "Limit", "Limits", "Place", "advise", "known_limits"]
+
+_BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
+    Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
+    Cause.CONCURRENCY_BOUND: others.concurrency_bound,
+    Cause.COMPUTE_BOUND: others.compute_bound,
+    Cause.HOST_BOUND: others.host_bound,
+    Cause.STUCK: others.stuck,
+    Cause.HEALTHY: others.building,
+    Cause.UNKNOWN: others.unknown,
+    Cause.IDLE: lambda _: [],
+}
+
+
+def advise(
+    diagnosis: Diagnosis,
+    derived: Derived,
+    limits: Limits,
+    place: Place,
+    thresholds: Thresholds,
+    *,
+    silent: bool = False,
+) -> tuple[Action, ...]:
+    """What to do, first things first; empty when nothing is wrong.
+
+    Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
+    still runs. A device OOM is answered whatever the cause is: the server that it killed looks idle or unknown.
+    """
+    case = Case(diagnosis, derived, limits, place, thresholds)
+    actions = _BY_CAUSE[diagnosis.cause](case)
+    if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
+        actions = [*pressure.after_device_oom(case), *actions]
+    if silent:
+        actions = [*others.silent(case), *actions]
+    chosen = [action for action in actions if action is not None]
+    return tuple(
+        replace(action, order=order, placeholders=placeholders(action.commands))
+        for order, action in enumerate(chosen, 1)
+    )

@@ -1,0 +1,110 @@
+"""One engine's case: everything that advice is computed from, and what several actions ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from kvpressure.advice.model import Limits, Place, number
+from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.values import Derived, at
+from kvpressure.model.verdict import Diagnosis, Stage
+from kvpressure.runtimes.advising import Advice
+
+MEMORY_STEP_RATIO = 0.02
+"""A memory target is not worth a restart for less than this."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A diagnosis with the numbers behind it and what is known of limits and place."""
+
+    diagnosis: Diagnosis
+    derived: Derived
+    limits: Limits
+    place: Place
+    thresholds: Thresholds
+
+    def symptom(self, name: str) -> bool | None:
+        """State of a symptom, None when it could not be judged."""
+        evidence = self.diagnosis.symptoms.get(name)
+        return None if evidence is None else evidence.state
+
+    @property
+    def own(self) -> Advice:
+        """The words and flags of the engine's runtime."""
+        return self.place.advice
+
+    @property
+    def device_oom(self) -> bool:
+        """True with evidence that the GPU itself ran out of memory."""
+        return self.symptom("device_oom") is True
+
+    @property
+    def hurt(self) -> bool:
+        """True when requests suffer already."""
+        return self.diagnosis.stage in (Stage.COLLAPSED, Stage.FAILING)
+
+    @property
+    def crashing(self) -> bool:
+        """True when the server dies and comes back."""
+        signs = ("restarting", "host_oom", "device_oom")
+        return self.diagnosis.stage is Stage.FAILING or any(self.symptom(sign) is True for sign in signs)
+
+    @cached_property
+    def shape(self) -> Shape | None:
+        """Lengths of prompts and answers."""
+        return shape_of(self.derived)
+
+    @property
+    def capacity(self) -> float | None:
+        """Tokens of the KV pool."""
+        return self.limits.kv_capacity_tokens.value if self.limits.kv_capacity_tokens else None
+
+    @property
+    def request_p95(self) -> float | None:
+        """Tokens that a request holds at its end, p95."""
+        longest = self.limits.max_model_len.value if self.limits.max_model_len else None
+        return self.shape.request_p95(longest) if self.shape else None
+
+    @property
+    def long_or_bursty(self) -> str:
+        """Why the smaller memory target holds, in words; "" when it does not."""
+        prompt, burst = at(self.derived, "prompt_tokens", "0.95"), at(self.derived, "arrival_burstiness_ratio")
+        if prompt is not None and prompt >= self.thresholds.advice_long_context_min_tokens:
+            return f"prompts are long (p95 {number(prompt)} tokens)"
+        if burst is not None and burst >= self.thresholds.advice_bursty_min_factor:
+            return f"requests come in bursts (peak {burst:.1f} times the mean)"
+        return ""
+
+    @cached_property
+    def memory_target(self) -> float | None:
+        """The new `gpu_memory_utilization`; None to leave it. Lower only against a device OOM, higher only without."""
+        limit = self.limits.gpu_memory_utilization
+        if self.device_oom:
+            t = self.thresholds
+            target = t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
+            return target if limit is None or limit.value > target else None
+        return None if limit is None else self._raised(limit.value)
+
+    def _raised(self, current: float) -> float | None:
+        used = at(self.derived, "engine_gpu_memory_used_ratio")
+        if used is None or self.symptom("memory_rising") is True:
+            return None
+        free = self.thresholds.gpu_memory_high_warn_ratio - used
+        new = int(100 * min(current + free, self.thresholds.gpu_memory_high_critical_ratio) + 1e-6) / 100
+        return new if new - current >= MEMORY_STEP_RATIO else None
+
+    @property
+    def pool_after(self) -> float | None:
+        """Tokens of the pool once a lower memory target is in force; a higher one is not counted on."""
+        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
+        if capacity is None or limit is None or self.memory_target is None or self.memory_target > limit.value:
+            return capacity
+        return capacity - pool_change(capacity, limit.value, self.memory_target)
+
+    @property
+    def room(self) -> int | None:
+        """How many requests fit the pool at p95 of their tokens."""
+        return fits(self.pool_after, self.request_p95) if self.pool_after and self.request_p95 else None

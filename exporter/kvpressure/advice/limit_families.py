@@ -1,0 +1,70 @@
+"""The `kvpressure_limit_*` families of one engine: what is declared, what is in force, what traffic makes safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.model import Limits
+from kvpressure.advice.sizing import round_up_tokens
+from kvpressure.model.values import Derived, at
+from kvpressure.model.verdict import Cause
+from kvpressure.model.workload import DeclaredLimit
+
+SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+"""Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
+
+
+def limit_families(case: Case, declared: Sequence[DeclaredLimit] | None) -> Derived:
+    """The three families by limit; a limit that nothing is known of has no key.
+
+    `declared` is None where nobody could read how the engine was started: then nothing is said about declarations.
+    """
+    families = {
+        "limit_declared": _declared(declared),
+        "limit_value": _values(case.limits),
+        "limit_recommended": _recommended(case),
+    }
+    return {family: values for family, values in families.items() if values}
+
+
+def _declared(declared: Sequence[DeclaredLimit] | None) -> dict[str, float]:
+    if declared is None:
+        return {}
+    names = {limit.name for limit in declared}
+    if "max_model_len" in names:
+        names.add("max_input_tokens")
+    return {name: float(name in names) for name in SHOWN}
+
+
+def _values(limits: Limits) -> dict[str, float]:
+    """A prompt is at most as long as the longest request, where nothing closer is declared."""
+    found = {name: getattr(limits, name) for name in SHOWN}
+    found["max_input_tokens"] = limits.max_input_tokens or limits.max_model_len
+    return {name: limit.value for name, limit in found.items() if limit is not None}
+
+
+def _recommended(case: Case) -> dict[str, float]:
+    """Requests that fit at p95 of their tokens; token limits that p99 of the traffic stays below; the memory target.
+
+    The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
+    limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
+    """
+    found: dict[str, float | None] = {
+        "max_num_seqs": None if case.room is None else float(max(1, case.room)),
+        "max_input_tokens": _tokens(at(case.derived, "prompt_tokens", "0.99")),
+        "max_output_tokens": _tokens(at(case.derived, "output_tokens", "0.99")),
+        "gpu_memory_utilization": _memory_target(case),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _memory_target(case: Case) -> float | None:
+    if case.diagnosis.cause is Cause.KV_CACHE_PRESSURE and not case.device_oom:
+        return None
+    t = case.thresholds
+    return t.advice_memory_target_long_context_ratio if case.long_or_bursty else t.advice_memory_target_ratio
+
+
+def _tokens(p99: float | None) -> float | None:
+    return None if not p99 else float(round_up_tokens(p99))

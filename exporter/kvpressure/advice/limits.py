@@ -1,0 +1,42 @@
+"""Which limits are in force: what was declared, what the page says, and what the running batch shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvpressure.advice.model import DECLARED, LEARNED, PAGE, Limit, Limits
+from kvpressure.model.samples import CacheConfig
+from kvpressure.model.values import Derived, at
+from kvpressure.model.verdict import Cause, Diagnosis
+
+
+def known_limits(
+    diagnosis: Diagnosis,
+    derived: Derived,
+    cache: CacheConfig | None = None,
+    declared: Mapping[str, float] | None = None,
+) -> Limits:
+    """Limits by field name: `declared` wins over the page, and that over what was learned.
+
+    The plateau of the running batch is `max_num_seqs` only where that is what holds requests back
+    (`concurrency_bound`); under KV pressure it is what the cache admits, and says nothing of the flag.
+    """
+    page = cache or CacheConfig()
+    found: dict[str, Limit | None] = {
+        "max_num_seqs": _learned(diagnosis, derived),
+        "max_model_len": _limit(page.max_model_len, PAGE),
+        "gpu_memory_utilization": _limit(page.gpu_memory_utilization, PAGE),
+        "kv_capacity_tokens": _limit(at(derived, "kv_capacity_tokens"), PAGE),
+    }
+    found.update((name, Limit(value, DECLARED)) for name, value in (declared or {}).items())
+    return Limits(**found)
+
+
+def _learned(diagnosis: Diagnosis, derived: Derived) -> Limit | None:
+    if diagnosis.cause is not Cause.CONCURRENCY_BOUND:
+        return None
+    return _limit(at(derived, "requests_running_max"), LEARNED)
+
+
+def _limit(value: float | None, source: str) -> Limit | None:
+    return Limit(value, source) if value else None

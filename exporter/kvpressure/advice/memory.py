@@ -1,0 +1,111 @@
+"""The memory target: down against a device OOM, never down against a pool that is too small."""
+
+from __future__ import annotations
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.model import Action, number
+from kvpressure.advice.shell import past_failures
+from kvpressure.advice.sizing import pool_change
+from kvpressure.advice.verify import series
+from kvpressure.model.values import at
+
+LIMIT = "gpu_memory_utilization"
+
+
+def memory_headroom(case: Case) -> Action:
+    """Name the failure that is treated, and move the target accordingly, or say why it stays."""
+    if case.device_oom:
+        return _after_oom(case)
+    return _leave(case) if case.memory_target is None else _raise(case, case.memory_target)
+
+
+def _after_oom(case: Case) -> Action:
+    limit, target = case.limits.gpu_memory_utilization, case.memory_target
+    if target is None:
+        return Action(
+            key="memory_headroom",
+            title="Leave the memory target: a device OOM, but the target is low already",
+            current=str(limit),
+            why="The GPU ran out of memory although the target leaves room. Activations of large batches, or another "
+            f"process on the GPU, took it: cutting {case.own.words['max_num_batched_tokens']} treats the first, "
+            "nvidia-smi shows the other.",
+            commands=("nvidia-smi",),
+        )
+    reason = case.long_or_bursty or "prompts are not long and do not come in bursts"
+    return Action(
+        key="memory_headroom",
+        title="Lower the memory target: this failure is a device OOM",
+        current=_shown(case),
+        new=number(target),
+        why=f"The GPU itself ran out of memory, outside the KV pool, whose size is fixed. {number(target)} leaves the "
+        f"rest to activations; {reason}.",
+        cost=_price(case, target) + case.own.too_little,
+        checks=_no_more_ooms(case),
+        flags=case.own.change(LIMIT, number(target)),
+    )
+
+
+def _price(case: Case, target: float) -> str:
+    limit, capacity = case.limits.gpu_memory_utilization, case.capacity
+    if limit is None or capacity is None:
+        return "The KV pool shrinks, so fewer requests fit at once."
+    lost = pool_change(capacity, limit.value, target)
+    room = "" if case.room is None else f"; {number(max(1, case.room))} requests fit at p95 length"
+    return f"The KV pool loses at least {number(round(lost))} of its {number(capacity)} tokens{room}."
+
+
+def _leave(case: Case) -> Action:
+    return Action(
+        key="memory_headroom",
+        title=f"Leave {case.own.words[LIMIT]}: the pool is exhausted, the device is not",
+        current=_shown(case),
+        why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. "
+        f"{_loss(case, case.thresholds.advice_memory_target_ratio)}",
+        cost=f"None. For a larger pool: {case.own.larger_pool}",
+        commands=() if case.symptom("device_oom") is False else past_failures(case.place),
+    )
+
+
+def _raise(case: Case, target: float) -> Action:
+    limit = case.limits.gpu_memory_utilization
+    used = at(case.derived, "engine_gpu_memory_used_ratio") or 0.0
+    gain = 0.0 if limit is None or case.capacity is None else pool_change(case.capacity, limit.value, target)
+    gained = f"at least {number(round(gain))} tokens" if gain else "tokens"
+    return Action(
+        key="memory_headroom",
+        title="Raise the memory target: the pool is exhausted, and the device has room",
+        current=_shown(case),
+        new=number(target),
+        why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. The device is at {used:.0%}, so the "
+        f"pool can gain {gained}.",
+        cost="Less room for activations: go back if the server ends with CUDA (HIP) out of memory.",
+        checks=_no_more_ooms(case),
+        commands=() if case.symptom("device_oom") is False else past_failures(case.place),
+        flags=case.own.change(LIMIT, number(target)),
+    )
+
+
+def _evidence(case: Case) -> str:
+    if case.symptom("device_oom") is False:
+        return "and none was seen in the logs"
+    return "though logs were not read here: look for one first (below), because it would turn this advice around"
+
+
+def _loss(case: Case, target: float) -> str:
+    limit, capacity = case.limits.gpu_memory_utilization, case.capacity
+    if limit is None or capacity is None or limit.value <= target:
+        return "Lowering the target would shrink the pool and make this worse."
+    lost = round(pool_change(capacity, limit.value, target))
+    return (
+        f"Lowering the target to {number(target)} would take at least {number(lost)} of the pool's {number(capacity)} "
+        "tokens and make this worse."
+    )
+
+
+def _no_more_ooms(case: Case) -> tuple[str, ...]:
+    return ("For 30 minutes under traffic:", f"{series('symptom', case.place, symptom='device_oom')} == 0")
+
+
+def _shown(case: Case) -> str:
+    limit = case.limits.gpu_memory_utilization
+    return f"not visible ({case.own.unset[LIMIT]})" if limit is None else str(limit)

@@ -1,0 +1,207 @@
+"""KV cache pressure: the emergency order of the playbook, with computed values."""
+
+from __future__ import annotations
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.memory import memory_headroom
+from kvpressure.advice.model import Action, changed, number
+from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
+from kvpressure.advice.shell import look_again
+from kvpressure.advice.sizing import Cut, Shape, cut_sequences, fits, share_above, token_caps
+from kvpressure.advice.verify import expected, recovered
+from kvpressure.model.values import at
+from kvpressure.runtimes.registry import named
+
+STEP = "max_num_batched_tokens"
+
+SMALLEST_BATCHED_TOKENS = 1024
+"""Below, prefill is cut into so many steps that time to first token suffers more than memory gains."""
+
+
+def kv_pressure(case: Case) -> list[Action | None]:
+    """Demand first, then memory, then one rollout of all of it.
+
+    After a device OOM the memory target comes before the engine's own limits: it treats what kills the server, and
+    the pool it leaves decides how many sequences fit.
+    """
+    sequences, batched, memory = fewer_sequences(case), fewer_batched_tokens(case), memory_headroom(case)
+    changes: list[Action | None] = [memory, batched, sequences] if case.device_oom else [sequences, batched, memory]
+    allowed = int(next(iter(sequences.flags.values()))) if sequences else None
+    changes += [more_reserve(case)]
+    return [
+        cap_tokens(case),
+        *changes,
+        apply_changes(case, changes),
+        host_memory(case),
+        controlled_restart(case),
+        verify_recovery(case, allowed),
+    ]
+
+
+def after_device_oom(case: Case) -> list[Action | None]:
+    """The GPU ran out of memory while the KV pool was not the problem."""
+    changes: list[Action | None] = [memory_headroom(case), fewer_batched_tokens(case)]
+    return [*changes, apply_changes(case, changes), controlled_restart(case)]
+
+
+def cap_tokens(case: Case) -> Action:
+    """Limit prompt and answer lengths where requests come in: the only step that needs no restart."""
+    if case.shape is None or case.capacity is None:
+        return Action(
+            key="cap_tokens",
+            title="Cap tokens at the edge",
+            why="Long requests fill the pool. Their lengths are not known: too few requests have finished.",
+            cost="Longer prompts are refused, longer answers end early.",
+            commands=("# at the gateway: limit max_tokens and the length of prompts",),
+        )
+    return _computed_caps(case, case.shape, case.capacity)
+
+
+def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
+    running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
+    caps = token_caps(shape, capacity, running, waiting).within(case.limits)
+    total = caps.input_tokens + caps.output_tokens
+    without_gateway = case.own.caps(total, caps.output_tokens)
+    enough = fits(capacity, total)
+    each = case.request_p95 or 0.0
+    refused = share_above(caps.input_tokens, shape.prompt_p50, shape.prompt_p95)
+    ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
+    held = at(case.derived, "kv_tokens_per_request") or total
+    when = "" if shape.recent else " (since the server started)"
+    long_ones_run = held > 1.5 * total
+    reason = (
+        f"requests that run now hold {number(round(held))} tokens each, those that ended {number(round(each))} "
+        f"(p95{when}): the long ones fill the pool of {number(capacity)}."
+        if long_ones_run
+        else f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
+        f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}."
+    )
+    too = ", counted by those that have ended; the long ones that run now would be too" if long_ones_run else ""
+    verdict = (
+        f"Within these limits {enough} fit."
+        if enough >= caps.wanted
+        else f"Even within these limits, near the typical request, only {enough} fit: the pool is too small for this "
+        "traffic, and only more KV memory or shorter requests will end this for good."
+    )
+    return Action(
+        key="cap_tokens",
+        title="Cap tokens at the edge",
+        current=_declared_caps(case, shape),
+        new=f"prompts {number(caps.input_tokens)}, answers {number(caps.output_tokens)}",
+        why=f"{reason} {verdict}",
+        cost=f"Roughly {refused:.0%} of the prompts are refused and {ended:.0%} of the answers end early "
+        f"(finish_reason length){too}.",
+        checks=(
+            "Within 5 minutes, without a restart:",
+            expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
+            expected(case, "kv_tokens_per_request", "<", min(held, total)),
+        ),
+        commands=(
+            f"# at the gateway: prompts at most {caps.input_tokens} tokens, max_tokens at most {caps.output_tokens}",
+            f"# without a gateway, as flags of {named(case.place.runtime).title} (restart): {without_gateway}",
+        ),
+    )
+
+
+def _declared_caps(case: Case, shape: Shape) -> str:
+    declared = (case.limits.max_input_tokens, case.limits.max_output_tokens)
+    seen = (f"p95 {number(round(shape.prompt_p95))} seen", f"p95 {number(round(shape.output_p95))} seen")
+    prompt, answer = (text if limit is None else str(limit) for limit, text in zip(declared, seen, strict=True))
+    return f"prompts {prompt}, answers {answer}"
+
+
+def fewer_sequences(case: Case) -> Action | None:
+    """Cut `max_num_seqs` to what fits; None when one request at a time runs already."""
+    limit = case.limits.max_num_seqs
+    highest = at(case.derived, "requests_running_max")
+    bases = [value for value in (highest, None if limit is None else limit.value) if value]
+    cut = cut_sequences(min(bases), case.room, hurt=case.hurt, thresholds=case.thresholds) if bases else None
+    if cut is None:
+        return None
+    return Action(
+        key="max_num_seqs",
+        title=f"Cut {case.own.words['max_num_seqs']}",
+        current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
+        new=number(cut.new),
+        why=_why_sequences(case, cut),
+        cost=f"Requests beyond it wait in the queue, as they do now{_thrown_out(case)}. "
+        "When requests become shorter again, raise it.",
+        checks=(
+            "Within 2 minutes of the restart:",
+            expected(case, "requests_running_max", "<=", cut.new),
+            expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
+        ),
+        flags=case.own.change("max_num_seqs", str(cut.new)),
+    )
+
+
+def _thrown_out(case: Case) -> str:
+    preempted = at(case.derived, "preemptions_per_second")
+    return ", instead of throwing each other out of the cache" if preempted else ""
+
+
+def _why_sequences(case: Case, cut: Cut) -> str:
+    t, limit = case.thresholds, case.limits.max_num_seqs
+    span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
+    base = f"At most {cut.base} run at once"
+    if limit is not None and limit.value > cut.base:
+        base += f", so a limit above that ({number(limit.value)} now) holds nothing back"
+    if case.room is None or case.pool_after is None or case.request_p95 is None:
+        return f"{base}. How many fit is not known, as too few requests have finished: {_percent(cut)} less, of {span}."
+    shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
+    sum_ = (
+        f"{number(round(case.pool_after))} tokens{shrunk} / {number(round(case.request_p95))} per request at p95 "
+        f"= {case.room} that fit"
+    )
+    if cut.fewer:
+        return f"{base}. {sum_}; one step cuts by {span}, so {cut.new} now, and again if requests are still preempted."
+    if case.room > cut.new:
+        return f"{base}. {sum_}, yet the cache is full: the smallest cut of {span} that is worth a restart."
+    return f"{base}. {sum_}: a cut of {_percent(cut)}, within {span}."
+
+
+def _percent(cut: Cut) -> str:
+    return f"{1.0 - cut.new / cut.base:.0%}"
+
+
+def fewer_batched_tokens(case: Case) -> Action | None:
+    """Halve the tokens of a step; None when it is small already."""
+    limit = case.limits.max_num_batched_tokens
+    if limit is not None and limit.value <= SMALLEST_BATCHED_TOKENS:
+        return None
+    keep = 1.0 - case.thresholds.advice_sequences_cut_max_ratio
+    new = 2 * SMALLEST_BATCHED_TOKENS if limit is None else max(SMALLEST_BATCHED_TOKENS, int(limit.value * keep))
+    unknown = " Leave it out if it is set to less already." if limit is None else ""
+    return Action(
+        key="max_num_batched_tokens",
+        title=f"Cut {case.own.words[STEP]}",
+        current=f"not visible ({case.own.unset[STEP]})" if limit is None else str(limit),
+        new=number(new),
+        why=f"{case.own.step_why}{unknown}",
+        cost=case.own.step_cost,
+        checks=("After the restart, at the same memory target:", _capacity(case)),
+        flags=case.own.change(STEP, str(new)),
+    )
+
+
+def more_reserve(case: Case) -> Action | None:
+    """What keeps admitted requests in the batch; None while none is thrown out, or without such a flag."""
+    if case.own.reserve is None or case.symptom("preempting") is not True:
+        return None
+    calm = expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio)
+    return changed(case.own.reserve, ("Within 2 minutes of the restart:", calm))
+
+
+def _capacity(case: Case) -> str:
+    return expected(case, "kv_capacity_tokens", ">=", case.pool_after or case.capacity or 1.0)
+
+
+def verify_recovery(case: Case, sequences: int | None = None) -> Action:
+    """How to know that it worked."""
+    return Action(
+        key="verify",
+        title="Verify recovery",
+        why="Only traffic shows whether the pressure is gone: an idle server looks recovered.",
+        checks=recovered(case, sequences),
+        commands=look_again(case.place),
+    )

@@ -1,0 +1,63 @@
+"""Putting changes in force: one rollout for all of them, a controlled restart, host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.model import Action
+from kvpressure.advice.shell import apply_flags, last_words, more_host_memory, restart
+from kvpressure.advice.verify import rolled_out, series
+
+
+def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None:
+    """All changed flags at once: each restart costs minutes. None when no flag changes."""
+    flags = {name: value for change in changes if change is not None for name, value in change.flags.items()}
+    if not flags:
+        return None
+    return Action(
+        key="apply",
+        title="Apply: save, patch, roll out, watch",
+        new=" ".join(f"{name}={value}" for name, value in flags.items()),
+        why="One rollout for all flags: each restart costs minutes.",
+        cost="Every replica loads the model again. Without a spare GPU the new pod stays Pending until the old one is "
+        "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
+        checks=rolled_out(flags, case.own.told),
+        commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
+        flags=flags,
+    )
+
+
+def controlled_restart(case: Case) -> Action | None:
+    """Replace a crashing server in good order; None while nothing crashes."""
+    if not case.crashing:
+        return None
+    return Action(
+        key="restart",
+        title="Controlled restart of what crashes",
+        why="Only if it still crashes with the new limits: replace one server at a time. A restart alone, without "
+        "them, brings the same requests and the same crash back.",
+        cost="The requests running on it are lost; those of the other replicas are not.",
+        checks=(
+            "Within 10 minutes:",
+            f"{series('symptom', case.place, symptom='restarting')} == 0",
+            "and no new out of memory line in the log.",
+        ),
+        commands=restart(case.place),
+    )
+
+
+def host_memory(case: Case) -> Action | None:
+    """The kernel killed the container: host memory, which no flag about the GPU changes."""
+    if case.symptom("host_oom") is not True:
+        return None
+    return Action(
+        key="host_memory",
+        title="Give the container more host memory",
+        why="It was killed for host memory (OOMKilled, exit code 137). That is neither the GPU nor the KV pool, and "
+        f"{case.own.words['gpu_memory_utilization']} does not change it; swap space, tokenizers and weights being "
+        "loaded do.",
+        cost="The node must have it to spare.",
+        checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
+        commands=more_host_memory(case.place),
+    )

@@ -1,0 +1,138 @@
+"""The arithmetic behind the advice: how many requests fit, how far to cut, what a memory target costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvpressure.advice.model import Limits
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.features.windows import quantile
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import Derived, at
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Lengths in tokens of prompts and answers. `recent` is False when they are those since the server's start."""
+
+    prompt_p50: float
+    prompt_p95: float
+    output_p50: float
+    output_p95: float
+    recent: bool
+
+    def request_p95(self, longest: float | None) -> float:
+        """Tokens that a request holds at its end, at p95 of both parts, at most the longest one allowed."""
+        return min(self.prompt_p95 + self.output_p95, longest or math.inf)
+
+
+def shape_of(derived: Derived) -> Shape | None:
+    """Lengths over the shape window, or since the server's start while too little has finished; None without either."""
+    recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
+    if (shape := _shape(recent, recent=True)) is not None:
+        return shape
+    histograms = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
+    return _shape([_quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
+
+
+def _shape(values: list[float | None], *, recent: bool) -> Shape | None:
+    numbers = [value for value in values if value is not None and value > 0]
+    if len(numbers) != 4:
+        return None
+    return Shape(numbers[0], numbers[1], numbers[2], numbers[3], recent)
+
+
+def _quantile(value: object, q: float) -> float | None:
+    return quantile(value, q) if isinstance(value, HistogramSample) else None
+
+
+def share_above(tokens: float, p50: float, p95: float) -> float:
+    """Share of the requests longer than `tokens`, on the straight line through p50 and p95; 0.05 to 0.5.
+
+    >>> share_above(1500.0, 1000.0, 2000.0)
+    0.275
+    """
+    along = 1.0 if p95 <= p50 else min(1.0, max(0.0, (tokens - p50) / (p95 - p50)))
+    return 0.5 - 0.45 * along
+
+
+def fits(capacity_tokens: float, tokens_each: float) -> int:
+    """How many requests of `tokens_each` the pool holds together."""
+    return int(capacity_tokens // tokens_each)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cut of `max_num_seqs` from `base`, what runs at most now; `fewer` fit than the largest cut leaves."""
+
+    base: int
+    new: int
+    fewer: bool
+
+
+def cut_sequences(base: float, room: int | None, *, hurt: bool, thresholds: Thresholds) -> Cut | None:
+    """Cut `base` sequences to what fits (`room`), within the smallest and largest cut; None when it cannot be cut.
+
+    Without knowing what fits, the largest cut is taken while requests suffer (`hurt`), else the smallest.
+    """
+    whole = int(base)
+    low = math.ceil(whole * (1.0 - thresholds.advice_sequences_cut_max_ratio))
+    high = math.floor(whole * (1.0 - thresholds.advice_sequences_cut_min_ratio))
+    high = max(1, high)
+    low = min(max(1, low), high)
+    if whole <= high:
+        return None
+    if room is None:
+        return Cut(whole, low if hurt else high, fewer=False)
+    return Cut(whole, min(max(room, low), high), fewer=room < low)
+
+
+def pool_change(capacity_tokens: float, current_ratio: float, new_ratio: float) -> float:
+    """Tokens that the pool at least loses (or gains) when `gpu_memory_utilization` goes from one ratio to another.
+
+    The pool is what the target leaves after weights and activations, so device memory is more than pool / target,
+    and every point of the target moves at least that share of it.
+    """
+    return capacity_tokens * abs(new_ratio - current_ratio) / current_ratio
+
+
+def round_up_tokens(tokens: float) -> int:
+    """Two significant digits, upwards: limits that people can remember.
+
+    >>> round_up_tokens(937), round_up_tokens(3412), round_up_tokens(64)
+    (940, 3500, 64)
+    """
+    unit = 10.0 ** max(0, math.floor(math.log10(max(1.0, tokens))) - 1)
+    return int(math.ceil(tokens / unit) * unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Token limits at the edge, and how many requests of that size fit."""
+
+    input_tokens: int
+    output_tokens: int
+    wanted: int
+
+    def within(self, limits: Limits) -> Caps:
+        """Never above what is declared already."""
+        prompt, answer = limits.max_input_tokens, limits.max_output_tokens
+        return Caps(
+            self.input_tokens if prompt is None else min(self.input_tokens, int(prompt.value)),
+            self.output_tokens if answer is None else min(self.output_tokens, int(answer.value)),
+            self.wanted,
+        )
+
+
+def token_caps(shape: Shape, capacity_tokens: float, running: float, waiting: float) -> Caps:
+    """Limits under which twice the batch fits (at most all the demand), each between p50 and p95 of what is asked now.
+
+    Below p50 a limit would turn away most of the traffic, above p95 it would not change anything. Answers are cut
+    first: a shorter answer costs its user less than a refused prompt.
+    """
+    wanted = max(2, math.ceil(min(running + waiting, 2.0 * max(1.0, running))))
+    each = capacity_tokens / wanted
+    output = min(max(each - shape.prompt_p50, shape.output_p50), shape.output_p95)
+    prompt = min(max(each - output, shape.prompt_p50), shape.prompt_p95)
+    return Caps(round_up_tokens(prompt), round_up_tokens(output), wanted)

@@ -1,0 +1,292 @@
+"""The composer: starts the sources, feeds the pipeline, swaps the snapshot once a second, reloads settings."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from kvpressure import __version__
+from kvpressure.advice import Action, Place, advise, known_limits
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.app.node_sources import Environs
+from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
+from kvpressure.config.settings import ConfigError, Settings, read_text
+from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.features.history import Trail
+from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.model.workload import Surroundings
+from kvpressure.process_stats import process_stats
+from kvpressure.sources.files import FileWatch
+from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
+
+TICK_SECONDS = 1.0
+LONGEST_TICK_SECONDS = 5.0
+"""A snapshot older than this means that the loop is stuck: not ready."""
+
+HUNG = ("timeout", "crashed")
+"""Reasons for which a GPU source makes the exporter not ready: its driver hangs or kills whoever asks."""
+
+log = structlog.get_logger("kvpressure.app.exporter")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings and thresholds that were read together."""
+
+    settings: Settings
+    thresholds: Thresholds
+
+
+def load(read: Callable[[], Settings]) -> Loaded:
+    """Settings, and the thresholds with the operator's overrides that they name. Raises ConfigError."""
+    settings = read()
+    path = settings.thresholds_file
+    if path is None:
+        return Loaded(settings, load_thresholds())
+    return Loaded(settings, load_thresholds(read_text(path), override_name=str(path)))
+
+
+class Daemon:
+    """The running exporter, without its HTTP server.
+
+    `read_settings` is called again at every reload. `snapshot` always answers at once.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        read_settings: Callable[[], Settings],
+        gpus: GpuFactory = real_gpus,
+        clock: Clock | None = None,
+    ) -> None:
+        self._loaded = loaded
+        self._read_settings = read_settings
+        self._gpu_factory = gpus
+        self._clock = clock or SystemClock()
+        self._pipeline = _pipeline(loaded)
+        self._trail = Trail()
+        self._environs = Environs(loaded.settings, self._clock)
+        self._targets = TargetSet(loaded.settings, discovers=self._environs.discovers)
+        self._rejected_before: Counter[str] = Counter()
+        self._reload_ok = True
+        self._reloaded_at = self._clock.wall()
+        self._reload_wanted = asyncio.Event()
+        self._watch = FileWatch(loaded.settings.watched_files)
+        self._gpu_health: list[SourceHealth] = []
+        self._told: dict[tuple[str, str], tuple[bool, str]] = {}
+        self._snapshot = Snapshot(self._clock.wall())
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._loaded.settings
+
+    @property
+    def discovers(self) -> bool:
+        """Whether engines are looked for among the pods of this node."""
+        return self._environs.discovers
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; the same object until the next tick."""
+        return self._snapshot
+
+    def advice(self, view: EngineView) -> tuple[Action, ...]:
+        """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
+        if view.diagnosis is None:
+            return ()
+        target = next((target for target in self._targets.targets if target.name == view.source), None)
+        declared = () if target is None else self._pipeline.declared(target) or ()
+        values = {limit.name: limit.value for limit in declared}
+        limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view), values)
+        place = Place(
+            namespace=view.namespace,
+            pod=view.pod,
+            container="" if target is None else target.container,
+            url="" if target is None else target.url,
+            target=view.target,
+            model_name=view.model_name,
+            runtime=view.runtime,
+        )
+        silent = view.silence is not None
+        return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds, silent=silent)
+
+    def not_ready(self) -> list[str]:
+        """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
+        age = self._clock.wall() - self._snapshot.t
+        reasons = [f"no snapshot for {age:.0f} s"] if age > LONGEST_TICK_SECONDS else []
+        hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
+        return reasons + [f"{health.source}: {health.error}" for health in hung]
+
+    def request_reload(self) -> None:
+        """Read the settings again at the next tick."""
+        self._reload_wanted.set()
+
+    def detach_gpus(self) -> None:
+        """Let go of the GPU drivers for a while."""
+        log.info("letting go of the GPU drivers", seconds=self.settings.gpu.detach_seconds)
+        self._gpus.detach()
+
+    async def run(self) -> None:
+        """Read the world until cancelled; everything it started has ended when this returns."""
+        self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
+        self._gpus = GpuFleet(self.settings, self._gpu_factory, self._on_gpus)
+        self._environs.start()
+        try:
+            next_tick = self._clock.monotonic()
+            while True:
+                await self._tick()
+                next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
+                await self._clock.sleep_until(next_tick)
+        finally:
+            await asyncio.gather(self._fleet.stop(), self._gpus.stop(), self._environs.stop())
+
+    async def _tick(self) -> None:
+        now = self._clock.wall()
+        changed = await asyncio.to_thread(self._watch.look)
+        if changed or self._reload_wanted.is_set():
+            self._reload_wanted.clear()
+            await self._reload()
+        self._targets.discovered(self._environs.targets)
+        if self._targets.is_due(now):
+            changes = await asyncio.to_thread(self._targets.refresh, now)
+            await self._fleet.apply(changes)
+            self._pipeline.forget(target.name for target in changes.removed)
+            self._environs.follow(self._targets.targets)
+        self._pipeline.expire(now)
+        around = self._environs.look([view.sample for view in self._snapshot.gpus])
+        self._pipeline.set_surroundings(now, around)
+        self._gpu_health = self._gpus.health()
+        self._snapshot = self._make_snapshot(now, around)
+        self._trail.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
+        self._tell_changes((*self._gpu_health, *self._targets.health, *self._environs.untold()))
+
+    async def _reload(self) -> None:
+        try:
+            loaded = await asyncio.to_thread(load, self._read_settings)
+        except ConfigError as error:
+            self._reload_ok = False
+            for problem in error.problems:
+                log.error("new settings refused, the old ones stay in force", problem=str(problem))
+            return
+        before, self._loaded = self._loaded, loaded
+        self._watch = FileWatch(loaded.settings.watched_files)
+        await self._put_in_force(before)
+        self._reload_ok, self._reloaded_at = True, self._clock.wall()
+        log.info("settings reloaded", thresholds=loaded.thresholds.hash)
+        if before.settings.web != loaded.settings.web or before.settings.log != loaded.settings.log:
+            log.warning("changes under web and log take effect at the next start")
+
+    async def _put_in_force(self, before: Loaded) -> None:
+        new = self.settings
+        if _pipeline_settings(before.settings) != _pipeline_settings(new):
+            self._pipeline = _pipeline(self._loaded)
+        self._pipeline.set_thresholds(self._loaded.thresholds)
+        if before.settings.gpu != new.gpu:
+            await self._gpus.stop()
+            self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
+        discovered = self._environs.discovers
+        await self._environs.reload(new)
+        old = before.settings
+        targets_differ = (old.engines, old.poll, old.limits) != (new.engines, new.poll, new.limits)
+        if targets_differ or discovered != self._environs.discovers:
+            await self._change_targets(restart=before.settings.poll != new.poll)
+
+    async def _change_targets(self, *, restart: bool) -> None:
+        """Poll the targets of the new settings; those that stay as they were go on undisturbed unless `restart`."""
+        self._rejected_before.update(self._targets.rejected)
+        old = {target.name: target for target in self._targets.targets}
+        self._targets = TargetSet(self.settings, discovers=self._environs.discovers)
+        self._targets.discovered(self._environs.targets)
+        await asyncio.to_thread(self._targets.refresh, self._clock.wall())
+        new = {target.name: target for target in self._targets.targets}
+        if restart:
+            fleet, self._fleet = self._fleet, EngineFleet(self.settings, self._clock, self._on_page)
+            await fleet.stop()
+            self._fleet.inherit(fleet)
+            await self._fleet.apply(Changes(added=tuple(new.values())))
+        else:
+            await self._fleet.apply(changes_between(old, new))
+        self._pipeline.forget(old.keys() - new.keys())
+
+    def _on_page(self, target: Target, page: EnginePage) -> None:
+        self._pipeline.on_page(target, page)
+
+    def _on_gpus(self, source: str, report: GpuReport) -> None:
+        self._pipeline.on_gpus(source, report)
+
+    def _make_snapshot(self, now: float, around: Surroundings) -> Snapshot:
+        sources = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._environs.health())
+        return Snapshot(
+            t=now,
+            engines=self._pipeline.engine_views(now),
+            silent=self._pipeline.silent_views(now),
+            gpus=self._pipeline.gpu_views(now),
+            sources=sources,
+            exporter=self._own_families(around),
+            trail=self._trail,
+            surroundings=around,
+        )
+
+    def _own_families(self, around: Surroundings) -> Mapping[str, object]:
+        totals = self._fleet.totals()
+        caps = Counter(self._pipeline.caps_reached)
+        rejected = Counter(self._targets.rejected) + self._rejected_before
+        caps["targets"] += rejected.get("too_many_targets", 0)
+        return {
+            **process_stats(),
+            "build_info": {__version__: {platform.python_version(): 1.0}},
+            "thresholds_info": {self._loaded.thresholds.hash: 1.0},
+            "config_last_reload_successful": float(self._reload_ok),
+            "config_last_reload_success_timestamp_seconds": self._reloaded_at,
+            "engine_page_bytes_total": totals.bytes_received,
+            "polls_skipped_total": totals.skipped,
+            "samples_rejected_total": self._pipeline.rejected or None,
+            "node_memory_pressure": None if around.memory_pressure is None else float(around.memory_pressure),
+            "cpu_pressure_ratio": None if around.host is None else around.host.cpu_pressure_ratio,
+            "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
+        }
+
+    def _tell_changes(self, sources: Iterable[SourceHealth]) -> None:
+        """One line per change of state of the sources that do not tell themselves."""
+        sources = tuple(sources)
+        alive = {(health.source, health.target) for health in sources}
+        self._told = {key: state for key, state in self._told.items() if key in alive}
+        for health in sources:
+            key, state = (health.source, health.target), (health.up, health.reason)
+            if self._told.get(key) == state or health.reason in ("starting", "pending"):
+                continue
+            self._told[key] = state
+            tell = log.info if health.up or health.reason in _CALM else log.warning
+            tell(
+                "source up" if health.up else "source down",
+                source=health.source,
+                target=health.target,
+                error=health.error,
+            )
+
+
+_CALM = ("library_not_found", "binding_not_found", "detached")
+
+
+def _pipeline_settings(settings: Settings) -> PipelineSettings:
+    return PipelineSettings(
+        window_seconds=settings.window_seconds,
+        shape_window_seconds=settings.shape_window_seconds,
+        staleness_seconds=settings.staleness_seconds,
+        engine_stale_seconds=max(
+            settings.staleness_seconds, settings.poll.timeout_seconds + 3 * settings.poll.interval_seconds
+        ),
+        max_engines=settings.limits.max_engines,
+        max_label_length=settings.limits.max_label_length,
+    )
+
+
+def _pipeline(loaded: Loaded) -> Pipeline:
+    return Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)

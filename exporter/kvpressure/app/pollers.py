@@ -1,0 +1,202 @@
+"""The tasks that read the world: one per engine target and one per GPU vendor, started and ended as settings change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from kvpressure.config.settings import Settings
+from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.runtimes.memory import Memory
+from kvpressure.runtimes.reader import PageReader
+from kvpressure.runtimes.registry import RUNTIMES, TABLES
+from kvpressure.runtimes.table import Table
+from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
+from kvpressure.sources.gpu.backend import BACKENDS
+from kvpressure.sources.gpu.process import GpuSource
+from kvpressure.sources.gpu.settings import GpuSettings
+from kvpressure.sources.schedule import Clock
+from kvpressure.sources.targets import Changes, Target
+
+ASK_AGAIN_SECONDS: Final = 3.0
+"""Longer than anything takes that ends in order."""
+
+
+class GpuReader(Protocol):
+    """A GPU source, whether it runs in a child process or in this one."""
+
+    @property
+    def absent(self) -> bool:
+        """True when this machine does not have the vendor's library."""
+
+    def health(self) -> SourceHealth:
+        """How it is doing."""
+
+    def detach(self) -> None:
+        """Let go of the driver for a while."""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+
+
+OnReport = Callable[[str, GpuReport], None]
+"""Takes the source's name and one report of it."""
+
+GpuFactory = Callable[[Settings, OnReport], Iterable[GpuReader]]
+
+
+def real_gpus(settings: Settings, on_report: OnReport) -> Iterable[GpuReader]:
+    """The vendor libraries of this machine."""
+    gpu = settings.gpu
+    options = GpuSettings(
+        interval_seconds=gpu.interval_seconds,
+        gpm=gpu.gpm,
+        detach_seconds=gpu.detach_seconds,
+        scenario=str(gpu.simulated_file or ""),
+    )
+    vendors = [name for name, row in BACKENDS.items() if row.auto] if "auto" in gpu.vendors else gpu.vendors
+    return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
+
+
+def tables_of(target: Target) -> tuple[Table, ...]:
+    """The tables to read a target's pages by: its runtime's where that is set, else any, as the page shows."""
+    return tuple(runtime.table for runtime in RUNTIMES if runtime.name == target.runtime) or TABLES
+
+
+def poll_names(tables: Sequence[Table]) -> PollNames:
+    """What to ask for: the names of all `tables` until a page has said whose it is, and then only its own."""
+    own = {table.runtime: PollNames(table.poll_names(), table.all_names()) for table in tables}
+    return PollNames(_union(one.poll for one in own.values()), _union(one.full for one in own.values()), own)
+
+
+def _union(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for some in names for name in some))
+
+
+@dataclass(slots=True)
+class _Running:
+    source: EngineSource
+    task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What polling has cost since the start, targets that are gone included."""
+
+    bytes_received: int = 0
+    skipped: int = 0
+
+    def plus(self, source: EngineSource) -> Totals:
+        """With one more source's counts."""
+        stats = source.stats()
+        return Totals(self.bytes_received + stats.bytes_received, self.skipped + stats.missed)
+
+
+class EngineFleet:
+    """One polling task per target."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        on_page: Callable[[Target, EnginePage], None],
+    ) -> None:
+        poll = settings.poll
+        self._options = PollOptions(
+            interval_seconds=poll.interval_seconds,
+            timeout_seconds=poll.timeout_seconds,
+            histogram_interval_seconds=poll.histogram_interval_seconds,
+            max_page_bytes=poll.max_page_bytes,
+            filter=poll.filter,
+        )
+        self._clock = clock
+        self._on_page = on_page
+        self._memory = Memory()
+        self._running: dict[str, _Running] = {}
+        self._gone = Totals()
+        self._before: dict[str, SourceHealth] = {}
+
+    async def apply(self, changes: Changes) -> None:
+        """End the tasks of targets that went or changed, start those of new or changed ones."""
+        await self._end([target.name for target in (*changes.removed, *changes.changed)])
+        for target in (*changes.changed, *changes.added):
+            tables = tables_of(target)
+            reader = PageReader(tables, self._memory)
+            source = EngineSource(target, reader, poll_names(tables), self._options, self._clock)
+            work = source.run(lambda page, target=target: self._on_page(target, page))  # type: ignore[misc]
+            self._running[target.name] = _Running(source, _task(work, f"poll {target.name}"))
+
+    async def stop(self) -> None:
+        """End every task."""
+        await self._end(list(self._running))
+
+    async def _end(self, names: list[str]) -> None:
+        ended = {name: self._running.pop(name) for name in names if name in self._running}
+        await cancel(running.task for running in ended.values())
+        for name, running in ended.items():
+            self._gone = self._gone.plus(running.source)
+            self._before[name] = running.source.health()
+
+    def inherit(self, fleet: EngineFleet) -> None:
+        """Go on counting where a stopped fleet ended, and tell its targets' health until they were polled anew."""
+        self._gone, self._before = fleet._gone, fleet._before
+
+    def health(self) -> list[SourceHealth]:
+        """How every target is doing; one that was only just restarted is as it was before."""
+        found = {name: running.source.health() for name, running in self._running.items()}
+        self._before = {
+            name: health for name, health in self._before.items() if found.get(name, health).reason == "pending"
+        }
+        return [self._before.get(name, health) for name, health in found.items()]
+
+    def totals(self) -> Totals:
+        """Counts over all targets, present and past."""
+        totals = self._gone
+        for running in self._running.values():
+            totals = totals.plus(running.source)
+        return totals
+
+
+class GpuFleet:
+    """One task per GPU vendor."""
+
+    def __init__(self, settings: Settings, factory: GpuFactory, on_report: OnReport) -> None:
+        self._readers = list(factory(settings, on_report))
+        self._tasks = [_task(reader.run(), f"gpus {reader.health().source}") for reader in self._readers]
+
+    def health(self) -> list[SourceHealth]:
+        """How every vendor's library is doing; vendors this machine does not have only when none is there."""
+        present = [reader.health() for reader in self._readers if not reader.absent]
+        return present or [reader.health() for reader in self._readers]
+
+    def detach(self) -> None:
+        """Let go of the drivers for a while, so that they can be unloaded or MIG be changed."""
+        for reader in self._readers:
+            reader.detach()
+
+    async def stop(self) -> None:
+        """End every task and child process."""
+        await cancel(self._tasks)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; what they fail with is theirs.
+
+    A task that is still there after a while is asked again: a cancellation can get lost in a library, as in
+    `asyncio.wait_for` before Python 3.12 when what it waits for ends at the same moment.
+    """
+    ending = set(tasks)
+    while ending:
+        for task in ending:
+            task.cancel()
+        done, ending = await asyncio.wait(ending, timeout=ASK_AGAIN_SECONDS)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # else the loop would tell of it a second time, when the task is forgotten
+
+
+def _task(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work, name=name)

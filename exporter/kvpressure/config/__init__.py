@@ -1,0 +1,1 @@
+"""What an operator writes down: settings, thresholds, and the strict YAML that both are read with."""

@@ -1,0 +1,134 @@
+"""Finding engines through the Kubernetes API server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from kvpressure.config.settings.polling import ClientSettings
+from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch
+
+_DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
+_LABEL_KEY: Final = r"(?:[A-Za-z0-9][-A-Za-z0-9.]{0,252}/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?"
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+_REQUIREMENT: Final = re.compile(
+    rf"(?P<absent>!\s*(?P<gone>{_LABEL_KEY}))"
+    rf"|(?P<key>{_LABEL_KEY})(?:\s*(?P<sign>==?|!=)\s*(?P<value>[^\s,()=!]*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?",
+    re.ASCII,
+)
+_MAX_NAMESPACES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One term of a label selector: `key` has one of `values`, or with `negated` has not (or is absent).
+
+    `values` None asks only whether the key is there.
+    """
+
+    key: str
+    values: frozenset[str] | None = None
+    negated: bool = False
+
+    def matches(self, labels: Mapping[str, Any]) -> bool:
+        """Whether these labels meet it."""
+        value = labels.get(self.key)
+        found = self.key in labels if self.values is None else isinstance(value, str) and value in self.values
+        return found != self.negated
+
+
+def parse_selector(text: str) -> tuple[Requirement, ...]:
+    """Read a label selector as `kubectl -l` takes it: `a=b`, `a!=b`, `a in (b,c)`, `a notin (b)`, `a`, `!a`.
+
+    All terms must hold; no term at all selects nothing. Raises ValueError.
+    """
+    terms = [term.strip() for term in re.split(r",(?![^(]*\))", text)] if text.strip() else []
+    return tuple(map(_requirement, terms))
+
+
+def _requirement(term: str) -> Requirement:
+    found = _REQUIREMENT.fullmatch(term)
+    if found is None:
+        raise ValueError(f"is not a label selector: {term!r} must be like app=llama, app in (a,b), app or !app")
+    if found["absent"]:
+        return Requirement(found["gone"], negated=True)
+    if not found["sign"] and not found["set"]:
+        return Requirement(found["key"])
+    values = frozenset([found["value"]] if found["sign"] else map(str.strip, found["values"].split(",")))
+    if wrong := [value for value in sorted(values) if not _LABEL_VALUE.fullmatch(value)]:
+        raise ValueError(f"has {wrong[0]!r}, which no label can have as value")
+    return Requirement(found["key"], values, found["sign"] == "!=" or found["set"] == "notin")
+
+
+def _selector(text: str) -> str:
+    parse_selector(text)
+    return text
+
+
+def _node_name(text: str) -> str:
+    # It becomes part of a field selector, where a comma would add terms.
+    if text and not _DNS_NAME.fullmatch(text):
+        raise ValueError("must be the name of a node: lower-case letters, digits, - and .")
+    return text
+
+
+def _port_name(text: str) -> str:
+    if text and not _PORT_NAME.fullmatch(text):
+        raise ValueError("must be a container port's name: up to 15 lower-case letters, digits and -")
+    return text
+
+
+def _namespace(text: str) -> str:
+    if not _DNS_LABEL.fullmatch(text):
+        raise ValueError("must be the name of a namespace")
+    return text
+
+
+def _namespaces(value: Any) -> Any:
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a list of namespaces, such as [llm, llm-canary]")
+    if len(set(items)) < len(items):
+        raise ValueError("lists a namespace twice")
+    if len(items) > _MAX_NAMESPACES:
+        raise ValueError(f"lists more than {_MAX_NAMESPACES} namespaces: leave it empty to watch all")
+    return tuple(items)
+
+
+class KubernetesSettings(ClientSettings):
+    """Engines found among the pods of this node.
+
+    Its tls, bearer_token_file and basic_auth are for engines, not for the API server; those of `poll` are never
+    sent to a pod that was found.
+    """
+
+    enabled: Switch = Field(
+        default="auto", description="`auto` is on inside a cluster, and where kubeconfig_file is set."
+    )
+    node_name: Annotated[str, AfterValidator(_node_name)] = Field(
+        default="", description="This node; needed. In a pod: `spec.nodeName` through the downward API."
+    )
+    kubeconfig_file: Path | None = Field(
+        default=None, description="How to reach the API server from outside; in a pod, its service account is used."
+    )
+    namespaces: Annotated[tuple[Annotated[str, AfterValidator(_namespace)], ...], BeforeValidator(_namespaces)] = Field(
+        default=(), description="Namespaces to look in, each with a watch of its own; empty is all of them."
+    )
+    label_selector: Annotated[str, AfterValidator(_selector)] = Field(
+        default="", description="Pods with these labels are engines; as `kubectl -l` takes it."
+    )
+    port_name: Annotated[str, AfterValidator(_port_name)] = Field(
+        default="metrics",
+        description="A container with a GPU and a port of this name is an engine; empty looks for no port.",
+    )
+    port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that tells none.")
+    path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
+    events: Boolean = Field(default=True, description="Watch the Kubernetes events of engines and of the node.")
+    node_conditions: Boolean = Field(default=True, description="Watch the node's condition MemoryPressure.")

@@ -1,0 +1,168 @@
+"""File, environment and flags laid over each other, remembering where each value came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvpressure.config import strict_yaml
+from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, suggestion
+from kvpressure.config.settings.model import Settings
+from kvpressure.config.settings.validate import prune, require_mapping
+from kvpressure.config.strict_yaml import ConfigError, Document, Problem
+
+CONFIG_FLAG: Final = "config.file"
+CONFIG_ENV: Final = ENV_PREFIX + "CONFIG_FILE"
+DEFAULT_FILE: Final = Path("kvpressure.yaml")
+FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "web.listen-address": ("web", "listen_address"),
+    "web.telemetry-path": ("web", "telemetry_path"),
+    "web.config.file": ("web", "config_file"),
+    "port": ("kubernetes", "port"),
+    "log.level": ("log", "level"),
+    "log.format": ("log", "format"),
+}
+"""Flags without their dashes, and the key each sets; beside them there is only `--config.file`."""
+
+# A Service named "kvpressure" or "kvpressure-x" makes Kubernetes put these into every pod of its namespace.
+_KUBERNETES: Final = re.compile(
+    r"KVPRESSURE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_MAX_FILE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The merged data, the file it rests on, and which environment variable or flag set which path.
+
+    `problems` are those found before any value was checked: unknown variables and flags, a file that is not YAML.
+    """
+
+    data: dict[str, Any]
+    document: Document | None
+    file: Path | None
+    origins: Mapping[strict_yaml.Path, str]
+    problems: tuple[Problem, ...] = ()
+
+    def locate(self, path: strict_yaml.Path, message: str) -> Problem:
+        """Make a problem at the place where the value at `path` came from."""
+        for end in range(len(path), 0, -1):
+            if (origin := self.origins.get(path[:end])) is not None:
+                return Problem(origin, None, strict_yaml.dotted(path) if end < len(path) else "", message)
+        if self.document is not None:
+            return self.document.problem(path, message)
+        return Problem("settings", None, strict_yaml.dotted(path), message)
+
+
+def read_text(path: Path, *, shown: str = "", max_bytes: int = _MAX_FILE_BYTES) -> str:
+    """Read a small configuration file as UTF-8; `shown` is its name in messages. Raises ConfigError."""
+    name = shown or str(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ConfigError([Problem(name, None, "", f"is larger than {max_bytes} bytes")])
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([Problem(name, None, "", f"cannot be read: {error.strerror or error}")]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(name, None, "", f"is not UTF-8 at byte {error.start}")]) from None
+
+
+def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
+    """Make the paths in `value` (keys `*_file` and `files`) relative to `base`."""
+    if isinstance(value, dict):
+        return {name: resolve_paths(inner, base, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [resolve_paths(item, base, key) for item in value]
+    is_path = key.endswith("_file") or key == "files"
+    return str(base / value) if is_path and isinstance(value, str) and value else value
+
+
+def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
+    """Read and merge the layers."""
+    problems: list[Problem] = []
+    flags = {name.removeprefix("--"): value for name, value in flags.items()}
+    named = flags.get(CONFIG_FLAG) or environ.get(CONFIG_ENV)
+    file = Path(named) if named else (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    document: Document | None = None
+    data: dict[str, Any] = {}
+    if file is not None:
+        try:
+            document = strict_yaml.load(read_text(file), str(file))
+            data = resolve_paths(prune(require_mapping(document)), file.absolute().parent)
+        except ConfigError as error:
+            problems += error.problems
+    origins: dict[strict_yaml.Path, str] = {}
+    known = {key.env: key for key in keys(Settings) if not key.in_list}
+    for source in (_from_environment(environ, known), _from_flags(flags, known)):
+        for origin, path, read in source:
+            try:
+                _put(data, path, resolve_paths(read(), Path.cwd(), path[-1] if path else ""))
+                origins[path] = origin
+            except ConfigError as error:
+                problems += [Problem(origin, None, "", problem.message) for problem in error.problems]
+    return Layers(data, document, file, origins, tuple(problems))
+
+
+_Value = tuple[str, tuple[str, ...], Callable[[], Any]]
+
+
+def _from_environment(environ: Mapping[str, str], known: Mapping[str, Key]) -> list[_Value]:
+    values: list[_Value] = []
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name == CONFIG_ENV or _KUBERNETES.fullmatch(name):
+            continue
+        key, text, origin = known.get(name), environ[name], f"environment {name}"
+        if key is None:
+            values.append((origin, (), _refuse("unknown variable" + suggestion(name, [*known, CONFIG_ENV]))))
+        elif text:
+            values.append((origin, key.path, lambda key=key, text=text: _parse(key, text)))  # type: ignore[misc]
+    return values
+
+
+def _from_flags(flags: Mapping[str, str], known: Mapping[str, Key]) -> list[_Value]:
+    values: list[_Value] = []
+    by_path = {key.path: key for key in known.values()}
+    for name, text in flags.items():
+        if name == CONFIG_FLAG:
+            continue
+        if name not in FLAGS:
+            values.append(
+                (
+                    f"--{name}",
+                    (),
+                    _refuse("unknown flag" + suggestion(f"--{name}", [f"--{flag}" for flag in (*FLAGS, CONFIG_FLAG)])),
+                )
+            )
+        else:
+            key = by_path[FLAGS[name]]
+            values.append((f"--{name}", key.path, lambda key=key, text=text: _parse(key, text)))  # type: ignore[misc]
+    return values
+
+
+def _refuse(message: str) -> Callable[[], Any]:
+    def refuse() -> Any:
+        raise ConfigError([Problem("", None, "", message)])
+
+    return refuse
+
+
+def _parse(key: Key, text: str) -> Any:
+    if key.is_text:
+        return text
+    if text.lstrip().startswith(("[", "{")):
+        return prune(strict_yaml.load(text, key.env).data)
+    return strict_yaml.scalar(text.strip())
+
+
+def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return  # the file holds something else here, which is reported at the file's line
+        data = inner
+    data[path[-1]] = value

@@ -1,0 +1,164 @@
+"""The whole of the settings. `docs/configuration.md` is rendered from these models.
+
+House rules: names carry units, `*_file` keys are paths, secrets are only ever named by the file they are in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+
+from kvpressure.config.settings.engines import EngineSettings
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
+from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
+from kvpressure.config.settings.types import Boolean, HttpPath, Integer, ListenAddress, ListenAddresses, Number, Vendors
+
+
+class WebSettings(Section):
+    """The exporter's own HTTP server."""
+
+    listen_address: ListenAddresses = Field(
+        default=(ListenAddress("", 10405),),
+        description="Addresses to listen on: `host:port`, `:port` or `[ipv6]:port`; one, or a list.",
+    )
+    telemetry_path: HttpPath = Field(default="/metrics", description="Path under which metrics are served.")
+    config_file: Path | None = Field(
+        default=None, description="Web configuration file with TLS and basic auth, in the exporter-toolkit's format."
+    )
+
+
+class LogSettings(Section):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe level that is logged."
+    )
+    format: Literal["logfmt", "json"] = Field(default="logfmt", description="Format of log lines.")
+
+
+class GpuSettings(Section):
+    """The GPUs of this machine."""
+
+    vendors: Vendors = Field(
+        default=("auto",),
+        description="`auto` (whichever is found), or a list of nvidia, amd, simulated; `[]` reads no GPUs.",
+    )
+    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
+    gpm: Boolean = Field(
+        default=True, description="Read SM, tensor and DRAM activity where card and privileges allow it."
+    )
+    detach_seconds: Number = Field(
+        default=120.0,
+        ge=5,
+        le=3600,
+        description="How long to let go of the driver after SIGUSR1, so that it can be unloaded.",
+    )
+    simulated_file: Path | None = Field(
+        default=None, description="Readings that the vendor `simulated` gives, as JSON; read again at every reading."
+    )
+
+    @model_validator(mode="after")
+    def _simulated(self) -> GpuSettings:
+        if "simulated" in self.vendors and self.simulated_file is None:
+            raise ValueError("needs simulated_file for the vendor simulated")
+        return self
+
+
+class LimitSettings(Section):
+    """Bounds on what is held and exported; each that is reached is counted."""
+
+    max_targets: Integer = Field(default=256, ge=1, le=4096, description="Targets polled.")
+    max_engines: Integer = Field(
+        default=512, ge=1, le=16384, description="Engines (data-parallel ranks) over all targets."
+    )
+    max_label_length: Integer = Field(
+        default=128, ge=32, le=1024, description="Characters of a label value; the rest is cut."
+    )
+
+
+class Settings(Section):
+    """Everything an operator can set. With nothing set, a single machine is served (`single_machine`)."""
+
+    web: WebSettings = WebSettings()
+    log: LogSettings = LogSettings()
+    poll: PollSettings = PollSettings()
+    engines: EngineSettings = EngineSettings()
+    gpu: GpuSettings = GpuSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
+    pod_resources: PodResourcesSettings = PodResourcesSettings()
+    logs: LogsSettings = LogsSettings()
+    host: HostSettings = HostSettings()
+    limits: LimitSettings = LimitSettings()
+    window_seconds: Number = Field(
+        default_factory=lambda data: max(60.0, 4 * _interval(data)),
+        ge=20,
+        le=600,
+        description="The window W that derived series look back over; at least four polls.",
+        json_schema_extra={DERIVED: "60, or 4 times poll.interval_seconds when that is longer"},
+    )
+    shape_window_seconds: Number = Field(
+        default=600.0, ge=20, le=3600, description="The longer window of the traffic shape; at least window_seconds."
+    )
+    staleness_seconds: Number = Field(
+        default_factory=lambda data: max(10.0, 3 * _interval(data)),
+        ge=0.5,
+        le=300,
+        description="Age at which a reading is dropped and its series go away; at least two polls. An engine's page "
+        "may always be as old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone.",
+        json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
+    )
+    thresholds_file: Path | None = Field(default=None, description="Overrides of single thresholds: `name: value`.")
+    _config_file: Path | None = PrivateAttr(None)
+
+    @property
+    def single_machine(self) -> bool:
+        """True when no engines were configured at all: serve an engine on localhost:8000 and every GPU found."""
+        return not {"targets", "file_sd"} & self.engines.model_fields_set
+
+    @property
+    def config_file(self) -> Path | None:
+        """The file these settings were read from, None when there was none."""
+        return self._config_file
+
+    def with_file(self, file: Path | None) -> Settings:
+        """Give these settings, remembering the file they were read from."""
+        copy = self.model_copy()
+        copy._config_file = file  # noqa: SLF001 - its own class
+        return copy
+
+    @property
+    def watched_files(self) -> tuple[Path, ...]:
+        """Files whose change means a reload; the web configuration and file_sd watch their own."""
+        return tuple(path for path in (self.config_file, self.thresholds_file) if path is not None)
+
+    @field_validator("window_seconds")
+    @classmethod
+    def _four_polls(cls, value: float, info: ValidationInfo) -> float:
+        return _at_least(value, 4 * _interval(info.data, gpu=False), "4 times poll.interval_seconds")
+
+    @field_validator("shape_window_seconds")
+    @classmethod
+    def _not_below_window(cls, value: float, info: ValidationInfo) -> float:
+        return _at_least(value, info.data.get("window_seconds", value), "window_seconds")
+
+    @field_validator("staleness_seconds")
+    @classmethod
+    def _two_polls(cls, value: float, info: ValidationInfo) -> float:
+        name = "2 times the longer of poll.interval_seconds and gpu.interval_seconds"
+        return _at_least(value, 2 * _interval(info.data), name)
+
+
+def _interval(data: dict[str, Any], *, gpu: bool = True) -> float:
+    # A section that failed its own checks is missing here; its problem is already reported.
+    poll = data["poll"].interval_seconds if "poll" in data else 0.2
+    return max(poll, data["gpu"].interval_seconds) if gpu and "gpu" in data else poll
+
+
+def _at_least(value: float, least: float, name: str) -> float:
+    if value < least:
+        raise ValueError(f"must be at least {name} ({least:g}), got {value:g}")
+    return value

@@ -1,0 +1,176 @@
+"""The kinds of values settings are made of, each with the rule it must follow. Messages say what to write instead."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
+
+from kvpressure.addresses import refusal
+
+Vendor = Literal["auto", "nvidia", "amd", "simulated"]
+BY_ITS_PAGE: Final = "auto"
+"""The `runtime` of a target whose page says what it runs."""
+
+if TYPE_CHECKING:
+    Runtime = str
+else:
+    # The folders of `runtimes`, which are listed and not imported: those are above the settings.
+    _FOLDER = find_spec("kvpressure.runtimes").submodule_search_locations
+    Runtime = Literal[(BY_ITS_PAGE, *sorted(module.name for module in iter_modules(_FOLDER) if module.ispkg))]
+_PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
+_PATH: Final = re.compile(r"/[^\s?#\x00-\x1f\x7f]*")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]")
+
+
+class ListenAddress(NamedTuple):
+    """Where a server listens; host "" is every interface, IPv6 hosts carry no brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen_address(text: str) -> ListenAddress:
+    """Read `host:port`, `:port` or `[ipv6]:port`. Raises ValueError."""
+    host, colon, port = text.strip().rpartition(":")
+    plain = host.removeprefix("[").removesuffix("]")
+    bracketed = host != plain
+    if not colon or (":" in plain and not bracketed) or (bracketed and host != f"[{plain}]"):
+        raise ValueError(f"must be host:port, :port or [ipv6]:port, got {text!r}")
+    if not port.isdecimal() or not port.isascii() or int(port) > 65535:
+        raise ValueError(f"must end in a port from 0 to 65535, got {text!r}")
+    if host and not _HOST.fullmatch(host):
+        raise ValueError(f"must name a host before the port, got {text!r}")
+    return ListenAddress(plain, int(port))
+
+
+def split_url(text: str) -> tuple[str, str]:
+    """Split an engine's URL into its base `scheme://host:port` and its path ("" when it has none).
+
+    Raises ValueError; a URL with credentials is never part of the message.
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a URL: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not contain credentials: put them into a file and name it in basic_auth.password_file")
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"must start with http:// or https://, got {text!r}")
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else (parts.hostname or "")
+    if not _HOST.fullmatch(host) or port == 0:
+        raise ValueError(f"must name a host and a port, such as http://localhost:8000, got {text!r}")
+    if reason := refusal(host, link_local=True):
+        raise ValueError(f"must not be {reason}, got {text!r}")
+    if parts.query or parts.fragment or "?" in text or "#" in text:
+        raise ValueError("must not contain a query or a fragment")
+    base = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+    return base, "" if parts.path == "/" else http_path(parts.path) if parts.path else ""
+
+
+def default_name(url: str) -> str:
+    """Name a target after its URL: `host:port`, with the scheme's port where the URL has none."""
+    scheme, _, rest = url.partition("://")
+    return rest if re.search(r":\d+$", rest) else f"{rest}:{443 if scheme == 'https' else 80}"
+
+
+def http_path(text: str) -> str:
+    """Check a path such as `/metrics`. Raises ValueError."""
+    if not _PATH.fullmatch(text):
+        raise ValueError(f"must be a path that starts with / and has no spaces, query or fragment, got {text!r}")
+    return text
+
+
+def label(text: str) -> str:
+    """Check a label value that an operator chose: printable. Raises ValueError."""
+    if text and not _PRINTABLE.fullmatch(text):
+        raise ValueError("must not contain control characters")
+    return text
+
+
+def target_name(text: str) -> str:
+    """Check a target's name. Raises ValueError."""
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return label(text)
+
+
+def gpu_list(value: Any) -> tuple[str, ...]:
+    """Read the GPUs of an engine: "all", or uuids and indices in a list or separated by commas. Raises ValueError."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not items:
+        raise ValueError('must be "all" or a list of GPU uuids or indices, such as [0, 1]')
+    if not all(isinstance(item, str) or (type(item) is int and item >= 0) for item in items):
+        raise ValueError("must list GPU uuids or indices (0 and up)")
+    gpus = tuple(str(item).strip() for item in items)
+    if not all(re.fullmatch(r"[\w.:/-]+", gpu) for gpu in gpus):
+        raise ValueError("has an entry that is neither a GPU uuid nor an index")
+    if "all" in gpus and len(gpus) > 1:
+        raise ValueError('"all" stands alone')
+    if len(set(gpus)) < len(gpus):
+        raise ValueError("lists a GPU twice")
+    return gpus
+
+
+def sd_pattern(path: Path) -> Path:
+    """Check a file_sd pattern: a glob in the last part only, ending as Prometheus asks. Raises ValueError."""
+    if path.suffix not in (".json", ".yml", ".yaml"):
+        raise ValueError(f"must end in .json, .yml or .yaml, got {str(path)!r}")
+    if any(sign in str(path.parent) for sign in "*?["):
+        raise ValueError("may have * only in the file name, not in a directory's name")
+    return path
+
+
+def _not_empty(value: Any) -> Any:
+    # Not min_length, which would also complain of lists whose entries are in error.
+    if value in ([], ()):
+        raise ValueError("must have at least one entry")
+    return value
+
+
+def _addresses(value: Any) -> Any:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not items or not all(isinstance(item, str) for item in items):
+        raise ValueError('must be an address such as ":10405", or a list of them')
+    addresses = tuple(map(parse_listen_address, items))
+    if len({address for address in addresses if address.port}) < len([a for a in addresses if a.port]):
+        raise ValueError("lists an address twice")
+    return addresses
+
+
+def _vendors(value: Any) -> Any:
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+    if isinstance(items, (list, tuple)) and len(items) > 1 and "auto" in items:
+        raise ValueError('"auto" stands alone')
+    return items
+
+
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Integer = Annotated[int, Strict()]
+Boolean = Annotated[bool, Strict()]
+HttpPath = Annotated[str, AfterValidator(http_path)]
+Label = Annotated[str, AfterValidator(label)]
+TargetName = Annotated[str, AfterValidator(target_name)]
+BaseUrl = Annotated[str, AfterValidator(lambda text: split_url(text)[0])]
+Gpus = Annotated[tuple[str, ...], BeforeValidator(gpu_list)]
+SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(sd_pattern)], ...], BeforeValidator(_not_empty)]
+ListenAddresses = Annotated[tuple[ListenAddress, ...], BeforeValidator(_addresses)]
+Vendors = Annotated[tuple[Vendor, ...], BeforeValidator(_vendors)]
+
+
+def _switch(value: Any) -> Any:
+    # YAML reads true and false as booleans, and everybody writes them so.
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
+"""On, off, or whatever fits the place this runs in."""

@@ -1,0 +1,235 @@
+"""YAML read strictly, with a line for every key: what settings, thresholds, file_sd and the web config are read with.
+
+A document is mappings with string keys, lists and plain scalars. Scalars follow the YAML 1.2 core schema, so `1:30`
+stays a string (PyYAML says 90), `1e-3` is a number and only `true` and `false` are booleans. Duplicate keys, tags,
+merge keys, several documents, deep nesting and alias bombs are problems with a line. Pure: text in, data out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from kvpressure.config.yaml_bounds import MAX_DEPTH, BoundsError, TagError, check_bounds
+
+Path = tuple[str | int, ...]
+"""Where a value lies in a document: keys and list positions from the top."""
+
+MAX_CHARS: Final = 1 << 20
+MAX_VALUES: Final = 100_000
+MAX_KEY_CHARS: Final = 1024
+"""What YAML itself allows of a key without a question mark before it."""
+
+MAX_PROBLEMS: Final = 100
+MAX_SHOWN: Final = 500
+"""Characters of each part of a problem in words: it may quote what the file says."""
+
+_LOADER: Final[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_LOOSE_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CONSTANTS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
+# More than 18 digits is no number that a setting could mean; int() of a million digits would also be slow.
+_INTEGER: Final = re.compile(r"[-+]?[0-9]{1,18}")
+_HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,15}")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,400}|[0-9]{1,400}(\.[0-9]{0,400})?)([eE][-+]?[0-9]{1,4})?")
+_SPECIAL: Final = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration: where (`line` is None outside files), which key, and what to do."""
+
+    file: str
+    line: int | None
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(_cut(part) for part in (where, self.path, self.message) if part)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used. `problems` holds everything that is wrong with it, in reading order.
+
+    Of more than `MAX_PROBLEMS` the last ones are only counted.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        ordered = sorted(set(problems), key=lambda problem: (problem.file, problem.line or 0, problem.path))
+        if (more := len(ordered) - MAX_PROBLEMS) > 0:
+            ordered[MAX_PROBLEMS:] = [Problem(ordered[-1].file, None, "", f"{more} more problems")]
+        self.problems: tuple[Problem, ...] = tuple(ordered)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class TooLargeError(ConfigError):
+    """A text that is, or with its aliases would be, more than is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: `data` is None, a scalar, a list or a dict; `lines` maps paths to lines counted from 1."""
+
+    name: str
+    data: Any
+    lines: Mapping[Path, int] = field(repr=False)
+
+    def line(self, path: Path) -> int | None:
+        """Give the line of `path`, or of the closest thing around it that is written in the file."""
+        return next((self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
+
+    def problem(self, path: Path, message: str) -> Problem:
+        """Make the problem `message` at `path` of this file."""
+        return Problem(self.name, self.line(path), dotted(path), message)
+
+
+def dotted(path: Path) -> str:
+    """Write a path as people do: `engines.targets[0].url`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def load(
+    text: str,
+    name: str,
+    *,
+    max_chars: int = MAX_CHARS,
+    max_values: int = MAX_VALUES,
+    charge: Callable[[int], None] = lambda _: None,
+) -> Document:
+    """Parse `text`; `name` is the file's name in messages.
+
+    `charge` is told the characters of each value before it is made, aliases expanded; what it raises ends the reading.
+    Raises ConfigError with every duplicate key, or with the first error of syntax or size.
+    """
+    check(text, name, max_chars=max_chars, max_values=max_values, charge=charge)
+    with _told(name):
+        node = yaml.compose(text, Loader=_LOADER)
+    builder = _Builder(name, charge)
+    data = None if node is None else builder.build(node, ())
+    if builder.problems:
+        raise ConfigError(builder.problems)
+    return Document(name, data, builder.lines)
+
+
+def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
+    """Parse `text` as other programs do (YAML 1.1, merge keys, dates) within the same bounds. Raises ConfigError."""
+    check(text, name, max_chars=max_chars)
+    try:
+        with _told(name):
+            return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
+    except ValueError as error:
+        raise (
+            error
+            if isinstance(error, ConfigError)
+            else ConfigError([Problem(name, None, "", "holds a date or a number that is none")])
+        ) from None
+
+
+def scalar(text: str) -> str | int | float | bool | None:
+    """Read one unquoted scalar by the YAML 1.2 core schema."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _HEX.fullmatch(text):
+        return int(text, 16)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text
+
+
+def shown(value: Any) -> str:
+    """Write a value as messages quote it: short, and in YAML's words."""
+    if isinstance(value, (dict, list, tuple)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, bool) or value is None:
+        return "nothing" if value is None else str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check(
+    text: str,
+    name: str,
+    *,
+    max_chars: int = MAX_CHARS,
+    max_values: int = MAX_VALUES,
+    charge: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Raise ConfigError for a text that is more than it looks: size, nesting, aliases, tags. `load` asks it first."""
+    if len(text) > max_chars:
+        raise TooLargeError([Problem(name, None, "", f"is larger than {max_chars} characters")])
+    with _told(name):
+        check_bounds(text, _LOADER, max_values=max_values, max_chars=max_chars, charge=charge)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """The parser's errors as ours."""
+    try:
+        yield
+    except BoundsError as error:
+        kind = ConfigError if isinstance(error, TagError) else TooLargeError
+        raise kind([Problem(name, error.line, "", error.message)]) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem(name, None, "", f"is not YAML: {str(error).splitlines()[0]}")]) from None
+
+
+class _Builder:
+    """Turns composed nodes into data."""
+
+    def __init__(self, name: str, charge: Callable[[int], None]) -> None:
+        self.name = name
+        self.charge = charge
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self.charge(len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+        if len(path) > MAX_DEPTH:
+            raise ConfigError([Problem(self.name, line, "", "an alias nests too deep")])
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, position)) for position, item in enumerate(node.value)]
+        plain = not getattr(node, "style", None)
+        return scalar(node.value) if plain else node.value
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or (key.value == "<<" and not key.style):
+                self._problem(line, path, "keys must be plain words; merge keys (<<) are not supported")
+                continue
+            self.charge(len(key.value))
+            if len(key.value) > MAX_KEY_CHARS:
+                self._problem(line, path, f"a key is longer than {MAX_KEY_CHARS} characters")
+                continue
+            inner = (*path, key.value)
+            if key.value in data:
+                self._problem(line, inner, f"duplicate key, first given in line {self.lines[inner]}")
+                continue
+            self.lines[inner] = line
+            data[key.value] = self.build(value, inner)
+        return data
+
+    def _problem(self, line: int, path: Path, message: str) -> None:
+        self.problems.append(Problem(self.name, line, dotted(path), message))

@@ -1,0 +1,57 @@
+"""Effective batch size and the requests behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvpressure.features.context import Context
+from kvpressure.features.windows import EngineWindow, Point, weighted_quantiles
+from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
+
+BATCH_BOUNDS = (1.0, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 128.0)
+"""Buckets of the exported histogram: fine where a batch has collapsed, powers of two above."""
+
+
+def derive(window: EngineWindow, _: Context) -> Derived:
+    """Batch quantiles over the window; running and waiting as mean and highest reading."""
+    return known(
+        {
+            "effective_batch_size_quantile": by_quantile(weighted_quantiles(interval_batches(window), QUANTILES)),
+            "requests_running": window.mean("running"),
+            "requests_running_max": window.max("running"),
+            "requests_waiting": window.mean("waiting"),
+            "requests_waiting_max": window.max("waiting"),
+        }
+    )
+
+
+def interval_batches(window: EngineWindow) -> Iterator[tuple[float, float]]:
+    """(mean decode batch, steps) of every interval between two polls in which the engine stepped."""
+    for before, after in window.intervals():
+        pair = interval_batch(before, after, multiprocess=window.multiprocess)
+        if pair is not None:
+            yield pair
+
+
+def interval_batch(before: Point, after: Point, *, multiprocess: bool) -> tuple[float, float] | None:
+    """Mean decode batch between two polls, and its weight in steps; None while the engine did not step.
+
+    Tokens generated per step, without accepted draft tokens, of which one sequence gets several in one step. On
+    merged pages of several API processes each process counts every step, so tokens per step would be too small
+    by their number: there the sampled running requests stand in, as they do for runtimes that count no steps.
+    """
+    steps = _growth(before, after, "steps")
+    tokens = _growth(before, after, "generation_tokens")
+    if steps is not None and tokens is not None and not multiprocess:
+        drafts = _growth(before, after, "accepted_draft_tokens") or 0.0
+        return (max(0.0, tokens - drafts) / steps, steps) if steps > 0 else None
+    running = [value for point in (before, after) if (value := point.gauges.get("running")) is not None]
+    weight = after.t - before.t if steps is None else steps
+    if not running or sum(running) == 0 or weight <= 0:
+        return None
+    return sum(running) / len(running), weight
+
+
+def _growth(before: Point, after: Point, counter: str) -> float | None:
+    first, last = before.counters.get(counter), after.counters.get(counter)
+    return None if first is None or last is None else last - first

@@ -1,0 +1,23 @@
+"""What beside an engine's own window its features depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.features.windows import GpuWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What beside the engine's own window a derived value depends on.
+
+    `gpus` are the GPUs known to serve this engine and no other, `bytes_per_token` overrides what the page says,
+    `baseline` holds what is known of the engine's own healthy state, by the names of `baseline.Baseline`.
+    """
+
+    thresholds: Thresholds
+    gpus: Sequence[GpuWindow] = ()
+    bytes_per_token: float | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)

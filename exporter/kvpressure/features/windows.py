@@ -1,0 +1,387 @@
+"""PURE: bounded history of one engine or one GPU; counter deltas with resets, quantiles of histogram deltas, slopes.
+
+Time arrives inside the samples. Counters are made monotonic as they enter (a fall is a restart from zero, as in
+Prometheus), so that every delta is simply last minus first.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvpressure.model.samples import CacheConfig, EngineSample, GpuSample, HistogramSample
+
+MAX_POINTS = 600
+"""Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
+
+MAX_HISTOGRAM_POINTS = 32
+SHAPE_POINTS = 24
+
+
+CLOCK_STEP_SECONDS = 5.0
+"""A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
+
+
+def stepped_back(before: float, t: float) -> bool:
+    """Whether the wall clock was set back between two readings."""
+    return t < before - CLOCK_STEP_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One poll: gauges as read, counters made monotonic."""
+
+    t: float
+    gauges: Mapping[str, float]
+    counters: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Least-squares line through points: `slope` per second, `r2` the share of variance it explains (0..1)."""
+
+    slope: float
+    r2: float
+
+
+class Monotonic:
+    """Turns cumulative values that fall when a server restarts into values that never fall."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._carry: dict[str, float] = {}
+        self._last_histograms: dict[str, HistogramSample] = {}
+        self._carry_histograms: dict[str, HistogramSample] = {}
+
+    def restart(self) -> None:
+        """Every cumulative value starts again from zero: the server says that its process is a new one."""
+        for name, value in self._last.items():
+            self._carry[name] = self._carry.get(name, 0.0) + value
+        for name, histogram in self._last_histograms.items():
+            self._carry_histograms[name] = _added(histogram, self._carry_histograms.get(name))
+        self._last.clear()
+        self._last_histograms.clear()
+
+    def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        """`values` plus what was counted before each one's last fall."""
+        last, carry = self._last, self._carry
+        for name, value in values.items():
+            before = last.get(name, 0.0)
+            if value < before:
+                carry[name] = carry.get(name, 0.0) + before
+            last[name] = value
+        if not carry:
+            return values
+        return {name: value + carry.get(name, 0.0) for name, value in values.items()}
+
+    def histograms(self, values: Mapping[str, HistogramSample]) -> Mapping[str, HistogramSample]:
+        """The same for histograms; a change of bounds forgets the carry, since the two cannot be added."""
+        for name, value in values.items():
+            before = self._last_histograms.get(name)
+            if before is not None and before.bounds != value.bounds:
+                self._carry_histograms.pop(name, None)
+            elif before is not None and value.count < before.count:
+                self._carry_histograms[name] = _added(before, self._carry_histograms.get(name))
+            self._last_histograms[name] = value
+        if not self._carry_histograms:
+            return values
+        return {name: _added(value, self._carry_histograms.get(name)) for name, value in values.items()}
+
+
+class EngineWindow:
+    """The recent history of one engine: polls over `seconds`, histograms over `shape_seconds`.
+
+    >>> window = EngineWindow(seconds=60, shape_seconds=600)
+    >>> window.add(0.0, EngineSample("m", "0", {"running": 1.0}, {"steps": 10.0}))
+    >>> window.add(1.0, EngineSample("m", "0", {"running": 3.0}, {"steps": 25.0}))
+    >>> window.mean("running"), window.delta("steps"), window.rate("steps")
+    (2.0, 15.0, 15.0)
+    """
+
+    def __init__(self, seconds: float, shape_seconds: float) -> None:
+        self.seconds = seconds
+        self.shape_seconds = shape_seconds
+        self.points: deque[Point] = deque(maxlen=MAX_POINTS)
+        self.cache = CacheConfig()
+        self.multiprocess = False
+        self._monotonic = Monotonic()
+        self._recent: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=MAX_HISTOGRAM_POINTS)
+        self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
+        self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
+        self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
+
+    @property
+    def t(self) -> float:
+        """Time of the newest point; -inf before the first."""
+        return self.points[-1].t if self.points else -math.inf
+
+    def add(self, t: float, sample: EngineSample, *, restarted: bool = False, multiprocess: bool = False) -> bool:
+        """Take one poll in; False for a poll that is not newer than the last one, which is dropped."""
+        if t <= self.t:
+            return False
+        if restarted:
+            self._monotonic.restart()
+            self._highest.clear()
+        self.multiprocess = multiprocess
+        if sample.cache is not None:
+            self.cache = sample.cache
+        self.points.append(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
+        self._note_highest(t, sample.gauges.get("running"))
+        while self.points[0].t < t - self.seconds:
+            self._keep_older(self.points.popleft())
+        if sample.histograms:
+            self._add_histograms(t, self._monotonic.histograms(sample.histograms))
+        return True
+
+    def _note_highest(self, t: float, running: float | None) -> None:
+        """Keep the running maximum: readings that no later one reached."""
+        while self._highest and self._highest[0][0] < t - self.shape_seconds:
+            self._highest.popleft()
+        if running is not None:
+            while self._highest and self._highest[-1][1] <= running:
+                self._highest.pop()
+            self._highest.append((t, running))
+
+    def highest_running(self) -> float | None:
+        """The largest batch read over the longer `shape_seconds`, since the server last started."""
+        return self._highest[0][1] if self._highest else None
+
+    def _keep_older(self, point: Point) -> None:
+        """Thin what leaves the window out to a few points of the longer one."""
+        if not self._older or point.t - self._older[-1].t >= self.shape_seconds / SHAPE_POINTS:
+            self._older.append(point)
+        while self._older and self._older[0].t < self.t - self.shape_seconds:
+            self._older.popleft()
+
+    def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
+        _append_spaced(self._recent, t, histograms, self.seconds / (MAX_HISTOGRAM_POINTS - 2))
+        _keep_one_older(self._recent, t - self.seconds)
+        _append_spaced(self._shape, t, histograms, self.shape_seconds / SHAPE_POINTS)
+        _keep_one_older(self._shape, t - self.shape_seconds)
+
+    def series(self, gauge: str) -> list[float]:
+        """The window's readings of a gauge, oldest first, polls without it left out."""
+        return [value for point in self.points if (value := point.gauges.get(gauge)) is not None]
+
+    def last(self, gauge: str) -> float | None:
+        """The newest reading, None when the newest poll has none."""
+        return self.points[-1].gauges.get(gauge) if self.points else None
+
+    def mean(self, gauge: str) -> float | None:
+        """Mean of the window's readings."""
+        values = self.series(gauge)
+        return sum(values) / len(values) if values else None
+
+    def max(self, gauge: str) -> float | None:
+        """Highest of the window's readings."""
+        return max(self.series(gauge), default=None)
+
+    def delta(self, counter: str, seconds: float | None = None) -> float | None:
+        """Growth of a counter over the window, or over its last `seconds`; None with fewer than two readings."""
+        ends = self._ends(counter, seconds)
+        return None if ends is None else ends[1].counters[counter] - ends[0].counters[counter]
+
+    def rate(self, counter: str) -> float | None:
+        """Growth per second over the window; None with fewer than two readings."""
+        ends = self._ends(counter, None)
+        if ends is None:
+            return None
+        first, last = ends
+        return (last.counters[counter] - first.counters[counter]) / (last.t - first.t)
+
+    def _ends(self, counter: str, seconds: float | None) -> tuple[Point, Point] | None:
+        since = -math.inf if seconds is None else self.t - seconds
+        first = next((p for p in self.points if p.t >= since and counter in p.counters), None)
+        last = next((p for p in reversed(self.points) if counter in p.counters), None)
+        return (first, last) if first and last and last.t > first.t else None
+
+    def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
+        """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
+
+        Looks back at least `seconds` and until `events` grew by `least`, beyond the window if need be; with fewer
+        than `least` in all, over everything known. None when there was none.
+        """
+        newest, found = None, None
+        for point in itertools.chain(reversed(self.points), reversed(self._older)):
+            if total not in point.counters or events not in point.counters:
+                continue
+            newest = newest or point
+            count = newest.counters[events] - point.counters[events]
+            if count > 0:
+                found = (newest.counters[total] - point.counters[total]) / count
+            if count >= least and newest.t - point.t >= seconds:
+                break
+        return found
+
+    def intervals(self) -> Iterator[tuple[Point, Point]]:
+        """Consecutive polls as (earlier, later)."""
+        return itertools.pairwise(self.points)
+
+    def latest(self, seconds: float, least: int) -> list[Point]:
+        """The polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
+        points = list(self.points)
+        first = next((i for i, point in enumerate(points) if point.t >= self.t - seconds), len(points))
+        return points[max(0, min(first, len(points) - least)) :]
+
+    def histogram(self, name: str, seconds: float | None = None) -> HistogramSample | None:
+        """What a histogram observed within the window, or its last `seconds`.
+
+        None when unknown or when nothing was observed.
+        """
+        if seconds is None:
+            return _difference(self._recent, name)
+        points = deque(self._recent)
+        _keep_one_older(points, self.t - seconds)
+        return _difference(points, name)
+
+    def shape(self, name: str) -> HistogramSample | None:
+        """The same over the longer `shape_seconds`."""
+        return _difference(self._shape, name)
+
+    def total(self, name: str) -> HistogramSample | None:
+        """The histogram since this engine was first seen or its server started, monotonic over restarts."""
+        return self._recent[-1][1].get(name) if self._recent else None
+
+
+class Tally:
+    """A cumulative histogram that grows by weighted observations; `bounds` without +Inf."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = (*bounds, math.inf)
+        self._weights = [0.0] * len(self._bounds)
+        self._sum = 0.0
+
+    def observe(self, value: float, weight: float) -> None:
+        """Count `value` `weight` times."""
+        self._weights[bisect.bisect_left(self._bounds, value)] += weight
+        self._sum += value * weight
+
+    def histogram(self) -> HistogramSample:
+        """Everything observed so far."""
+        return HistogramSample(self._bounds, tuple(itertools.accumulate(self._weights)), self._sum)
+
+
+class GpuWindow:
+    """The recent history of one GPU: its newest sample and the driver's utilization samples over `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.samples: deque[GpuSample] = deque(maxlen=MAX_POINTS)
+
+    @property
+    def last(self) -> GpuSample:
+        """The newest sample; raises IndexError before the first."""
+        return self.samples[-1]
+
+    def add(self, sample: GpuSample) -> None:
+        """Take one reading in; one that is not newer than the last is dropped, and a clock set back starts anew."""
+        if self.samples and stepped_back(self.samples[-1].t, sample.t):
+            self.samples.clear()
+        if self.samples and sample.t <= self.samples[-1].t:
+            return
+        self.samples.append(sample)
+        while self.samples[0].t < sample.t - self.seconds:
+            self.samples.popleft()
+
+    def utilization(self) -> float | None:
+        """Mean of the driver's own samples over the window; None when the newest reading has none."""
+        if not self.last.utilization:
+            return None
+        values = [value for sample in self.samples for value in sample.utilization]
+        return sum(values) / len(values)
+
+    def mean(self, read: Callable[[GpuSample], float | None]) -> float | None:
+        """Mean over the window of what `read` takes from a sample; None when the newest has none."""
+        if read(self.last) is None:
+            return None
+        values = [value for sample in self.samples if (value := read(sample)) is not None]
+        return sum(values) / len(values)
+
+
+def quantile(histogram: HistogramSample, q: float) -> float | None:
+    """The q-quantile (0..1) by linear interpolation within a bucket, as PromQL's histogram_quantile does it.
+
+    Observations in the +Inf bucket count as the highest finite bound. None for an empty histogram.
+    """
+    bounds, counts = histogram.bounds, histogram.counts
+    total = counts[-1]
+    if total <= 0:
+        return None
+    rank = q * total
+    index = next(i for i, count in enumerate(counts) if count >= rank)
+    if index == len(bounds) - 1:
+        return bounds[-2] if len(bounds) > 1 else None
+    low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)
+    width = counts[index] - below
+    return bounds[index] if width <= 0 else low + (bounds[index] - low) * (rank - below) / width
+
+
+def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
+    """Quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
+    ordered = sorted(pair for pair in pairs if pair[1] > 0)
+    if not ordered:
+        return None
+    total = math.fsum(weight for _, weight in ordered)
+    result, seen, position = [], 0.0, -1
+    for q in sorted(qs):
+        while position < len(ordered) - 1 and (position < 0 or seen < q * total):
+            position += 1
+            seen += ordered[position][1]
+        result.append(ordered[position][0])
+    return result
+
+
+def line(points: Sequence[tuple[float, float]]) -> Line | None:
+    """Least-squares line through (seconds, value) points; None with fewer than three or all at one time."""
+    n = len(points)
+    if n < 3:
+        return None
+    mean_t = sum(t for t, _ in points) / n
+    mean_v = sum(v for _, v in points) / n
+    tt = sum((t - mean_t) ** 2 for t, _ in points)
+    tv = sum((t - mean_t) * (v - mean_v) for t, v in points)
+    vv = sum((v - mean_v) ** 2 for _, v in points)
+    if tt <= 0:
+        return None
+    return Line(tv / tt, tv * tv / (tt * vv) if vv > 0 else 0.0)
+
+
+def _added(histogram: HistogramSample, other: HistogramSample | None) -> HistogramSample:
+    if other is None or other.bounds != histogram.bounds:
+        return histogram
+    counts = tuple(a + b for a, b in zip(histogram.counts, other.counts, strict=True))
+    return HistogramSample(histogram.bounds, counts, histogram.sum + other.sum)
+
+
+_Histograms = deque[tuple[float, Mapping[str, HistogramSample]]]
+
+
+def _append_spaced(points: _Histograms, t: float, values: Mapping[str, HistogramSample], spacing: float) -> None:
+    """Append, or replace the newest while it is closer than `spacing` to the one before: keeps both ends exact."""
+    if len(points) >= 2 and points[-1][0] - points[-2][0] < spacing * 0.999:
+        points.pop()
+    points.append((t, values))
+
+
+def _keep_one_older(points: _Histograms, since: float) -> None:
+    """Drop what lies before `since`, but the newest of it: the baseline that a delta over the window starts from."""
+    while len(points) > 1 and points[1][0] <= since:
+        points.popleft()
+
+
+def _difference(points: _Histograms, name: str) -> HistogramSample | None:
+    if len(points) < 2:
+        return None
+    last = points[-1][1].get(name)
+    if last is None:
+        return None
+    alike = (values[name] for _, values in points if name in values and values[name].bounds == last.bounds)
+    first = next(alike)
+    if last.count <= first.count:
+        return None
+    counts = tuple(max(0.0, a - b) for a, b in zip(last.counts, first.counts, strict=True))
+    return HistogramSample(last.bounds, counts, max(0.0, last.sum - first.sum))

@@ -1,0 +1,58 @@
+"""Who a target is, as the pipeline sees it: its names, the container it runs in, the GPUs it holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvpressure.model.workload import ContainerId, DeclaredLimit
+
+ALL_GPUS = "all"
+
+
+class TargetIdentity(Protocol):
+    """What the pipeline needs to know of a target."""
+
+    @property
+    def name(self) -> str:
+        """Configured name, or `namespace/pod:port`."""
+
+    @property
+    def namespace(self) -> str:
+        """Kubernetes namespace, "" without one."""
+
+    @property
+    def pod(self) -> str:
+        """Pod name, "" without one."""
+
+    @property
+    def gpus(self) -> Sequence[str] | None:
+        """GPUs held, by uuid or index, or `all`; None when not known."""
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """KV cache bytes per token where an operator says so."""
+
+    @property
+    def container(self) -> str:
+        """Name of the container in the pod, "" without one."""
+
+    @property
+    def limits(self) -> Sequence[DeclaredLimit] | None:
+        """Limits that the engine was started with; None where nobody could read how it was started."""
+
+
+def container_of(target: TargetIdentity) -> ContainerId:
+    """Under which id the surroundings know a target's container; where discovery did not find it, its name."""
+    if target.pod and target.container:
+        return ContainerId(target.namespace, target.pod, target.container)
+    return ContainerId("", "", target.name)
+
+
+def cut(label: str, length: int) -> str:
+    """An over-long label value ends in a hash of the whole, so that two that start alike stay two series."""
+    if len(label) <= length:
+        return label
+    digest = hashlib.blake2s(label.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{label[: length - 9]}~{digest}"

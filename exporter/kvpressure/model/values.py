@@ -1,0 +1,51 @@
+"""Values of metric families, nested by label, and how to read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from kvpressure.model.samples import HistogramSample
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+Value: TypeAlias = float | HistogramSample | Mapping[str, "Value"]
+"""One family's value: a number, a histogram, or one of these per label value, nested in the order of its labels."""
+
+Derived: TypeAlias = dict[str, Value]
+"""Family name without the `kvpressure_` prefix to value; a family whose input is unknown has no key."""
+
+
+def known(values: Mapping[str, Value | None]) -> Derived:
+    """`values` without the unknown ones; a number that is no finite one is not known either."""
+    return {name: finite for name, value in values.items() if (finite := _finite(value)) is not None}
+
+
+def _finite(value: Value | None) -> Value | None:
+    if isinstance(value, Mapping):
+        return known(value) or None
+    return None if isinstance(value, int | float) and not math.isfinite(value) else value
+
+
+def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
+    """A family labelled with `quantile`; None when there is nothing to say."""
+    return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
+
+
+def at(derived: Mapping[str, Value], *path: str) -> float | None:
+    """The number at `path` (family, then its label values); None where it is not known."""
+    value: object = derived
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
+def plain(value: Value) -> object:
+    """A value as JSON has it: numbers, and objects keyed by label value or bucket bound."""
+    if isinstance(value, HistogramSample):
+        buckets = {"+Inf" if math.isinf(b) else str(b): n for b, n in zip(value.bounds, value.counts, strict=True)}
+        return {"buckets": buckets, "sum": value.sum, "count": value.count}
+    if isinstance(value, Mapping):
+        return {name: plain(below) for name, below in value.items()}
+    return value

@@ -1,0 +1,259 @@
+"""The KV pool of one engine: how large it will be, and how many requests of a length it holds.
+
+A runtime takes `gpu_memory_utilization` of each GPU and gives to the cache what weights, the peak of the activations,
+CUDA graphs and everything outside torch leave of it, or what weights alone leave (decision 0042).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from kvpressure.plan.arithmetic import GIB, Step, number, size
+from kvpressure.plan.geometry import BLOCK_TOKENS, Geometry, KvCost
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
+
+FIXED_RESERVE_BYTES: Final = 1.0 * GIB
+"""CUDA context, NCCL, CUDA graphs and fragmentation on one GPU. Logged were 0.9 GiB for Llama-2-7B on an A100 and
+0.2-0.4 GiB outside torch plus 0.4 GiB of graphs since; some models' graphs take several (decision 0042)."""
+
+_ACTIVATION_BYTES: Final = 2 * 3
+"""Per token and unit of width, at the widest moment of a layer: three 16-bit copies each of the MLP's and the hidden
+width (gate, up and their product; input, residual and output). Within 1 % of what was measured for Llama-3.1-8B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The GPUs of one engine and how it uses them.
+
+    `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares.
+    `weights_bytes` (whole model), `reserve_bytes` (activations and the rest, per GPU) and `kv_cache_bytes` (per GPU,
+    as the log says) replace the estimates when they are known.
+    """
+
+    gpu_memory_bytes: tuple[float, ...]
+    tensor_parallel: int = 1
+    gpu_memory_utilization: float = 0.9
+    max_num_batched_tokens: int | None = None
+    weights_bytes: float | None = None
+    reserve_bytes: float | None = None
+    kv_cache_bytes: float | None = None
+    runtime: Runtime = ASSUMED
+
+    @property
+    def smallest_gpu_bytes(self) -> float:
+        """The GPU with the least memory: the others cannot use more."""
+        return min(self.gpu_memory_bytes)
+
+    def at(self, utilization: float) -> Memory:
+        """The same GPUs at another utilization; a measured pool shrinks by the difference."""
+        given_up = (self.gpu_memory_utilization - utilization) * self.smallest_gpu_bytes
+        measured = None if self.kv_cache_bytes is None else self.kv_cache_bytes - given_up
+        return replace(self, gpu_memory_utilization=utilization, kv_cache_bytes=measured)
+
+
+class Pool(Protocol):
+    """A KV pool, known in bytes or in tokens."""
+
+    @property
+    def bytes(self) -> float | None:
+        """Size on one GPU, None when only its tokens are known."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+
+    def tokens(self, request_tokens: int) -> int:
+        """Size in tokens, for requests of this length: the same for all lengths unless layers have windows."""
+
+    def request_bytes(self, tokens: int) -> float | None:
+        """What a request of `tokens` holds on one GPU."""
+
+    def fit(self, tokens: int, share: float) -> int:
+        """Requests of `tokens` that `share` of the pool holds at the same time."""
+
+    def longest(self, share: float, most: int) -> int:
+        """Tokens, up to `most`, of the longest request that fits into `share` of the pool."""
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """The pool with so much less memory on each GPU, None when its bytes are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPool:
+    """The pool of a running engine, as it says on its page."""
+
+    capacity_tokens: int
+    block_tokens: int = BLOCK_TOKENS
+    bytes_per_token: float | None = None
+
+    @property
+    def bytes(self) -> float | None:
+        """Size on one GPU, None when the engine does not say."""
+        return None if self.bytes_per_token is None else self.capacity_tokens * self.bytes_per_token
+
+    def tokens(self, request_tokens: int) -> int:  # noqa: ARG002 - every token costs the same here
+        """Its capacity."""
+        return self.capacity_tokens
+
+    def request_bytes(self, tokens: int) -> float | None:
+        """Tokens times their bytes."""
+        return None if self.bytes_per_token is None else tokens * self.bytes_per_token
+
+    def fit(self, tokens: int, share: float) -> int:
+        """Whole requests."""
+        return max(0, math.floor(self.capacity_tokens * share / tokens))
+
+    def longest(self, share: float, most: int) -> int:
+        """Whole blocks."""
+        return max(0, min(most, _whole_blocks(self.capacity_tokens * share, self.block_tokens)))
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """So many tokens less as the lost bytes held."""
+        if self.bytes_per_token is None:
+            return None
+        left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
+        return replace(self, capacity_tokens=max(0, left))
+
+    def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
+        """The same pool for a model whose requests are known to cost `cost`.
+
+        Runtimes say of models with windows how many tokens requests of `max_model_len` may have together; those hold
+        less per token than shorter ones do, so the size follows from that length.
+        """
+        if cost.uniform or max_model_len is None:
+            return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
+        return BytePool(self.capacity_tokens / max_model_len * cost.request_bytes(max_model_len), cost)
+
+
+@dataclass(frozen=True, slots=True)
+class BytePool:
+    """A pool of `size_bytes` on each GPU and what a model's requests cost there."""
+
+    size_bytes: float
+    cost: KvCost
+
+    @property
+    def bytes(self) -> float | None:
+        """Its size."""
+        return self.size_bytes
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+        return self.cost.block_tokens
+
+    def tokens(self, request_tokens: int) -> int:
+        """Whole blocks; with windows the tokens of such requests that it holds."""
+        each = self.cost.request_bytes(request_tokens) / request_tokens
+        return max(0, _whole_blocks(self.size_bytes / each, self.block_tokens))
+
+    def request_bytes(self, tokens: int) -> float | None:
+        """By layers, windows and blocks."""
+        return float(self.cost.request_bytes(tokens))
+
+    def fit(self, tokens: int, share: float) -> int:
+        """Whole requests."""
+        return max(0, math.floor(self.size_bytes * share / self.cost.request_bytes(tokens)))
+
+    def longest(self, share: float, most: int) -> int:
+        """Windows make requests cheaper the longer they are."""
+        return self.cost.longest_request(self.size_bytes * share, most)
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """Smaller by those bytes."""
+        return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
+
+
+def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: int) -> float:
+    """Peak of the activations in a step of `batched_tokens` on one GPU: the MLP's width is divided among the ranks."""
+    width = geometry.intermediate_size / tensor_parallel + geometry.hidden_size
+    return _ACTIVATION_BYTES * batched_tokens * width
+
+
+def pool_from_memory(
+    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int
+) -> tuple[BytePool, tuple[Step, ...]]:
+    """The pool that memory and model leave, and how it comes about. It may be empty (negative sizes are shown)."""
+    steps = _token_steps(cost)
+    if memory.kv_cache_bytes is not None:
+        free = memory.kv_cache_bytes
+        steps.append(Step("KV pool", memory.runtime.planning.memory_log, free, "bytes"))
+    else:
+        parts = _reserve_steps(geometry, memory, batched_tokens)
+        usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
+        share = Step(f"Memory for {memory.runtime.title}", _usable(memory), usable, "bytes")
+        free = share.value - sum(part.value for part in parts)
+        formula = " - ".join(step.result for step in (share, *parts))
+        steps += [share, *parts, Step("KV pool", formula, free, "bytes")]
+    # One block is kept by the runtime; a prompt being prefilled holds a whole step's tokens even in windowed layers.
+    held = cost.request_bytes(cost.block_tokens) + batched_tokens * cost.windowed_bytes_per_token
+    if not cost.uniform:
+        label, formula = (
+            "Pool for running requests",
+            f"{size(free)} - {number(batched_tokens)} tokens of prefill in windows",
+        )
+        steps.append(Step(label, formula, free - held, "bytes"))
+    return BytePool(max(0.0, free - held), cost), tuple(steps)
+
+
+def _token_steps(cost: KvCost) -> list[Step]:
+    steps = []
+    for group in cost.groups:
+        heads = max(1, group.kv_heads // cost.tensor_parallel)
+        split = (
+            f" / {cost.tensor_parallel} GPUs"
+            if heads * cost.tensor_parallel == group.kv_heads > 1 < cost.tensor_parallel
+            else ""
+        )
+        per_head = f"{group.kv_heads} KV heads x {group.values_per_head} values{split}"
+        if cost.tensor_parallel > group.kv_heads and not group.latent:
+            per_head = f"1 KV head on each GPU x {group.values_per_head} values"
+        values = f"{group.values_per_head} latent values" if group.latent else per_head
+        layer_bytes = group.values_per_gpu(cost.tensor_parallel) * cost.value_bytes
+        kind = "" if len(cost.groups) == 1 and group.window is None else f", {group.kind}"
+        formula = f"{group.layers} layers x {values} x {cost.value_bytes} B"
+        steps.append(Step(f"KV cache per token{kind}", formula, group.layers * layer_bytes, "bytes"))
+    return steps
+
+
+def _reserve_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
+    weights = _weights_step(geometry, memory)
+    if memory.runtime.planning.activations_outside:
+        return [weights]
+    return [weights, *_overhead_steps(geometry, memory, batched_tokens)]
+
+
+def _weights_step(geometry: Geometry, memory: Memory) -> Step:
+    ranks = memory.tensor_parallel
+    split = "" if ranks == 1 else f" / {ranks} GPUs"
+    if memory.weights_bytes is not None:
+        return Step("Weights", f"{size(memory.weights_bytes)} as given{split}", memory.weights_bytes / ranks, "bytes")
+    weights = geometry.weights
+    if weights is None:
+        raise ValueError("neither the weights' bytes nor an estimate of them is given")
+    formula = f"about {weights.parameters / 1e9:.2f} G parameters x {weights.format}{split}"
+    return Step("Weights", formula, weights.bytes / ranks, "bytes")
+
+
+def _overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
+    if memory.reserve_bytes is not None:
+        return [Step("Activations and the rest", "as given", memory.reserve_bytes, "bytes")]
+    ranks = memory.tensor_parallel
+    inner = number(geometry.intermediate_size) + (f" / {ranks}" if ranks > 1 else "")
+    formula = f"{number(batched_tokens)} batched tokens x 3 x ({inner} + {number(geometry.hidden_size)}) x 2 B"
+    return [
+        Step("Activations", formula, activation_bytes(geometry, batched_tokens, ranks), "bytes"),
+        Step("Fixed reserve", "CUDA context, graphs, NCCL", FIXED_RESERVE_BYTES, "bytes"),
+    ]
+
+
+def _usable(memory: Memory) -> str:
+    smallest = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
+    return f"{smallest}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
+
+
+def _whole_blocks(tokens: float, block_tokens: int) -> int:
+    return math.floor(tokens / block_tokens) * block_tokens
