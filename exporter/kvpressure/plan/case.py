@@ -34,8 +34,9 @@ class Case:
 
     @property
     def most_sequences(self) -> int:
-        """What the runtime takes at most, whatever the pool holds; every sequence takes a token of each step."""
-        return min(self.runtime.planning.most_sequences, self.batched_tokens)
+        """What the runtime takes at most, whatever the pool holds; in some every sequence takes a token of each step."""
+        most = self.runtime.planning.most_sequences
+        return min(most, self.batched_tokens) if self.runtime.audit.needs_step else most
 
     @property
     def tokens(self) -> int:
