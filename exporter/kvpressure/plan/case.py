@@ -34,7 +34,7 @@ class Case:
 
     @property
     def most_sequences(self) -> int:
-        """What the runtime takes at most, whatever the pool holds; in some every sequence takes a token of each step."""
+        """What the runtime takes at most, whatever the pool holds; a sequence may take a token of each step."""
         most = self.runtime.planning.most_sequences
         return min(most, self.batched_tokens) if self.runtime.audit.needs_step else most
 
