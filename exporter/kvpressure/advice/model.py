@@ -58,7 +58,7 @@ class Place:
     pod: str = ""
     container: str = ""
     unit: str = ""
-    port: int = 8000
+    port: int | None = None
     url: str = ""
     target: str = ""
     model_name: str = ""
@@ -68,6 +68,11 @@ class Place:
     def advice(self) -> Advice:
         """How advice is put there."""
         return named(self.runtime).advice
+
+    @property
+    def serving_port(self) -> int:
+        """Where the engine's API is, or would be."""
+        return self.port or self.advice.port
 
     @property
     def in_kubernetes(self) -> bool | None:

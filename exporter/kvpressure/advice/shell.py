@@ -168,7 +168,7 @@ def add_replica(place: Place) -> Lines:
         ),
         (
             "# start a second server on another GPU, and let the load balancer know it",
-            f"{place.advice.serve} --port=8001",
+            f"{place.advice.serve} --port={place.serving_port + 1}",
         ),
     )
 
@@ -201,7 +201,7 @@ def more_host_memory(place: Place) -> Lines:
 
 def past_failures(place: Place) -> Lines:
     """Look for a device OOM in the logs."""
-    grep = "grep -iE 'out of memory|cache blocks|EngineDead'"
+    grep = f"grep -iE '{place.advice.failures}'"
     return _by_place(
         place,
         (f"{_kubectl(place)} logs {_pod(place)}{_container(place)} --previous | {grep}",),
@@ -217,7 +217,9 @@ def look_again(place: Place, seconds: int = 60) -> Lines:
     address = urlsplit(_url(place))
     if place.in_kubernetes is False or address.hostname not in ("localhost", "127.0.0.1", "::1"):
         return (triage,)
-    forward = f"{_kubectl(place)} port-forward {_workload(place)} {address.port or place.port}:{place.port}"
+    forward = (
+        f"{_kubectl(place)} port-forward {_workload(place)} {address.port or place.serving_port}:{place.serving_port}"
+    )
     return (f"# in Kubernetes, in another terminal: {forward}", triage)
 
 
@@ -249,7 +251,7 @@ def _systemd_edit(place: Place) -> Lines:
 
 
 def _url(place: Place) -> str:
-    return place.url or f"http://localhost:{place.port}"
+    return place.url or f"http://localhost:{place.serving_port}"
 
 
 def _page(place: Place) -> str:

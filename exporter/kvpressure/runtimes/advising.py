@@ -23,8 +23,9 @@ class Change:
 class Advice:
     """Names and sentences, by the name of the limit where there is one for each.
 
-    `serve` starts a server of the model MODEL by hand, `process` is what its processes are found by, `series` how its
-    series begin. `flags` are written before `=VALUE` at the end of the command line; `words` are what a limit is called
+    `serve` starts a server of the model MODEL by hand, on `port` where nothing else is said. `process` is what its
+    processes are found by, `failures` the words of its log that tell why it died (for grep -E), `series` how its series
+    begin. `flags` are written before `=VALUE` at the end of the command line; `words` are what a limit is called
     in a sentence; `unset` is what is in force where nobody set it, for people.
 
     `caps` are the flags that cap a request at so many tokens, and so many of output, where no gateway does. `step_why`
@@ -37,7 +38,9 @@ class Advice:
     """
 
     serve: str
+    port: int
     process: str
+    failures: str
     series: str
     flags: Mapping[str, str]
     words: Mapping[str, str]

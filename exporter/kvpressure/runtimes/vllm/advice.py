@@ -23,7 +23,9 @@ def _caps(total: int, output: int) -> str:
 
 ADVICE: Final = Advice(
     serve="vllm serve MODEL",
+    port=8000,
     process="vllm",
+    failures="out of memory|cache blocks|EngineDead",
     series="vllm:",
     flags=_FLAGS,
     words={
