@@ -70,6 +70,11 @@ class Place:
         return named(self.runtime).advice
 
     @property
+    def title(self) -> str:
+        """What serves there, for sentences."""
+        return named(self.runtime).title
+
+    @property
     def serving_port(self) -> int:
         """Where the engine's API is, or would be."""
         return self.port or self.advice.port

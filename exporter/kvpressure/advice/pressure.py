@@ -10,7 +10,6 @@ from kvpressure.advice.shell import look_again
 from kvpressure.advice.sizing import Cut, Shape, cut_sequences, fits, share_above, token_caps
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.values import at
-from kvpressure.runtimes.registry import named
 
 STEP = "max_num_batched_tokens"
 
@@ -98,7 +97,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
         ),
         commands=(
             f"# at the gateway: prompts at most {caps.input_tokens} tokens, max_tokens at most {caps.output_tokens}",
-            f"# without a gateway, as flags of {named(case.place.runtime).title} (restart): {without_gateway}",
+            f"# without a gateway, as flags of {case.place.title} (restart): {without_gateway}",
         ),
     )
 

@@ -52,14 +52,14 @@ def flag_words(flags: Mapping[str, str]) -> list[str]:
 def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
     """Save what is in force, change the flags, wait until the new server is ready."""
     words = " ".join(map(shlex.quote, flag_words(flags)))
-    kube, workload = _kubectl(place), _workload(place)
+    kube, workload, who = _kubectl(place), _workload(place), place.title
     patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": w} for w in flag_words(flags)]
     return _by_place(
         place,
         (
             f"{kube} get {workload} -o yaml > before.yaml",
             f"{kube} get {workload} -o {_CONTAINERS}",
-            "# when the engine is the first container (0) and args is a list: of two equal flags it takes the last",
+            f"# when {who} is the first container (0) and args is a list: of two equal flags {who} takes the last",
             f"{kube} patch {workload} --type=json -p {shlex.quote(json.dumps(patch))}",
             f"# when args is one shell line (sh -c): kubectl edit, and put at its end: {' '.join(flag_words(flags))}",
             f"{kube} rollout status {workload} --timeout=15m",
