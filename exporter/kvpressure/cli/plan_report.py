@@ -27,7 +27,11 @@ def flags(
     if estimated:
         given["gpu_memory_utilization"] = f"{plan.gpu_memory_utilization:g}"
         given |= {} if tensor_parallel == 1 else {"tensor_parallel": str(tensor_parallel)}
-        given |= {} if kv_cache_dtype == "auto" else {"kv_cache_dtype": kv_cache_dtype}
+        given |= (
+            {}
+            if kv_cache_dtype == "auto"
+            else {"kv_cache_dtype": planning.cache_types.get(kv_cache_dtype, kv_cache_dtype)}
+        )
     return {planning.flags[name]: value for name, value in given.items()}
 
 

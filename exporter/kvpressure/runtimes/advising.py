@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class Planning:
     nothing is set. `activations_outside` says that the share holds weights and pool alone, and no activations.
     `command` is what the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a
     page that does not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its
-    memory and the weights. `windows` says how layers with a sliding window are counted.
+    memory and the weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of
+    types of cached values that it spells in its own way.
     """
 
     command: str
@@ -103,3 +104,4 @@ class Planning:
     windows: str
     memory_share: float = 0.9
     activations_outside: bool = False
+    cache_types: Mapping[str, str] = field(default_factory=dict)
