@@ -93,4 +93,5 @@ PLANNING: Final = Planning(
     windows="as SGLang's hybrid memory does; with --disable-hybrid-swa-memory they keep every token.",
     memory_share=0.85,
     activations_outside=True,
+    cache_types={"fp8": "fp8_e4m3"},
 )
