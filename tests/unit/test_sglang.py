@@ -18,6 +18,7 @@ from kvpressure.cli import main
 from kvpressure.cli.plan_live import engine_on
 from kvpressure.commandline.budget import Budget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition import runbooks
 from kvpressure.exposition.snapshot import EngineView
 from kvpressure.limits.declared import read_limits
 from kvpressure.limits.recognise import runtime_of, serving_port
@@ -251,6 +252,14 @@ def test_all_series_of_an_engine_are_there_but_those_that_its_page_cannot_tell()
         (other,) = pipeline.on_page(TARGET, reader.read(line.page, line.t))
     assert other.runtime == "vllm"
     assert other.derived.keys() - view.derived.keys() == MISSING
+
+
+def test_runbooks_say_what_it_calls_the_flags_in_them():
+    text = runbooks.for_people("KVCachePressure")
+    assert "| vLLM | SGLang |" in text
+    assert "| `--max-num-seqs` | `--max-running-requests` |" in text
+    assert "--max-running-requests" in runbooks.page_html("KVCachePressure", {})
+    assert "SGLang" not in runbooks.for_people("SourceDown")
 
 
 # Starts, pods and logs
