@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+RELEASE := .venv-release
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
 DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium systemd:systemd-analyze
@@ -17,7 +18,7 @@ help: ## this list
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
-test: $(VENV)/.dev tools tools-helm ## all tests
+test: $(VENV)/.dev $(RELEASE)/.done tools tools-helm ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev ## style, types, layers
@@ -35,6 +36,10 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
+
+.PHONY: lab
+lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
+	$(BIN)/python -m tests.lab
 
 bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10 000 engines (6 minutes, 8 GB)
 	$(BIN)/python -m bench.bench_rules
@@ -66,9 +71,18 @@ dashboards: $(VENV)/.dev ## write dashboards/templates, dashboards/generated and
 e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dashboard on a real Prometheus; draws docs/images (8 minutes)
 	PICTURES=docs/images $(BIN)/python -m pytest -m slow tests/dashboards
 
+.PHONY: load
+load: $(VENV)/.dev tools ## thousands of rude clients at once: scrapes and polls beside them, printed and written to bench/load.json (6 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.bench_load
+
 .PHONY: soak
 soak: $(VENV)/.dev tools ## leaks, lost polls and wrong verdicts under churn and faults, in virtual and in real time (20 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.soak
+
+# As long as you like: it goes on where it ended. TARGETS="yaml settings" for some of them, WORKERS=2 for two at once.
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## give random inputs to everything that reads foreign text, for SECONDS=600
+	PYTHONPATH=exporter $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) --workers $(or $(WORKERS),1) --targets "$(TARGETS)"
 
 .PHONY: reliability
 reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and write docs/reliability.md
@@ -80,11 +94,24 @@ golden: $(VENV)/.dev ## write the golden files under tests/golden again
 lock: ## pin requirements/*.in again, with hashes
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install -q --disable-pip-version-check pip-tools
-	cd requirements && for set in runtime dev; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
+	cd requirements && for set in runtime dev release; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
 	  --no-emit-index-url --no-emit-options --no-header --strip-extras -o $$set.txt $$set.in; done
 
+.PHONY: dist sbom audit-deps
+# The time that goes into files is that of the last commit: whoever builds the same commit gets the same bytes.
+dist sbom: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+dist: $(RELEASE)/.done ## the wheel and the source archive, in dist/
+	rm -rf dist && $(RELEASE)/bin/python -m deploy.release.dist --out dist
+
+sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
+	$(RELEASE)/bin/python -m deploy.release.sbom --wheel dist/*.whl --out dist/sbom.cdx.json
+
+STRICT ?=
+audit-deps: $(RELEASE)/.done ## ask for known vulnerabilities of every pin (internet), into requirements/audit.json
+	$(RELEASE)/bin/python -m deploy.release.audit $(if $(STRICT),--strict)
+
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
+	rm -rf $(VENV) $(RELEASE) .venv-lock dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
 
 # Debian packages that tests use: "package:program it brings". RUNLEVEL=1 keeps a package's service from starting.
 tools:
@@ -158,3 +185,9 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | python
 	$(PIP) -r requirements/dev.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
+
+# What releases are made with lives beside the contributors' tools, not among them.
+$(RELEASE)/.done: requirements/release.txt | python
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/release.txt
+	@touch $@

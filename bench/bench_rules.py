@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp import web
 
 from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import EngineView
+from kvpressure.model.view import EngineView
 from tests.unit.snapshots import collapsed
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +52,9 @@ def pages(engines: int) -> list[bytes]:
         numbers = range(exporter * engines // EXPORTERS, (exporter + 1) * engines // EXPORTERS)
         views = tuple(
             dataclasses.replace(
-                sick if number % 50 == 0 else healthy, target=f"chat/vllm-{number}:8000", pod=f"vllm-{number}"
+                sick if number % 50 == 0 else healthy,
+                shown=dataclasses.replace(healthy.shown, target=f"chat/vllm-{number}:8000"),
+                pod=f"vllm-{number}",
             )
             for number in numbers
         )

@@ -35,7 +35,7 @@ class Load:
         return f"{self.gpus}+{self.engines}"
 
 
-LOADS = (Load(8, 8, 3.0, 90.0, 5.0), Load(16, 32, None, None, None), Load(16, 64, 15.0, 120.0, 20.0))
+LOADS = (Load(8, 8, 3.0, 90.0, 25.0), Load(16, 32, None, None, None), Load(16, 64, 15.0, 120.0, 150.0))
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,9 @@ def measure(load: Load) -> Measured:
 def troubled_rows() -> list[dict[str, Any]]:
     """CPU with engines that answer late or never, over as many healthy ones, in the same run."""
     found = {}
+    kinds: tuple[dict[str, Any], ...] = ({"count": TROUBLED}, {"slow": TROUBLED}, {"hung": TROUBLED})
     with world.engines(TROUBLED) as port:
-        for kind in ({"count": TROUBLED}, {"slow": TROUBLED}, {"hung": TROUBLED}):
+        for kind in kinds:
             with world.exporter(1, engine_port=port, **{"count": 0, **kind}) as exporter:
                 time.sleep(WARM_UP_SECONDS)
                 cpu = exporter.cpu_seconds()

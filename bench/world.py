@@ -47,6 +47,14 @@ class Exporter:
                 total += (int(fields[11]) + int(fields[12])) / TICKS
         return total
 
+    def starved_seconds(self) -> dict[str, float]:
+        """Time that each of its own threads has been ready to run while the machine ran somebody else."""
+        found = {}
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+        return found
+
     def resident_bytes(self) -> int:
         """Resident memory of all its processes, shared pages counted in each."""
         total = 0
@@ -87,9 +95,19 @@ def engines(count: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def exporter(
-    gpus: int, count: int, engine_port: int, hung: int = 0, slow: int = 0, gpu_interval: float = 1.0
+    gpus: int,
+    count: int,
+    engine_port: int,
+    hung: int = 0,
+    slow: int = 0,
+    gpu_interval: float = 1.0,
+    web_config: str = "",
+    descriptors: int | None = None,
 ) -> Iterator[Exporter]:
-    """`kvpressure run` with `gpus` stubbed GPUs, `count` engines, `hung` that never answer, `slow` that do late."""
+    """`kvpressure run` with `gpus` stubbed GPUs, `count` engines, `hung` that never answer, `slow` that do late.
+
+    `web_config` is the text of its web configuration, `descriptors` how many files it may open.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -107,17 +125,21 @@ def exporter(
             for kind, number in (("hang", hung), ("slow", slow))
             for i in range(number)
         ]
-        settings = {
+        settings: dict[str, dict[str, object]] = {
             "web": {"listen_address": f"127.0.0.1:{port}"},
             "engines": {"targets": targets},
             "gpu": {"vendors": ["nvidia"], "interval_seconds": gpu_interval},
         }
+        if web_config:
+            (directory / "web.yaml").write_text(web_config)
+            settings["web"] |= {"config_file": "web.yaml"}
         config = directory / "kvpressure.yaml"
         config.write_text(yaml.safe_dump(settings))
         scenario = directory / "gpus.txt"
         scenario.write_text("".join(f"{key} {value}\n" for key, value in nvidia(gpus).items()))
         env = {"STUB_SCENARIO": str(scenario), "LD_LIBRARY_PATH": str(libraries())}
-        command = (sys.executable, "-m", "kvpressure", "run", "--config.file", str(config))
+        limit = () if descriptors is None else ("prlimit", f"--nofile={descriptors}")
+        command = (*limit, sys.executable, "-m", "kvpressure", "run", "--config.file", str(config))
         with process(*command, env=env, log=directory / "log") as pid:
             try:
                 wait_for(port)

@@ -1,6 +1,7 @@
 """`python -m bench.detection`: judges every episode, evaluates the rules, prints the tables, writes results.json.
 
 Ends with 1 when a bar is missed. `--quick` takes a few episodes of each kind, `--write-docs` writes docs/detection.md.
+Where `make lab` has made recordings, they are judged and written too; they have no bar yet.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.detection import prometheus
-from bench.detection.docs import document
+from bench.detection import lab, prometheus
+from bench.detection.docs import DOCUMENT, document, lab_part
 from bench.detection.episodes import Spec, specs
 from bench.detection.judge import Outcome, outcome
 from bench.detection.rules import OURS, RuleScore, evaluate, samples
@@ -35,7 +36,6 @@ from bench.detection.variants import AS_IS, VARIANTS
 from kvpressure.config.thresholds import load_thresholds
 
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
 WORKERS: Final = 2
 EACH: Final = 3
 ALERT_SECONDS: Final = 120.0
@@ -71,11 +71,12 @@ def main() -> int:
     rows = result_rows(scores, rules)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write_docs:
-        DOCUMENT.write_text(document(tables, outcomes))
+        DOCUMENT.write_text(document(tables, outcomes) + lab_part(DOCUMENT.read_text()))
     for row in rows:
         if row["pass"] is False:
             print(f"MISSED {row['name']}: {row['value']:.4g} {row['unit']}, the bar is {row['bar']}")
-    print(f"{len(outcomes)} episodes in {time.monotonic() - began:.0f} s")
+    print(f"{len(outcomes)} episodes in {time.monotonic() - began:.0f} s\n")
+    lab.judge(workers=options.workers, write_docs=options.write_docs)
     return int(any(row["pass"] is False for row in rows))
 
 

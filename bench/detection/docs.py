@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from bench.detection.judge import Outcome
 from bench.detection.table import Table
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
+LAB_HEADING: Final = "## The scheduler lab"
+
+_LAB_INTRO: Final = """
+`make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock
+([how](../tests/lab/README.md)) and records a page a second; `make bench-detection` judges them too. **The truth** of a
+second is what the scheduler did: why it left each waiting request waiting, as shares of the queue, over 20 s. Seconds
+in which two causes may be named are counted apart (*between*), as are those within 45 s of a change. **Wrong and
+critical** are seconds with a `stuck` or `kv_cache_pressure` that may not be said. **Named**: stretches of 30 s or more
+of one clear cause that were named before they were over, and how long after their beginning.
+`deferred` and `paused` are causes that the exporter does not tell yet: every second of them counts as wrong. Two of the
+regimes cannot be seen from the page at all (`stuck-dropped`, `stuck-hang-idle`): they need a request of one's own.
+
+"""
 
 _INTRO: Final = """# How well causes are found
 
@@ -40,6 +56,18 @@ for 8 minutes in most simulated episodes, so that rules over 5 minutes can fire.
 have a GPU. Alerts that need most of a minute cannot fire in every recording: some last only 20 s.
 
 """
+
+
+def with_lab(text: str, tables: Sequence[Table]) -> str:
+    """The page with the lab's tables at its end, instead of those that it had."""
+    kept = text.split(f"\n{LAB_HEADING}\n", maxsplit=1)[0].rstrip("\n")
+    return f"{kept}\n\n{LAB_HEADING}\n{_LAB_INTRO}" + "\n".join(table.markdown() for table in tables)
+
+
+def lab_part(text: str) -> str:
+    """The lab's part of a page that was written before; empty without one."""
+    _, heading, part = text.partition(f"\n{LAB_HEADING}\n")
+    return heading + part
 
 
 def document(tables: Sequence[Table], outcomes: Sequence[Outcome]) -> str:

@@ -12,8 +12,8 @@ from bench.detection.variants import AS_IS, VARIANTS, chosen
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.exposition.snapshot import EngineView
 from kvpressure.model.samples import GpuReport
+from kvpressure.model.view import EngineView
 
 SCRAPE_SECONDS = 15.0
 Judge = Callable[[EngineView], str]
@@ -55,8 +55,8 @@ def verdicts(
         if frame.gpus is not None:
             pipeline.on_gpus("trace", GpuReport(frame.t, frame.gpus))
         for view in pipeline.on_page(target, frame.page):
-            second = Second(frame.t, judge(view), frame.accepted[view.engine])
-            found.setdefault(view.engine, []).append(second)
+            second = Second(frame.t, judge(view), frame.accepted[view.key.rank])
+            found.setdefault(view.key.rank, []).append(second)
         pipeline.expire(frame.t)
     return found
 

@@ -1,88 +1,84 @@
-"""The sockets of the HTTP server: binds them, checks credentials, follows the web configuration's files."""
+"""The HTTP server in a thread of its own, so that nothing its clients do makes a poll of an engine late."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 import structlog
-from aiohttp import web
 
-from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
-from kvpressure.server import Exporter, Site
-from kvpressure.webauth import Refresh, WebGuard
+from kvpressure.config.settings import WebSettings
+from kvpressure.seldom import Seldom
+from kvpressure.server import Exporter
+from kvpressure.webserver import WebServer
 
-KEEPALIVE_SECONDS = 75.0
-REFRESH_SECONDS = 5.0
+T = TypeVar("T")
 
 log = structlog.get_logger("kvpressure.server")
 
 
 class Listener:
-    """Serves one exporter on every address of the settings. Raises ConfigError when the web configuration is bad."""
+    """Serves one exporter on every address of the settings, on an event loop in a thread. Used from another loop.
+
+    The exporter is asked from that thread: a snapshot never changes, and the rest may be asked from any.
+    """
 
     def __init__(self, exporter: Exporter, settings: WebSettings) -> None:
+        self._exporter = exporter
         self._settings = settings
-        self._guard = WebGuard(settings.config_file)
-        site = Site(exporter, settings.telemetry_path, self._authorize)
-        self._runner = web.AppRunner(
-            site.app(), access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=2.0
-        )
-        self._sites: list[web.TCPSite] = []
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_Faults(self._loop))
+        self._server: WebServer | None = None
+        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     async def start(self) -> list[str]:
-        """Bind every address; gives the URLs to reach them. Raises ConfigError when one cannot be bound."""
-        await self._runner.setup()
+        """Bind every address; gives the URLs. Raises ConfigError for a bad one, or a bad web configuration."""
+        self._thread.start()
         try:
-            return [await self._bind(address) for address in self._settings.listen_address]
-        except ConfigError:
-            await self.close()
+            return await self._there(self._start())
+        except BaseException:
+            self._loop.call_soon_threadsafe(self._loop.stop)
             raise
 
     async def follow(self) -> None:
         """Take in changes of certificates and users until cancelled; a bad change keeps what is in force."""
-        told: list[str] = []
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            try:
-                refresh = await asyncio.to_thread(self._guard.refresh)
-            except ConfigError as error:
-                problems = [str(problem) for problem in error.problems]
-                if problems != told:
-                    for problem in problems:
-                        log.error("new web configuration refused, the old one stays in force", problem=problem)
-                told = problems
-                continue
-            if refresh is not Refresh.UNCHANGED:
-                told = []
-            if refresh is Refresh.LISTENER:
-                await self._rebind()
-            if refresh is not Refresh.UNCHANGED:
-                log.info("web configuration reloaded")
+        if self._server is not None:
+            await self._there(self._server.follow())
+
+    def families(self) -> Mapping[str, object]:
+        """What the exporter tells of its own server."""
+        return {} if self._server is None else self._server.families()
 
     async def close(self) -> None:
         """Stop listening and end connections."""
-        await self._runner.cleanup()
+        if self._server is not None:
+            await self._there(self._server.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
-    async def _authorize(self, header: str | None) -> bool:
-        known = self._guard.auth.known(header)
-        return await asyncio.to_thread(self._guard.auth.check, header) if known is None else known
+    async def _start(self) -> list[str]:
+        self._server = WebServer(self._exporter, self._settings)
+        return await self._server.start()
 
-    async def _rebind(self) -> None:
-        for site in self._sites:
-            await site.stop()
-        self._sites.clear()
-        for address in self._settings.listen_address:
-            await self._bind(address)
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on the server's loop; cancelling this cancels it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    async def _bind(self, address: ListenAddress) -> str:
-        context = self._guard.context
-        site = web.TCPSite(self._runner, address.host or None, address.port, ssl_context=context)
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
         try:
-            await site.start()
-        except OSError as error:
-            sentence = f"cannot be listened on: {error.strerror or error}; choose another with --web.listen-address"
-            raise ConfigError([Problem(str(address), None, "", sentence)]) from error
-        self._sites.append(site)
-        host = address.host or "localhost"
-        port = self._runner.addresses[-1][1]
-        return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+class _Faults:
+    """Tells what no handler expected, seldom: it may be somebody's doing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._seldom = Seldom(log.error, loop.time)
+
+    def __call__(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._seldom("the server met an error", what=context.get("message"), error=repr(error), exc_info=error)

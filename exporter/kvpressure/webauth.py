@@ -36,14 +36,15 @@ class BasicAuth:
     Safe to call from several threads.
     """
 
-    def __init__(self, users: Mapping[str, str]) -> None:
+    def __init__(self, users: Mapping[str, str], before: BasicAuth | None = None) -> None:
+        """With the configuration `before`, credentials that were right under it and still are need no new proof."""
         self._users = {user.encode(): hashed.encode() for user, hashed in users.items()}
         cost = max((int(hashed.split("$")[2]) for hashed in users.values()), default=4)
         self._nobody = f"$2b${cost:02d}${_NOBODY}".encode()
-        self._key = secrets.token_bytes(32)
+        self._key: bytes = secrets.token_bytes(32) if before is None else before._key  # noqa: SLF001 - its own class
         self._lock = threading.Lock()
         # Apart, so that a flood of wrong passwords cannot push out the right one.
-        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._proven()  # noqa: SLF001
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
 
     @property
@@ -65,6 +66,10 @@ class BasicAuth:
                 return True
             return False if digest in self._wrong else None
 
+    def fingerprint(self, header: str | None) -> bytes:
+        """The same for the same credentials under the same configuration, and nothing from which to guess them."""
+        return self._digest(*(_credentials(header) or (b"", b"")))
+
     def check(self, header: str | None) -> bool:
         """Answer for an Authorization header; takes a bcrypt, as long for unknown users as for known ones."""
         if (known := self.known(header)) is not None:
@@ -80,6 +85,11 @@ class BasicAuth:
                 memory.popitem(last=False)
         return right
 
+    def _proven(self) -> OrderedDict[bytes, None]:
+        # The user's hash is part of what is remembered: with a new one, or without the user, it fits nothing.
+        with self._lock:
+            return self._right.copy()
+
     def _digest(self, user: bytes, password: bytes) -> bytes:
         text = b"\0".join((user.hex().encode(), self._users.get(user, b""), password))
         return hmac.new(self._key, text, hashlib.sha256).digest()
@@ -90,7 +100,7 @@ class Refresh(Enum):
 
     UNCHANGED = "unchanged"
     RELOADED = "reloaded"
-    LISTENER = "the listener must be made again with the new context"
+    LISTENER = "connections made from now on need the new context, and those made before must end"
 
 
 class WebGuard:
@@ -128,7 +138,7 @@ class WebGuard:
         if tls is not None and self.context is not None:
             _renew(self.context, tls)
         if self.config.basic_auth_users != config.basic_auth_users:
-            self.auth = auth
+            self.auth = BasicAuth(config.basic_auth_users, self.auth)
         self.config = config
         self._pending = frozenset()
         return Refresh.RELOADED

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
 from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
@@ -101,7 +102,7 @@ class Everything:
             _exporter(self._began, steps),
             surroundings=_surroundings(now, steps),
         )
-        return render(snapshot, openmetrics=False)
+        return render(snapshot, openmetrics=False, own=[_Process(self._began, steps)])
 
     def _poll(self, t: float) -> None:
         cards = tuple(card for engine in self._engines for card in engine.cards(t))
@@ -127,12 +128,22 @@ def _exporter(began: float, steps: int) -> dict[str, object]:
         "config_last_reload_successful": 1.0,
         "config_last_reload_success_timestamp_seconds": began,
         "cpu_pressure_ratio": 0.31,
-        "process_cpu_seconds_total": 0.3 * steps,
-        "process_resident_memory_bytes": 68.0 * 2**20,
-        "process_start_time_seconds": began,
-        "process_open_fds": 31.0,
-        "process_max_fds": 1024.0,
     }
+
+
+class _Process:
+    """What the exporter's own process would say of itself."""
+
+    def __init__(self, began: float, steps: int) -> None:
+        self._began = began
+        self._steps = steps
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("process_cpu_seconds", "CPU time.", 0.3 * self._steps)
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Memory.", 68.0 * 2**20)
+        yield GaugeMetricFamily("process_start_time_seconds", "Start.", self._began)
+        yield GaugeMetricFamily("process_open_fds", "Open files.", 31.0)
+        yield GaugeMetricFamily("process_max_fds", "Most open files.", 1024.0)
 
 
 def _surroundings(now: float, steps: int) -> Surroundings:

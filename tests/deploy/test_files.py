@@ -14,6 +14,7 @@ from deploy.render import ROOT
 
 from kvpressure import __version__
 from kvpressure.exposition.families import FAMILIES
+from kvpressure.webconnections import MOST_CONNECTIONS, most_connections
 from tests.deploy.chart import problems
 from tests.rules.bundle import selectors
 from tests.tools import need
@@ -53,6 +54,14 @@ def test_the_image_runs_as_a_number_and_needs_no_shell() -> None:
     assert "/-/healthy" in stage["HEALTHCHECK"]
     assert re.search(r'CMD \["/opt/kvpressure/bin/python", "-c"', stage["HEALTHCHECK"])
     assert "curl" not in str(stage)
+
+
+def test_the_image_says_what_it_is_based_on_and_has_nothing_to_build_with() -> None:
+    stage = final_stage()
+    assert ("ARG", "PYTHON_IMAGE") in stage
+    assert "org.opencontainers.image.base.name=${PYTHON_IMAGE}" in dict(stage)["LABEL"]
+    assert [words for name, words in stage if name == "COPY"] == ["--from=build /opt/kvpressure /opt/kvpressure"]
+    assert "uninstall --yes pip" in "".join(words for name, words in steps() if name == "RUN")
 
 
 def test_the_health_check_is_python_that_compiles() -> None:
@@ -117,6 +126,12 @@ def test_the_unit_is_hardened_and_keeps_the_gpus() -> None:
     assert "PrivateDevices" not in found
     assert found["DevicePolicy"] == ["closed"]
     assert {"char-195 rw", "char-226 rw"} <= set(found["DeviceAllow"])
+
+
+def test_the_unit_has_descriptors_for_every_connection_and_as_many_for_the_rest() -> None:
+    [limit] = unit()["LimitNOFILE"]
+    assert int(limit) >= 2 * MOST_CONNECTIONS
+    assert most_connections(int(limit)) == MOST_CONNECTIONS
 
 
 def test_systemd_takes_the_unit_and_rates_its_exposure_as_low(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
 """
 START = "INFO 11-20 12:00:00 [kv_cache_utils.py:1087] GPU KV cache size: 8,192 tokens"
-LOGGED = 'kvpressure_log_events_total{namespace="",pod="",container="llama",kind="device_oom"}'
+LOGGED = 'kvpressure_log_events_total{container="llama",kind="device_oom",namespace="",pod=""}'
 OOM = "ERROR {now} [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
@@ -47,8 +47,8 @@ async def test_limits_of_the_process_and_failures_in_its_log_reach_the_page_and_
             return all(any(line.startswith(wanted) for line in page.splitlines()) for wanted in lines)
 
         def limit(family: str, name: str) -> str:
-            where = 'target="llama",namespace="",pod="",model_name="tiny",engine="0"'
-            return f'kvpressure_limit_{family}{{{where},limit="{name}"}}'
+            labels = f'engine="0",limit="{name}",model_name="tiny",namespace="",pod="",target="llama"'
+            return f"kvpressure_limit_{family}{{{labels}}}"
 
         async def first() -> bool:
             return await shows(
@@ -66,7 +66,7 @@ async def test_limits_of_the_process_and_failures_in_its_log_reach_the_page_and_
 
         async def second() -> bool:
             return await shows(
-                'kvpressure_log_events_total{namespace="",pod="",container="llama",kind="device_oom"} 1.0'
+                'kvpressure_log_events_total{container="llama",kind="device_oom",namespace="",pod=""} 1.0'
             )
 
         await eventually(second, run)

@@ -101,7 +101,7 @@ async def gpu_child_being_started(folder: Path, _: int) -> AsyncIterator[State]:
 async def gpu_child_crashing_again_and_again(folder: Path, port: int) -> AsyncIterator[State]:
     settings, env = gpus(folder, nvidia(1) | {"call.nvmlInitWithFlags": "crash"})
     seen = f"http://127.0.0.1:{port}/metrics"
-    yield State(lambda _: 'source="nvml",target="",reason="crashed"} 2.0' in fetched(seen), settings, env)
+    yield State(lambda _: 'reason="crashed",source="nvml",target=""} 2.0' in fetched(seen), settings, env)
 
 
 @state

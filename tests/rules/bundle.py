@@ -16,6 +16,7 @@ from kvpressure.bundle import Options, bundle_files, load_rules
 from kvpressure.bundle.rules import Alert, RuleFile
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import FAMILIES
+from kvpressure.process_stats import OwnProcess
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "rules" / "generated"
@@ -59,6 +60,8 @@ def known_series() -> dict[str, set[str]]:
         parts = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
         extra = {"le"} if family.type == "histogram" else set()
         found |= {family.name + part: {*family.all_labels, *extra} for part in parts}
+    for metric in OwnProcess().collect():
+        found |= {sample.name: set(sample.labels) for sample in metric.samples}
     return found
 
 

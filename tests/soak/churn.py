@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvpressure.app.exporter import Daemon, Loaded
+from kvpressure.app.exporter import Daemon
 from kvpressure.app.pollers import OnReport
+from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.app.exporter import Daemon, Loaded
+from kvpressure.app.exporter import Daemon
+from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text

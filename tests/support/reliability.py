@@ -1,6 +1,7 @@
 """`docs/reliability.md`: one row per fault that a test is marked with, and how the test ended when it was last run.
 
-`python -m tests.support.reliability` runs every marked test and writes the rows; what stands around them is kept.
+`python -m tests.support.reliability` runs every marked test and writes the rows, and what fuzzing has come to (from
+`tests/fuzz/results.json`); what stands around them is kept. With `--fuzzing` it writes that section alone.
 """
 
 from __future__ import annotations
@@ -8,15 +9,19 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.fuzz import registry, results
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- rows: make reliability -->\n", "<!-- end of rows -->\n"
+FUZZING, FUZZING_END = "<!-- fuzzing: make reliability -->\n", "<!-- end of fuzzing -->\n"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,12 +70,42 @@ def table(outcomes: dict[str, Counter[str]]) -> str:
     return "".join(lines)
 
 
+def fuzzing(found: Mapping[str, Any]) -> str:
+    """What fuzzing has come to, as Markdown; `found` is the content of `tests/fuzz/results.json`."""
+    targets, tools = found["targets"], ", ".join(f"{name} {version}" for name, version in found["tools"].items())
+    inputs = sum(one["inputs"] for one in targets.values())
+    hours = sum(one["cpu_seconds"] for one in targets.values()) / 3600
+    seeds = ", ".join(map(str, sorted({one["seed"] for one in targets.values()})))
+    lines = [
+        "## Fuzzing\n\n",
+        f"`make fuzz` has given {inputs:,} inputs to what reads foreign text, in {hours:.2f} hours of CPU\n",
+        f"(seed {seeds}; {tools}).\n",
+        "Inputs are drawn from grammars and mutated; those that reach new code are kept and mutated again. What must\n",
+        "hold of each answer stands in `tests/fuzz/targets`; everything found is replayed by `make test`.\n\n",
+        "| target | what is read | inputs | CPU s | slowest ms |\n|---|---|---:|---:|---:|\n",
+    ]
+    for name, one in targets.items():
+        figures = f"{one['inputs']:,} | {one['cpu_seconds']:.0f} | {one['slowest_milliseconds']:.0f}"
+        lines.append(f"| [{name}](../tests/fuzz/targets/{name}.py) | {registry.load(name).about} | {figures} |\n")
+    lines.append("\n| found in | what was found | fixed by |\n|---|---|---|\n")
+    lines += [f"| {one['target']} | {one['what']} | {one['fixed_by']} |\n" for one in found["findings"]]
+    return "".join(lines)
+
+
+def put(page: str, begin: str, end: str, text: str) -> str:
+    """`page` with `text` between its marks `begin` and `end`, which are put at its end where it has none."""
+    before, _, rest = page.partition(begin)
+    return before + begin + text + end + rest.partition(end)[2]
+
+
 def main() -> int:
     """Run the marked tests, slow ones too; the exit code is theirs."""
+    PAGE.write_text(put(PAGE.read_text(), FUZZING, FUZZING_END, fuzzing(results.load())))
+    if sys.argv[1:] == ["--fuzzing"]:
+        return 0
     outcomes = Outcomes()
     code = pytest.main([*{row.test.partition("::")[0] for row in rows()}, "-q", "-m", "fault"], plugins=[outcomes])
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table(outcomes.ended) + END + rest.partition(END)[2])
+    PAGE.write_text(put(PAGE.read_text(), BEGIN, END, table(outcomes.ended)))
     return int(code)
 
 

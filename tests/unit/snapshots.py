@@ -62,6 +62,5 @@ def collapsed(trace: str = "long-context-collapse", seconds: int = 45) -> Snapsh
         "samples_rejected_total": pipeline.rejected,
         "caps_reached_total": {"engines": 0.0, "targets": 0.0},
         "config_last_reload_successful": 1.0,
-        "process_cpu_seconds_total": 12.5,
     }
     return Snapshot(line.t, pipeline.engine_views(line.t), pipeline.gpu_views(line.t), sources, exporter)

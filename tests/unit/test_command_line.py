@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import COMMANDS, main
-from kvpressure.cli.sampling import page_url
+from kvpressure.cli.engine_address import page_url
 
 
 def run(*arguments: str) -> Result:

@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
-from kvpressure.features import Context, kv
+from kvpressure.features import Context, compute
 from kvpressure.model.samples import CacheConfig
 from tests.unit.engines import CACHE, CONTEXT, THRESHOLDS, window
 
 
 def derive(*args, context=CONTEXT, **kwargs):
-    return kv.derive(window(*args, **kwargs), context)
+    derived, _ = compute(window(*args, **kwargs), context)
+    return derived
 
 
 def prompts(tokens: float):
@@ -34,8 +35,9 @@ def test_a_full_pool_without_a_queue_blocks_nobody():
 
 
 def test_the_ratio_is_the_share_of_polls():
+    # Of the polls that a verdict counts: those of the last 20 s.
     derived = derive(60, lambda t: {"waiting": float(t % 4 == 0), "kv_usage": 0.95}, prompts(3000))
-    assert derived["admission_blocked_ratio"] == pytest.approx(0.25)
+    assert derived["admission_blocked_ratio"] == pytest.approx(5 / 21)
 
 
 def test_deferred_requests_do_not_wait_for_kv_space():
@@ -49,21 +51,25 @@ def test_without_a_prompt_length_a_queue_cannot_be_judged():
 
 def test_without_a_capacity_nothing_in_tokens_is_said():
     derived = derive(60, lambda t: {"waiting": 5.0, "kv_usage": 0.99, "running": 1.0}, prompts(100), cache=None)
-    assert derived.keys() == {"kv_cache_usage_ratio", "kv_cache_usage_ratio_max"}
+    assert (
+        not {"kv_capacity_tokens", "kv_free_tokens", "kv_tokens_per_request", "admission_blocked_ratio"}
+        & derived.keys()
+    )
+    assert {"kv_cache_usage_ratio", "kv_cache_usage_ratio_max"} <= derived.keys()
 
 
 def test_prompts_that_just_started_show_long_ones_before_any_finishes():
     def counters(t):
-        # 40 s of 50-token prompts, then 3000-token prompts start and none of them finishes.
+        # 50 s of 50-token prompts, then 3000-token prompts start and none of them finishes.
         return {
-            "finished_prompts": float(min(t, 40)),
-            "finished_prompt_tokens": 50.0 * min(t, 40),
+            "finished_prompts": float(min(t, 50)),
+            "finished_prompt_tokens": 50.0 * min(t, 50),
             "started": float(t),
-            "prompt_tokens": 50.0 * min(t, 40) + 3000.0 * max(0, t - 40),
+            "prompt_tokens": 50.0 * min(t, 50) + 3000.0 * max(0, t - 50),
         }
 
-    derived = derive(60, lambda t: {"waiting": float(t > 40), "kv_usage": 0.8}, counters)
-    assert derived["admission_blocked_ratio"] == pytest.approx(19 / 60)
+    derived = derive(60, lambda t: {"waiting": float(t > 50), "kv_usage": 0.8}, counters)
+    assert derived["admission_blocked_ratio"] == pytest.approx(9 / 21)
 
 
 def test_the_last_prompts_to_start_are_remembered_while_nothing_can_start_any_more():
@@ -134,7 +140,7 @@ def test_preemptions_are_a_rate_and_a_share_of_the_requests_served():
         lambda t: {"preemptions": 0.5 * t, "started": 0.5 * t},
     )
     assert derived["preemptions_per_second"] == pytest.approx(0.5)
-    assert derived["preempted_request_ratio"] == pytest.approx(30 / 40)
+    assert derived["preempted_request_ratio"] == pytest.approx(10 / 20)
 
 
 def test_the_preempted_share_never_exceeds_one():

@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import PROCESS_COLLECTOR, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
+from prometheus_client.utils import floatToGoString
 
 from kvpressure.advice.limit_families import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import text
+from kvpressure.exposition.collector import SnapshotCollector
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import BY_KEY, FAMILIES, Scope
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.negotiation import accepts_gzip, negotiate
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.features.batch import BATCH_BOUNDS
 from kvpressure.features.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
@@ -33,11 +38,24 @@ from kvpressure.model.workload import (
     Surroundings,
     Termination,
 )
-from kvpressure.server import accepts_gzip, wants_openmetrics
+from kvpressure.process_stats import OwnProcess
+from tests.support.views import engine_view
 from tests.tools import check_golden, need, rounded
 from tests.unit.snapshots import collapsed
 
 ROOT = Path(__file__).parents[2]
+STANDARD = {
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_virtual_memory_bytes",
+    "process_start_time_seconds",
+    "process_open_fds",
+    "process_max_fds",
+    "python_gc_collections_total",
+    "python_gc_objects_collected_total",
+    "python_gc_objects_uncollectable_total",
+    "python_info",
+}
 
 
 def samples(families) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -55,7 +73,7 @@ def test_the_page_of_a_collapsed_engine_is_the_golden_one(snapshot):
 
 def test_promtool_finds_nothing_to_say_about_the_page(snapshot):
     promtool = need("promtool", "prometheus")
-    page = text.render(snapshot, openmetrics=False)
+    page = text.render(snapshot, openmetrics=False, own=[OwnProcess()])
     result = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, check=False, timeout=30)
     assert (result.returncode, result.stdout + result.stderr) == (0, b"")
 
@@ -85,7 +103,7 @@ def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
 def test_series_stay_within_the_budget_per_engine_and_per_gpu(snapshot):
     page = text.render(snapshot, openmetrics=False).decode()
     engine = [line for line in page.splitlines() if line.startswith("kvpressure_") and 'model_name="tiny"' in line]
-    gpu = [line for line in page.splitlines() if 'gpu_uuid="GPU-11",gpu_index' in line]
+    gpu = [line for line in page.splitlines() if 'gpu_index="0",gpu_uuid="GPU-11"' in line]
     assert 60 <= len(engine) <= 120
     assert 5 <= len(gpu) <= 20
 
@@ -124,13 +142,15 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
         host=HostReport(100.0, 0.5, {key: 0.25}),
     )
     page = text.render(dataclasses.replace(snapshot, surroundings=around), openmetrics=False).decode()
-    where = 'namespace="chat",pod="vllm-0",container="vllm"'
-    assert f"kvpressure_container_restarts_total{{{where}}} 3.0\n" in page
-    assert f'kvpressure_container_last_termination_info{{{where},reason="OOMKilled",exit_code="137"}} 1.0\n' in page
-    assert f'kvpressure_log_events_total{{{where},kind="device_oom"}} 2.0\n' in page
-    assert f'kvpressure_log_events_total{{{where},kind="kv_exhausted"}} 0.0\n' in page
-    assert f"kvpressure_cpu_throttled_ratio{{{where}}} 0.25\n" in page
-    assert 'kvpressure_kubernetes_events_total{namespace="",pod="",container="",reason="SystemOOM"} 1.0\n' in page
+    where, here = 'container="vllm",', 'namespace="chat",pod="vllm-0"'
+    assert f"kvpressure_container_restarts_total{{{where}{here}}} 3.0\n" in page
+    assert (
+        f'kvpressure_container_last_termination_info{{{where}exit_code="137",{here},reason="OOMKilled"}} 1.0\n' in page
+    )
+    assert f'kvpressure_log_events_total{{{where}kind="device_oom",{here}}} 2.0\n' in page
+    assert f'kvpressure_log_events_total{{{where}kind="kv_exhausted",{here}}} 0.0\n' in page
+    assert f"kvpressure_cpu_throttled_ratio{{{where}{here}}} 0.25\n" in page
+    assert 'kvpressure_kubernetes_events_total{container="",namespace="",pod="",reason="SystemOOM"} 1.0\n' in page
     assert page.count('pod="vllm-1"') == 1  # a container without log, end or CPU limit: its restarts alone
 
 
@@ -140,7 +160,8 @@ def test_no_series_has_more_than_ten_labels():
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)
 def test_names_follow_the_conventions(family):
-    assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
+    for name in (family.name, *family.all_labels):
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), "pages are written without escaping names"
     assert (family.type == "counter") == family.key.endswith("_total")
     assert family.help.endswith(".")
     assert not re.search(r"_(percent|mib|mb|ms|milliseconds)(_|$)", family.key)
@@ -148,7 +169,7 @@ def test_names_follow_the_conventions(family):
 
 @given(st.text(), st.text(), st.floats(allow_nan=True))
 def test_whatever_a_page_or_an_operator_names_things_the_page_can_be_read(target, model, value):
-    view = EngineView(target, "", "", model, "0", 0.0, {"requests_running": value})
+    view = engine_view(target, model, derived={"requests_running": value})
     health = SourceHealth("engine", target, False, 0.0, error=target, errors={"timeout": 1})
     page = text.render(Snapshot(0.0, (view,), (), (health,)), openmetrics=False).decode("utf-8", "surrogatepass")
     found = samples(text_families(page))
@@ -158,7 +179,7 @@ def test_whatever_a_page_or_an_operator_names_things_the_page_can_be_read(target
 
 
 def test_what_is_not_known_is_absent_not_zero():
-    view = EngineView("t", "", "", "m", "0", 0.0, {})
+    view = engine_view()
     health = SourceHealth("engine", "t", False, 0.0)
     page = text.render(Snapshot(0.0, (view,), (), (health,)), openmetrics=False).decode()
     assert [line for line in page.splitlines() if line[0] != "#"] == [
@@ -171,21 +192,96 @@ def test_the_documentation_is_that_of_the_table():
     assert written == metrics_markdown(), "docs/metrics.md is stale: run `make docs`"
 
 
+PROMETHEUS_2_42 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+OM_1 = text.OPENMETRICS + "; escaping="
+TEXT_1 = "text/plain; version=1.0.0; charset=utf-8; escaping="
+
+
 @pytest.mark.parametrize(
-    ("accept", "expected"),
+    ("accept", "content_type"),
     [
-        ("", False),
-        ("*/*", False),
-        ("text/plain", False),
-        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1", True),
-        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
-        ("text/plain;version=0.0.4;q=0.9,application/openmetrics-text;version=1.0.0;q=0.1", False),
-        ("application/openmetrics-text;q=0", False),
-        ("application/openmetrics-text;q=oops", False),
+        ("", text.TEXT),
+        ("*/*", text.TEXT),
+        ("text/html, application/xhtml+xml, */*;q=0.8", text.TEXT),
+        ("text/plain", text.TEXT),
+        ("TEXT/Plain ; version=0.0.4", text.TEXT),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8", TEXT_1 + "allow-utf-8"),
+        ("application/openmetrics-text", text.OPENMETRICS),
+        (PROMETHEUS_2_42, OM_1 + "underscores"),
+        (PROMETHEUS_3, OM_1 + "allow-utf-8"),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3", OM_1 + "underscores"),
+        ("text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0", OM_1 + "underscores"),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", text.TEXT),
+        ("text/plain;version=0.0.4;q=0.9,application/openmetrics-text;version=1.0.0;q=0.1", text.TEXT),
+        ("application/openmetrics-text;q=0", text.TEXT),
+        ("application/openmetrics-text;q=oops", text.TEXT),
+        ("application/openmetrics-text;q=nan", text.TEXT),
+        ("application/openmetrics-text;version=1.0.0;escaping=dots", OM_1 + "underscores"),
+        ("application/openmetrics-text;version=one", text.TEXT),
+        ("application/openmetrics-text;version=9.9.9, text/plain;version=7;q=0.5", text.TEXT),
+        ("application/openmetrics-text;version=" + "9" * 5000, text.TEXT),
     ],
 )
-def test_the_format_is_negotiated(accept, expected):
-    assert wants_openmetrics(accept) is expected
+def test_the_format_is_negotiated(accept, content_type):
+    wanted = negotiate(accept)
+    assert wanted.content_type == content_type
+    assert wanted.openmetrics is content_type.startswith("application/openmetrics-text")
+
+
+@given(st.text(alphabet=st.sampled_from("aptex/plin;,=q0.1 *version")) | st.text())
+def test_no_accept_header_makes_a_format_that_is_not_ours(accept):
+    assert negotiate(accept).content_type in {
+        text.TEXT,
+        text.OPENMETRICS,
+        *(start + scheme for start in (OM_1, TEXT_1) for scheme in ("underscores", "allow-utf-8")),
+    }
+
+
+@pytest.mark.parametrize("accept", ["", PROMETHEUS_2_42, PROMETHEUS_3, "text/plain;version=1.0.0;escaping=allow-utf-8"])
+def test_the_page_is_what_the_librarys_own_choice_of_encoder_writes(snapshot, accept):
+    encode, content_type = choose_encoder(accept)
+    wanted = negotiate(accept)
+    assert wanted.content_type == content_type
+    assert encode(SnapshotCollector(snapshot)) == text.render(snapshot, openmetrics=wanted.openmetrics)
+
+
+def test_the_librarys_own_families_of_the_process_are_behind_ours(snapshot):
+    for openmetrics in (False, True):
+        page = text.render(snapshot, openmetrics=openmetrics, own=[OwnProcess()]).decode()
+        families = list((openmetrics_families if openmetrics else text_families)(page))
+        names = {sample.name for family in families for sample in family.samples}
+        assert names >= STANDARD
+        assert families[-1].name == "python_info"
+
+
+def test_a_proc_that_cannot_be_read_costs_no_page(snapshot, monkeypatch):
+    def collect() -> list[Metric]:
+        raise ValueError("could not convert string to float: b'unlimited'")
+
+    monkeypatch.setattr(PROCESS_COLLECTOR, "collect", collect)
+    page = text.render(snapshot, openmetrics=False, own=[OwnProcess()]).decode()
+    assert "\nprocess_" not in page
+    assert page.count("\npython_info{") == 1
+
+
+def test_histograms_have_no_created_series_and_their_bounds_as_the_format_wants_them(snapshot):
+    page = text.render(snapshot, openmetrics=True).decode()
+    assert "_created" not in page
+    bounds = [
+        sample.labels["le"]
+        for family in openmetrics_families(page)
+        for sample in family.samples
+        if "le" in sample.labels
+    ]
+    assert all(bound == floatToGoString(float(bound)) for bound in bounds)
 
 
 @pytest.mark.parametrize(

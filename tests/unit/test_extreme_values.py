@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.advice import Action, Place, advise, known_limits
+from kvpressure.advice import Action, Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
@@ -21,9 +21,10 @@ from kvpressure.cli.report import console, triage_report
 from kvpressure.commandline import numbers
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import diagnosis_json, status, text
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
 from kvpressure.model.values import plain
+from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
@@ -95,8 +96,7 @@ class Story:
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
         assert view.diagnosis is not None
-        limits = known_limits(view.diagnosis, view.derived, self.pipeline.cache_of(view))
-        return advise(view.diagnosis, view.derived, limits, Place(target="t"), THRESHOLDS)
+        return advise(view.diagnosis, view.derived, view.limits, Place(target="t"), THRESHOLDS)
 
 
 @pytest.mark.fault(

@@ -202,7 +202,8 @@ def test_a_pod_with_any_field_missing_or_of_the_wrong_type_never_breaks_the_read
         inner: Any = pod
         for key in where[:-1]:
             inner = inner[key]
-        inner[where[-1]] = data.draw(JUNK)
+        # A copy: what st.just() gives is one object, and put into itself it would be a pod without an end.
+        inner[where[-1]] = copy.deepcopy(data.draw(JUNK))
     record = PodReader(KubernetesSettings(node_name="gpu-1", label_selector="app in (llama)")).read(pod)
     if record is not None:
         assert all(state.restarts >= 0 for state in record.states)

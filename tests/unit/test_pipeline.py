@@ -14,6 +14,7 @@ from kvpressure.features.gpu import gpus_of
 from kvpressure.features.windows import GpuWindow
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample
 from kvpressure.model.values import at
+from kvpressure.model.view import EngineKey
 from kvpressure.runtimes.reader import PageReader
 from tests.tools import FIXTURES
 from tests.unit.snapshots import FakeTarget, gpu_report, lines
@@ -37,7 +38,7 @@ def page(t: float, *engines: str, started: float | None = None, steps: float = 0
 def test_each_rank_is_an_engine_of_its_own():
     made = pipeline()
     made.on_page(FakeTarget(), page(0.0, "0", "1"))
-    assert [(view.engine, view.target) for view in made.engine_views(0.0)] == [
+    assert [(view.key.rank, view.key.target) for view in made.engine_views(0.0)] == [
         ("0", "chat/vllm-0:8000"),
         ("1", "chat/vllm-0:8000"),
     ]
@@ -68,21 +69,21 @@ def test_a_rank_that_pages_no_longer_show_is_forgotten_and_does_not_count_as_sil
         made.on_page(FakeTarget(), page(float(t), "0"))
         made.expire(float(t))
     assert made.silent_views(99.0) == ()
-    assert [key[2] for key in made._engines] == ["0"]
+    assert [key.rank for key in made._engines] == ["0"]
 
 
 def test_a_rank_that_vanishes_from_the_page_goes_stale_alone():
     made = pipeline()
     made.on_page(FakeTarget(), page(0.0, "0", "1"))
     made.on_page(FakeTarget(), page(20.0, "0"))
-    assert [view.engine for view in made.engine_views(20.0)] == ["0"]
+    assert [view.key.rank for view in made.engine_views(20.0)] == ["0"]
 
 
 def test_a_restarted_server_is_noticed_by_its_start_time():
     made = pipeline()
     made.on_page(FakeTarget(), page(0.0, "0", started=1000.0, steps=10))
     made.on_page(FakeTarget(), page(1.0, "0", started=5000.0, steps=30))
-    assert made._engines["chat/vllm-0:8000", "m", "0"].window.delta("steps") == 30
+    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].window.delta("steps") == 30
 
 
 def test_too_many_engines_are_left_out_and_counted():
@@ -97,8 +98,8 @@ def test_a_target_with_endlessly_many_engines_starves_no_other():
     for t in range(5):
         made.on_page(FakeTarget(name="greedy"), page(float(t), *(f"{t}-{i}" for i in range(30))))
         made.on_page(FakeTarget(name="good"), page(float(t), "0", "1"))
-    good = [view for view in made.engine_views(4.0) if view.target == "good"]
-    assert [view.engine for view in good] == ["0", "1"]
+    good = [view for view in made.engine_views(4.0) if view.key.target == "good"]
+    assert [view.key.rank for view in good] == ["0", "1"]
     assert len(made.engine_views(4.0)) == 20
     assert made.caps_reached["engines"] > 100
 
@@ -107,7 +108,8 @@ def test_two_over_long_names_that_start_alike_stay_two_series():
     made = pipeline(max_label_length=40)
     for end in "ab":
         made.on_page(FakeTarget(name="x" * 500 + end), page(0.0, "0"))
-    names = {view.target for view in made.engine_views(0.0)}
+    names = {view.shown.target for view in made.engine_views(0.0)}
+    assert {len(view.key.target) for view in made.engine_views(0.0)} == {501}
     assert {len(name) for name in names} == {40}
     assert len(names) == 2
 
@@ -121,7 +123,7 @@ def test_a_clock_set_back_starts_the_history_anew_instead_of_freezing_it():
         made.on_page(FakeTarget(), page(6400.0 + t, "0", steps=300.0 + t))
     (view,) = made.engine_views(6404.0)
     assert view.t == 6404.0
-    assert made._engines["chat/vllm-0:8000", "m", "0"].window.delta("steps") == 4
+    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].window.delta("steps") == 4
 
 
 def test_a_gap_longer_than_every_window_is_survived():
@@ -144,7 +146,7 @@ def test_other_thresholds_reach_what_is_known_of_healthy_states_already():
     made.on_page(FakeTarget(), page(0.0, "0"))
     other = load_thresholds("baseline_min_seconds: 120")
     made.set_thresholds(other)
-    assert made._engines["chat/vllm-0:8000", "m", "0"].baseline.limits is other
+    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].baseline.limits is other
 
 
 def test_a_target_that_is_gone_is_forgotten_at_once():

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan_live import LiveError, engine_on
+from kvpressure.cli.plan_page import LiveError, engine_on
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.sources.traces import TraceLine, read_trace
 from tests.tools import FIXTURES, check_golden

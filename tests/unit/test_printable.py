@@ -21,7 +21,8 @@ from rich.text import Text
 
 from kvpressure import logs
 from kvpressure.cli import main, triage
-from kvpressure.cli.say import CleanConsole, say
+from kvpressure.cli.clean_console import CleanConsole
+from kvpressure.cli.say import say
 from kvpressure.printable import clean, clean_lines
 from tests.faults.servers import FaultServer, answer, page
 from tests.unit.pages import single

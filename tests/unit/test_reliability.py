@@ -3,7 +3,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from tests.support.reliability import BEGIN, END, PAGE, ROOT, Outcomes, rows, table
+from tests.fuzz import findings, registry, results
+from tests.support.reliability import (
+    BEGIN,
+    END,
+    FUZZING,
+    FUZZING_END,
+    PAGE,
+    ROOT,
+    Outcomes,
+    fuzzing,
+    put,
+    rows,
+    table,
+)
 
 
 def test_the_page_has_a_row_for_every_marked_test_and_no_other():
@@ -38,3 +51,22 @@ def test_an_outcome_is_counted_once_for_each_case():
     for when, outcome in (("setup", "passed"), ("call", "passed"), ("teardown", "passed"), ("setup", "failed")):
         outcomes.pytest_runtest_logreport(Report(when, outcome))  # type: ignore[arg-type]
     assert outcomes.ended == {"tests/a.py::test_b": Counter({"passed": 1, "failed": 1})}
+
+
+def test_the_page_says_what_fuzzing_came_to():
+    shown = PAGE.read_text().partition(FUZZING)[2].partition(FUZZING_END)[0]
+    assert shown == fuzzing(results.load())
+
+
+def test_every_target_was_fuzzed_and_what_was_found_has_its_regression():
+    published = results.load()
+    assert list(published["targets"]) == list(registry.names())
+    assert min(one["inputs"] for one in published["targets"].values()) >= 10_000
+    assert sum(one["inputs"] for one in published["targets"].values()) >= 8_000_000
+    told = {(one["target"], name) for one in published["findings"] for name in one["regressions"]}
+    assert told == {(path.parent.name, path.name) for path in findings.REGRESSIONS.glob("*/*.bin")}
+
+
+def test_a_section_is_put_between_its_marks_or_at_the_end():
+    assert put("a\n<b>old</b>c", "<b>", "</b>", "new") == "a\n<b>new</b>c"
+    assert put("a\n", "<b>", "</b>", "new") == "a\n<b>new</b>"

@@ -11,8 +11,8 @@ from rich.console import Console
 from kvpressure.advice import Limits, Place
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
-from kvpressure.exposition.snapshot import EngineView
 from kvpressure.model.verdict import Cause, Evidence, Stage
+from tests.support.views import engine_view
 from tests.tools import check_golden
 from tests.unit.advice_cases import LIMITS, NOW, PROCESS, PRODUCTION, SHAPE, advice, diagnosis
 
@@ -32,7 +32,7 @@ CASES = {
 
 def finding(name: str, target: str = "llama:8000", place: Place = PRODUCTION, engine: str = "0") -> Finding:
     cause, stage, states = CASES[name]
-    view = EngineView(target, "", "", "llama-3", engine, NOW, SHAPE, diagnosis(cause, stage, **states))
+    view = engine_view(target, "llama-3", engine, NOW, SHAPE, diagnosis(cause, stage, **states))
     small = {"prompt_tokens": {"0.5": 30.0, "0.95": 50.0}} if cause is Cause.CONCURRENCY_BOUND else {}
     return Finding(target, view, limits=LIMITS, actions=advice(cause, stage, place=place, derived=small, **states))
 
@@ -92,14 +92,14 @@ def test_the_overview_of_watch_has_no_commands():
 )
 def test_pressure_that_is_there_is_never_played_down_as_building(cause, stage, words):
     assert report.cause_words(diagnosis(cause, stage)) == words
-    view = EngineView("llama:8000", "", "", "llama-3", "0", NOW, SHAPE, diagnosis(cause, stage))
+    view = engine_view("llama:8000", "llama-3", "0", NOW, SHAPE, diagnosis(cause, stage))
     assert report.cause_words(diagnosis(cause, stage)).lower() in report.verdict_line(Finding("x", view), NOW).lower()
 
 
 def test_names_from_outside_cannot_move_the_cursor_or_be_taken_for_markup():
     hostile = finding("kv_cache_pressure", target="\x1b[2Jgone\r[bold]x[/bold]\x07")
     assert hostile.view is not None
-    view = replace(hostile.view, model_name="m\x9b31m\u202e\n[link=http://x]")
+    view = replace(hostile.view, key=replace(hostile.view.key, model_name="m\x9b31m\u202e\n[link=http://x]"))
     text = printed(report.triage_report([replace(hostile, view=view)], NOW))
     assert not {c for c in text if not c.isprintable()} - {"\n"}
     assert "?[2Jgone?[bold]x[/bold]?" in text
@@ -152,7 +152,7 @@ def test_the_worst_engine_decides_the_exit_code(names, code):
 
 def test_ranks_of_one_server_get_one_advice_for_the_worst_of_them():
     ranks = [finding("idle", engine="0"), finding("kv_cache_pressure", engine="1"), finding("unknown", target="b")]
-    assert [one.view.engine for one in advised(ranks) if one.target == "llama:8000"] == ["1"]
+    assert [one.view.key.rank for one in advised(ranks) if one.target == "llama:8000"] == ["1"]
     assert [one.cause for one in worst_first(ranks)] == [Cause.KV_CACHE_PRESSURE, Cause.UNKNOWN, Cause.IDLE]
 
 
@@ -164,7 +164,7 @@ def test_json_has_every_symptom_with_null_for_what_is_not_known_and_no_number_js
     assert (pressed["cause"], pressed["stage"], pressed["confidence"]) == ("kv_cache_pressure", "collapsed", 0.8)
     assert pressed["symptoms"]["admission_blocked"]["state"] is True
     assert pressed["symptoms"]["cpu_pressed"]["state"] is None
-    assert pressed["derived"]["kv_exhaustion_seconds"] is None
+    assert "kv_exhaustion_seconds" not in pressed["derived"]
     assert pressed["limits"]["max_num_seqs"] == {"value": 48, "source": "declared"}
     assert (unreachable["cause"], unreachable["problem"], unreachable["confidence"]) == ("unknown", "refused", None)
 

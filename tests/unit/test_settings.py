@@ -15,6 +15,7 @@ from kvpressure.config.settings import (
     settings_reference,
 )
 from kvpressure.config.settings.keys import keys
+from kvpressure.config.thresholds import load_thresholds
 
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 EXAMPLE = Path(__file__).parents[2] / "kvpressure.example.yaml"
@@ -232,3 +233,22 @@ def test_the_example_file_is_valid_and_names_every_section() -> None:
     settings = load_settings({"--config.file": str(EXAMPLE)}, {})
     assert not settings.single_machine
     assert set(Settings.model_fields) - settings.model_fields_set == {"thresholds_file"}
+
+
+@pytest.mark.fault(
+    "a settings or thresholds file of thousands of keys that there are none of",
+    "what was meant is looked for as often as problems are shown, and no more: it would take minutes",
+)
+def test_what_was_meant_is_looked_for_only_where_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    for module in ("kvpressure.config.settings.keys", "kvpressure.config.thresholds"):
+        monkeypatch.setattr(f"{module}.get_close_matches", lambda word, *_: looked.append(word) or [])
+    text = "".join(f"k{n}: 1\n" for n in range(3000))
+    (tmp_path / "many.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="2900 more problems"):
+        load_settings({"config.file": str(tmp_path / "many.yaml")}, {})
+    assert 100 <= len(looked) <= 200  # among the keys beside it, then among all
+    looked.clear()
+    with pytest.raises(ConfigError, match="2900 more problems"):
+        load_thresholds(text)
+    assert len(looked) == 100

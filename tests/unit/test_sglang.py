@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kvpressure.advice import advise, known_limits
-from kvpressure.advice.model import Action, Place
+from kvpressure.advice import advise
+from kvpressure.advice.place import Place
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.pollers import poll_names, tables_of
 from kvpressure.cli import main
@@ -19,12 +19,13 @@ from kvpressure.cli.plan_live import engine_on
 from kvpressure.commandline.budget import Budget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
-from kvpressure.exposition.snapshot import EngineView
 from kvpressure.limits.declared import read_limits
 from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import read_start
+from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.wordings import GIB
@@ -57,20 +58,18 @@ def lines(name: str) -> list[TraceLine]:
     return [line for line in read_trace(trace(name)) if isinstance(line, TraceLine)]
 
 
-def views(name: str) -> Iterator[tuple[EngineView, Pipeline]]:
+def views(name: str) -> Iterator[EngineView]:
     pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
     for line in lines(name):
-        for view in pipeline.on_page(TARGET, reader.read(line.page, line.t)):
-            yield view, pipeline
+        yield from pipeline.on_page(TARGET, reader.read(line.page, line.t))
 
 
 @cache
 def last(name: str) -> tuple[EngineView, tuple[Action, ...]]:
-    *_, (view, pipeline) = views(name)
+    *_, view = views(name)
     assert view.diagnosis is not None
-    limits = known_limits(view.diagnosis, view.derived, pipeline.cache_of(view))
-    place = Place(model_name=view.model_name, runtime=view.runtime)
-    return view, advise(view.diagnosis, view.derived, limits, place, load_thresholds())
+    place = Place(model_name=view.shown.model_name, runtime=view.runtime)
+    return view, advise(view.diagnosis, view.derived, view.limits, place, load_thresholds())
 
 
 def page(file: str) -> EnginePage:
@@ -183,18 +182,18 @@ async def test_once_a_page_has_said_whose_it_is_only_that_runtimes_names_are_ask
     ],
 )
 def test_a_recording_ends_in_its_cause_and_stays_there(name: str, cause: Cause, after: int):
-    causes = [view.diagnosis.cause for view, _ in views(name) if view.diagnosis is not None]
+    causes = [view.diagnosis.cause for view in views(name) if view.diagnosis is not None]
     assert set(causes[after:]) == {cause}
 
 
 def test_calm_traffic_before_the_pressure_is_healthy():
-    causes = [view.diagnosis.cause for view, _ in views("kv-pressure") if view.diagnosis is not None]
+    causes = [view.diagnosis.cause for view in views("kv-pressure") if view.diagnosis is not None]
     assert set(causes[10:70]) == {Cause.HEALTHY}
 
 
 def test_retractions_are_preemptions():
     assert any(
-        view.diagnosis is not None and view.diagnosis.symptoms["preempting"].state for view, _ in views("kv-pressure")
+        view.diagnosis is not None and view.diagnosis.symptoms["preempting"].state for view in views("kv-pressure")
     )
 
 
@@ -218,13 +217,11 @@ def test_advice_against_pressure_is_in_its_own_flags_and_words():
 
 
 def test_requests_that_are_retracted_get_a_larger_reserve():
-    pipeline, reader, found = Pipeline(PipelineSettings(), load_thresholds()), PageReader(), []
-    for line in lines("kv-pressure"):
-        for view in pipeline.on_page(TARGET, reader.read(line.page, line.t)):
-            if view.diagnosis is not None and view.diagnosis.symptoms["preempting"].state:
-                limits = known_limits(view.diagnosis, view.derived, pipeline.cache_of(view))
-                place = Place(runtime=view.runtime)
-                found += advise(view.diagnosis, view.derived, limits, place, load_thresholds())
+    found: list[Action] = []
+    for view in views("kv-pressure"):
+        if view.diagnosis is not None and view.diagnosis.symptoms["preempting"].state:
+            place = Place(runtime=view.runtime)
+            found += advise(view.diagnosis, view.derived, view.limits, place, load_thresholds())
     assert any(action.flags.get("--schedule-conservativeness") == "1.3" for action in found)
 
 

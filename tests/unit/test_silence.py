@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise, known_limits
+from kvpressure.advice import Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.engine_options import Told
 from kvpressure.cli.findings import Finding, as_json, exit_code
@@ -17,11 +17,12 @@ from kvpressure.cli.sampling import Seen
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.diagnosis_json import diagnosis_json
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.features.history import Trail
-from kvpressure.model.samples import CacheConfig, SourceHealth
+from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.sources.targets import Target
 from tests.unit.snapshots import FakeTarget, lines
@@ -123,7 +124,7 @@ def test_the_json_keeps_the_last_verdict_and_says_that_it_is_old(collapsed):
 def triaged(snapshot: Snapshot) -> list[Finding]:
     (view,) = snapshot.known
     target = Target(name=TARGET.name, url="http://10.0.0.9:8000")
-    return Told().findings(Seen(target, snapshot.sources[0], [(view, CacheConfig())]), load_thresholds())
+    return Told().findings(Seen(target, snapshot.sources[0], [view]), load_thresholds())
 
 
 @pytest.mark.fault("an engine stops answering during triage", "triage keeps the last verdict and says so")
@@ -155,8 +156,9 @@ def test_a_healthy_engine_that_went_silent_has_something_to_do_too():
 
 def advised(view: EngineView):
     assert view.diagnosis is not None
-    limits = known_limits(view.diagnosis, view.derived, CacheConfig(), {})
-    return advise(view.diagnosis, view.derived, limits, Place(), load_thresholds(), silent=view.silence is not None)
+    return advise(
+        view.diagnosis, view.derived, view.limits, Place(), load_thresholds(), silent=view.silence is not None
+    )
 
 
 @pytest.mark.fault("an engine is scaled away", "everything of it is forgotten at once")
@@ -169,12 +171,12 @@ def test_a_target_that_is_gone_is_forgotten():
 
 def test_an_engine_that_answers_again_is_judged_anew_and_keeps_what_is_healthy_for_it():
     watched = Watched("full-batch")
-    before = dict(watched.pipeline._engines[TARGET.name, "tiny", "0"].baseline._mean)
+    before = dict(watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].baseline._mean)
     watched.snapshot(300.0)
     line = lines("full-batch")[0]
     (view,) = watched.pipeline.on_page(TARGET, PageReader().read(line.page, watched.last + 301.0))
     assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.UNKNOWN
-    assert watched.pipeline._engines[TARGET.name, "tiny", "0"].baseline._mean == before
+    assert watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].baseline._mean == before
     assert before
     assert watched.pipeline.silent_views(watched.last + 301.0) == ()

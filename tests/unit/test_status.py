@@ -8,20 +8,24 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvpressure.exposition import wording
 from kvpressure.exposition.diagnosis_json import diagnosis_json
-from kvpressure.exposition.panel import ident, worst_first
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.panel import ident
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html
 from kvpressure.features.history import Trail
+from kvpressure.model.action import Action
 from kvpressure.model.samples import HistogramSample, SourceHealth
+from kvpressure.model.severity import worst_first
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.view import EngineView
+from tests.support.views import engine_view
 from tests.unit.snapshots import collapsed
 
 T = 1_767_225_600.0
@@ -29,15 +33,17 @@ EVIL = "\"><script>alert(1)</script>'<img src=x onerror=alert(1)>"
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@dataclass(frozen=True)
-class FakeAction:
-    title: str = "Cut max_num_seqs"
-    why: str = "16 fit"
-    current: str = "64"
-    new: str = "32"
-    cost: str = "a restart"
-    verify: str = "score < 0.2\nwithin 2 minutes"
-    commands: Sequence[str] = ("kubectl -n chat patch", "kubectl -n chat rollout status")
+def fake_action(title: str = "Cut max_num_seqs") -> Action:
+    return Action(
+        key="max_num_seqs",
+        title=title,
+        why="16 fit",
+        current="64",
+        new="32",
+        cost="a restart",
+        checks=("score < 0.2", "within 2 minutes"),
+        commands=("kubectl -n chat patch", "kubectl -n chat rollout status"),
+    )
 
 
 def diagnosis(cause: Cause = Cause.HEALTHY, score: float | None = 0.0, stage: Stage = Stage.NONE) -> Diagnosis:
@@ -50,7 +56,7 @@ def diagnosis(cause: Cause = Cause.HEALTHY, score: float | None = 0.0, stage: St
 
 
 def view(name: str = "t", found: Diagnosis | None = None, derived: Derived | None = None) -> EngineView:
-    return EngineView(name, "chat", "vllm-0", "m", "0", T, derived or {}, found)
+    return engine_view(name, "m", "0", T, derived, found, "chat", "vllm-0")
 
 
 def page(*views: EngineView, **options: object) -> str:
@@ -94,7 +100,7 @@ def test_the_worst_engine_comes_first_and_pressure_that_builds_before_calm():
         view("worse", diagnosis(Cause.KV_CACHE_PRESSURE, 0.9)),
         view("undiagnosed"),
     ]
-    order = [each.target for each in worst_first(views)]
+    order = [each.key.target for each in worst_first(views)]
     assert order == ["worse", "pressed", "undiagnosed", "unknown", "builds", "calm"]
 
 
@@ -126,8 +132,8 @@ def test_an_engine_without_a_diagnosis_says_so():
 
 
 def test_actions_are_listed_in_order_with_the_first_one_open():
-    shown = page(view(found=diagnosis(Cause.STUCK)), advise=lambda _: [FakeAction(), FakeAction(title="Verify")])
-    key = ident(("t", "chat", "vllm-0", "m", "0"))
+    shown = page(view(found=diagnosis(Cause.STUCK)), advise=lambda _: [fake_action(), fake_action(title="Verify")])
+    key = ident(("t", "m", "0"))
     assert re.findall(rf'<details id="{key}-(\d)" data-default="(\w*)"', shown) == [("1", "open"), ("2", "")]
     told = text_of(shown)
     assert "Cut max_num_seqs 64 → 32 16 fit kubectl -n chat patch kubectl -n chat rollout status" in told
@@ -143,8 +149,8 @@ def test_a_runbook_is_linked_only_where_one_is_known():
 
 def test_nothing_from_outside_becomes_markup():
     found = replace(diagnosis(Cause.STUCK), symptoms={EVIL: Evidence(EVIL, True, EVIL, 1.0, 2.0, EVIL)})
-    evil = EngineView(EVIL, EVIL, EVIL, EVIL, EVIL, T, {}, found)
-    action = FakeAction(EVIL, EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL,))
+    evil = engine_view(EVIL, EVIL, EVIL, T, {}, found, EVIL, EVIL)
+    action = Action(EVIL, EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL,), (EVIL,))
     source = SourceHealth(EVIL, EVIL, False, T, error=EVIL)
     snapshot = replace(with_trail([evil]), sources=(source,))
     shown = status_html(snapshot, "/metrics", lambda _: [action], {Cause.STUCK: EVIL})
@@ -162,7 +168,7 @@ def test_the_policy_allows_exactly_the_style_and_script_of_the_page():
 
 def test_a_node_with_dozens_of_engines_draws_charts_for_the_worst_and_the_one_asked_for():
     views = [view(f"t{number:02}", diagnosis(score=0.5 - number / 100)) for number in range(CHARTED_ENGINES + 3)]
-    snapshot, last = with_trail(views), ident(views[-1].labels)
+    snapshot, last = with_trail(views), ident(views[-1].key)
     assert status_html(snapshot, "/metrics").count('class="strip"') == CHARTED_ENGINES
     assert f'href="/?engine={last}#{last}"' in status_html(snapshot, "/metrics")
     asked = status_html(snapshot, "/metrics", wanted=last)
@@ -172,7 +178,7 @@ def test_a_node_with_dozens_of_engines_draws_charts_for_the_worst_and_the_one_as
 
 def test_ids_are_unique_on_the_page():
     views = [view(name, diagnosis(Cause.STUCK)) for name in ("a", "b")]
-    shown = status_html(with_trail(views), "/metrics", lambda _: [FakeAction(), FakeAction()])
+    shown = status_html(with_trail(views), "/metrics", lambda _: [fake_action(), fake_action()])
     found = re.findall(r'\sid="([^"]+)"', shown)
     assert len(found) == len(set(found)) > 10
 
@@ -193,7 +199,7 @@ def test_the_json_twin_says_the_same_and_null_for_what_is_not_known():
         "latency_seconds": {"e2e": {"0.95": 2.5, "0.99": math.nan}, "ttft": {"0.95": math.nan}},
         "effective_batch_size": HistogramSample((1.0, math.inf), (1.0, 2.0), 3.0),
     }
-    document = diagnosis_json(Snapshot(T, (view(found=found, derived=derived),)), lambda _: [FakeAction()])
+    document = diagnosis_json(Snapshot(T, (view(found=found, derived=derived),)), lambda _: [fake_action()])
     (engine,) = json.loads(json.dumps(document, allow_nan=False))["engines"]
     assert engine["derived"] == {"requests_running": 3.0, "latency_seconds": {"e2e": {"0.95": 2.5}}}
     assert (engine["cause"], engine["stage"], engine["score"], engine["since"]) == (
@@ -226,10 +232,12 @@ def test_every_key_of_the_json_is_documented():
         if isinstance(value, list):
             return set().union(*map(keys, value))
         if isinstance(value, dict):
-            return set(value).union(*(keys(below) for name, below in value.items() if name != "derived"))
+            return set(value).union(
+                *(keys(below) for name, below in value.items() if name not in {"derived", "limits"})
+            )
         return set()
 
-    document = diagnosis_json(collapsed(), lambda _: [FakeAction()])
+    document = diagnosis_json(collapsed(), lambda _: [fake_action()])
     symptoms = {name for engine in document["engines"] for name in engine["symptoms"]}  # type: ignore[attr-defined]
     documented = set(re.findall(r"`(\w+)`", (DOCS / "api.md").read_text()))
     assert keys(document) - symptoms - documented == set()

@@ -21,6 +21,10 @@ class Reading:
     derived: Mapping[str, Value] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.labels
+
 
 def verdict(cause: Cause, since: float, **blocked: float) -> Diagnosis:
     symptoms = {name: Evidence(name, True, "", value, 0.5, "ratio") for name, value in blocked.items()}
@@ -110,12 +114,11 @@ def test_causes_become_spans_with_gaps_where_nothing_was_read():
     )
 
 
-def test_a_chart_shows_what_was_judged_and_where_nothing_was_the_derived_value():
+def test_a_chart_shows_the_exported_values_and_the_score():
     derived: dict[str, Value] = {"admission_blocked_ratio": 0.4}
     trail = Trail()
-    trail.add(START, [Reading(("a",), derived, verdict(Cause.HEALTHY, START, admission_blocked=0.9))], [])
-    trail.add(START, [Reading(("b",), derived, verdict(Cause.HEALTHY, START))], [])
-    assert [round(points(trail, "blocked", name)[-1], 3) for name in "ab"] == [0.9, 0.4]
+    trail.add(START, [Reading(("a",), derived, verdict(Cause.HEALTHY, START))], [])
+    assert round(points(trail, "blocked", "a")[-1], 3) == 0.4
     assert points(trail, "score", "a")[-1] == 0.25
 
 

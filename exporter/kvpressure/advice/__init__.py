@@ -9,9 +9,12 @@ from typing import Final
 from kvpressure.advice import others, pressure
 from kvpressure.advice.case import Case
 from kvpressure.advice.limits import known_limits
-from kvpressure.advice.model import Action, Limit, Limits, Place
+from kvpressure.advice.place import Place
 from kvpressure.advice.shell import placeholders
+from kvpressure.advice.verify import with_open_check
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.action import Action
+from kvpressure.model.limits import Limit, Limits
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis
 
@@ -51,6 +54,8 @@ def advise(
         actions = [*others.silent(case), *actions]
     chosen = [action for action in actions if action is not None]
     return tuple(
-        replace(action, order=order, placeholders=placeholders(action.commands))
+        replace(
+            action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
+        )
         for order, action in enumerate(chosen, 1)
     )

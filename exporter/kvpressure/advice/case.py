@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvpressure.advice.model import Limits, Place, number
+from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.values import Derived, at
+from kvpressure.model.limits import Limits
+from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.runtimes.advising import Advice
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.model import Limits
 from kvpressure.advice.sizing import round_up_tokens
+from kvpressure.model.limits import Limits
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.workload import DeclaredLimit

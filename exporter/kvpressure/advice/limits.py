@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvpressure.advice.model import DECLARED, LEARNED, PAGE, Limit, Limits
+from kvpressure.model.limits import DECLARED, LEARNED, PAGE, Limit, Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause, Diagnosis

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.model import Action, number
 from kvpressure.advice.shell import past_failures
 from kvpressure.advice.sizing import pool_change
 from kvpressure.advice.verify import series
-from kvpressure.model.values import at
+from kvpressure.model.action import Action
+from kvpressure.model.values import at, number
 
 LIMIT = "gpu_memory_utilization"
 

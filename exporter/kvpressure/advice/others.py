@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.model import Action, changed, number
+from kvpressure.advice.changes import changed
 from kvpressure.advice.pressure import cap_tokens, verify_recovery
 from kvpressure.advice.rollout import apply_changes
-from kvpressure.advice.shell import (
-    add_replica,
-    look_again,
-    more_cpu,
-    replace_stuck,
-    save_evidence,
-    whether_it_runs,
-)
+from kvpressure.advice.shell import add_replica, look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.advice.verify import expected, no_longer, series
-from kvpressure.model.values import at
+from kvpressure.model.action import Action
+from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 
 LARGEST_STEP_FACTOR = 2.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.changes import changed
 from kvpressure.advice.memory import memory_headroom
-from kvpressure.advice.model import Action, changed, number
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import look_again
 from kvpressure.advice.sizing import Cut, Shape, cut_sequences, fits, share_above, token_caps
 from kvpressure.advice.verify import expected, recovered
-from kvpressure.model.values import at
+from kvpressure.model.action import Action
+from kvpressure.model.values import at, number
 
 STEP = "max_num_batched_tokens"
 

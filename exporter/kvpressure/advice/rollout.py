@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.model import Action
 from kvpressure.advice.shell import apply_flags, last_words, more_host_memory, restart
 from kvpressure.advice.verify import rolled_out, series
+from kvpressure.model.action import Action
 
 
 def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kvpressure.advice.model import Limits
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.windows import quantile
+from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.model import Place, number
-from kvpressure.model.values import at
+from kvpressure.advice.place import Place
+from kvpressure.model.severity import CALM
+from kvpressure.model.values import at, number
+from kvpressure.model.verdict import Cause, Stage
 
 Lines = tuple[str, ...]
 
@@ -76,3 +78,19 @@ def rolled_out(changes: Mapping[str, str], told: str) -> Lines:
         "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
         told.format(flags=flags),
     )
+
+
+def with_open_check(case: Case, checks: Lines) -> Lines:
+    """`checks` with one among them that fails now: a recovery check that passes before anything is done proves nothing.
+
+    What fails while a cause holds is that it does not; and while pressure is only predicted, that nothing is.
+    """
+    if not any("kvpressure_" in line for line in checks):
+        return checks
+    if case.diagnosis.stage is Stage.BUILDING and case.diagnosis.cause in CALM:
+        wanted = f"absent({series('kv_exhaustion_seconds', case.place)})"
+    elif case.diagnosis.cause in CALM or case.diagnosis.cause is Cause.UNKNOWN:
+        return checks
+    else:
+        wanted = f"{series('bottleneck', case.place, cause=case.diagnosis.cause.value)} == 0"
+    return checks if wanted in checks else (checks[0], wanted, *checks[1:])

@@ -14,17 +14,17 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.limit_families import limit_families
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs, memory_rise_ratio, recent
-from kvpressure.exposition.snapshot import EngineView, GpuView, Silence
-from kvpressure.features import Context, Derived, derive_engine, derive_gpu
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.features import Context, Derived, compute, derive_gpu
 from kvpressure.features.baseline import BATCH, STEP_TOKENS, Baseline
 from kvpressure.features.batch import BATCH_BOUNDS, interval_batch
 from kvpressure.features.evidence import Restarts, told
-from kvpressure.features.gpu import gpus_of
+from kvpressure.features.gpu import gpus_of, memory_rise_ratio
 from kvpressure.features.windows import EngineWindow, GpuWindow, Tally, stepped_back
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
 from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Surroundings
 
 MAX_RESTARTS = 16
@@ -67,7 +67,7 @@ class Pipeline:
         self.thresholds = thresholds
         self.caps_reached: Counter[str] = Counter()
         self.rejected: dict[str, Counter[str]] = {}
-        self._engines: dict[tuple[str, str, str], _Engine] = {}
+        self._engines: dict[EngineKey, _Engine] = {}
         self._last_page: dict[str, float] = {}
         self._started: dict[str, float] = {}
         self._restarts: dict[str, deque[float]] = {}
@@ -109,11 +109,6 @@ class Pipeline:
         for sample in report.gpus:
             self._gpus.setdefault(sample.uuid, GpuWindow(self.settings.window_seconds)).add(sample)
 
-    def cache_of(self, view: EngineView) -> CacheConfig | None:
-        """What an engine's page says of its cache; None for an engine that is not there any more."""
-        engine = self._engines.get((view.source, view.model_name, view.engine))
-        return None if engine is None else engine.window.cache
-
     def declared(self, target: TargetIdentity) -> Sequence[DeclaredLimit] | None:
         """The limits an engine was started with, from discovery or its process; None when nobody could read them."""
         return self._around.limits.get(container_of(target)) if target.limits is None else target.limits
@@ -125,14 +120,16 @@ class Pipeline:
         """
         bound = max(self.settings.window_seconds, self.settings.staleness_seconds)
         self._engines = {
-            key: engine for key, engine in self._engines.items() if self._last_page[key[0]] - engine.window.t <= bound
+            key: engine
+            for key, engine in self._engines.items()
+            if self._last_page[key.target] - engine.window.t <= bound
         }
         self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= now - bound}
 
     def forget(self, targets: Iterable[str]) -> None:
         """Drop everything of targets that are gone."""
         gone = set(targets)
-        self._engines = {key: engine for key, engine in self._engines.items() if key[0] not in gone}
+        self._engines = {key: engine for key, engine in self._engines.items() if key.target not in gone}
         for kept in (self._last_page, self._started, self._restarts):
             for target in gone & kept.keys():
                 del kept[target]
@@ -146,8 +143,10 @@ class Pipeline:
         """The last views of the engines whose target does not answer any more."""
         return tuple(
             replace(engine.view, silence=Silence(now - engine.view.t, engine.demand))
-            for (target, _, _), engine in self._engines.items()
-            if engine.view is not None and self._is_stale(engine.view, now) and engine.view.t >= self._last_page[target]
+            for key, engine in self._engines.items()
+            if engine.view is not None
+            and self._is_stale(engine.view, now)
+            and engine.view.t >= self._last_page[key.target]
         )
 
     def _is_stale(self, view: EngineView, now: float) -> bool:
@@ -202,7 +201,7 @@ class Pipeline:
         return None if seen is None else sum(now - t <= RESTART_SECONDS for t in seen)
 
     def _engine(self, target: str, sample: EngineSample, t: float) -> _Engine:
-        key = (target, sample.model_name, sample.engine)
+        key = EngineKey(target, sample.model_name, sample.engine)
         engine = self._engines.get(key)
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
@@ -219,10 +218,10 @@ class Pipeline:
     def _make_room(self, target: str) -> None:
         """Drop the longest unread engine of the target that has most: one target must not starve the others."""
         self.caps_reached["engines"] += 1
-        counts = Counter(name for name, _, _ in self._engines)
+        counts = Counter(key.target for key in self._engines)
         counts[target] += 1
         greedy = max(counts, key=counts.__getitem__)
-        mine = [(engine.window.t, key) for key, engine in self._engines.items() if key[0] == greedy]
+        mine = [(engine.window.t, key) for key, engine in self._engines.items() if key.target == greedy]
         del self._engines[min(mine)[1]]
 
     def _view(self, target: TargetIdentity, sample: EngineSample, engine: _Engine, *, alone: bool) -> EngineView:
@@ -233,8 +232,7 @@ class Pipeline:
             target.kv_bytes_per_token,
             engine.baseline.values(),
         )
-        derived = derive_engine(window, context)
-        counted = recent(window, context)
+        derived, counted = compute(window, context)
         inputs = Inputs(
             derived=derived,
             thresholds=self.thresholds,
@@ -242,7 +240,6 @@ class Pipeline:
             batch_baseline=context.baseline.get(BATCH),
             step_tokens_baseline=context.baseline.get(STEP_TOKENS),
             memory_rise_ratio=memory_rise_ratio(context),
-            answer_growth=engine.baseline.growth(counted.answer_tokens),
             starts=self._starts_of(target.name, window.t),
             extra=told(window.t, key, self._around, self._container_restarts.lately(key), self.thresholds),
         )
@@ -257,10 +254,16 @@ class Pipeline:
         engine.demand = counted.demand
         limits = self._limits(target, diagnosis, derived, window.cache)
         derived |= limit_families(Case(diagnosis, derived, limits, Place(), self.thresholds), self.declared(target))
-        name, model_name, number = (
-            cut(label, self.settings.max_label_length) for label in (target.name, sample.model_name, sample.engine)
+        whole = (target.name, sample.model_name, sample.engine)
+        return EngineView(
+            key=EngineKey(*whole),
+            shown=EngineKey(*(cut(label, self.settings.max_label_length) for label in whole)),
+            t=window.t,
+            derived=derived,
+            diagnosis=diagnosis,
+            # Never cut: series of containers carry the same two, and the API server bounds them.
+            namespace=target.namespace,
+            pod=target.pod,
+            limits=limits,
+            runtime=engine.runtime,
         )
-        # Never cut: series of containers carry the same two, and the API server bounds them.
-        namespace, pod = target.namespace, target.pod
-        view = EngineView(name, namespace, pod, model_name, number, window.t, derived, diagnosis, target.name)
-        return replace(view, runtime=engine.runtime)

@@ -6,22 +6,21 @@ import asyncio
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
 from kvpressure import __version__
-from kvpressure.advice import Action, Place, advise, known_limits
+from kvpressure.advice import Action, Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import Environs
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
-from kvpressure.config.settings import ConfigError, Settings, read_text
-from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.config.loaded import Loaded, load
+from kvpressure.config.settings import ConfigError, Settings
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Surroundings
-from kvpressure.process_stats import process_stats
 from kvpressure.sources.files import FileWatch
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
@@ -34,23 +33,6 @@ HUNG = ("timeout", "crashed")
 """Reasons for which a GPU source makes the exporter not ready: its driver hangs or kills whoever asks."""
 
 log = structlog.get_logger("kvpressure.app.exporter")
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Settings and thresholds that were read together."""
-
-    settings: Settings
-    thresholds: Thresholds
-
-
-def load(read: Callable[[], Settings]) -> Loaded:
-    """Settings, and the thresholds with the operator's overrides that they name. Raises ConfigError."""
-    settings = read()
-    path = settings.thresholds_file
-    if path is None:
-        return Loaded(settings, load_thresholds())
-    return Loaded(settings, load_thresholds(read_text(path), override_name=str(path)))
 
 
 class Daemon:
@@ -81,6 +63,7 @@ class Daemon:
         self._watch = FileWatch(loaded.settings.watched_files)
         self._gpu_health: list[SourceHealth] = []
         self._told: dict[tuple[str, str], tuple[bool, str]] = {}
+        self._families_beside: Callable[[], Mapping[str, object]] = dict
         self._snapshot = Snapshot(self._clock.wall())
 
     @property
@@ -101,21 +84,18 @@ class Daemon:
         """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
         if view.diagnosis is None:
             return ()
-        target = next((target for target in self._targets.targets if target.name == view.source), None)
-        declared = () if target is None else self._pipeline.declared(target) or ()
-        values = {limit.name: limit.value for limit in declared}
-        limits = known_limits(view.diagnosis, view.derived, self._pipeline.cache_of(view), values)
+        target = next((target for target in self._targets.targets if target.name == view.key.target), None)
         place = Place(
             namespace=view.namespace,
             pod=view.pod,
             container="" if target is None else target.container,
             url="" if target is None else target.url,
-            target=view.target,
-            model_name=view.model_name,
+            target=view.shown.target,
+            model_name=view.shown.model_name,
             runtime=view.runtime,
         )
         silent = view.silence is not None
-        return advise(view.diagnosis, view.derived, limits, place, self._loaded.thresholds, silent=silent)
+        return advise(view.diagnosis, view.derived, view.limits, place, self._loaded.thresholds, silent=silent)
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
@@ -123,6 +103,10 @@ class Daemon:
         reasons = [f"no snapshot for {age:.0f} s"] if age > LONGEST_TICK_SECONDS else []
         hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
         return reasons + [f"{health.source}: {health.error}" for health in hung]
+
+    def tell_also(self, families: Callable[[], Mapping[str, object]]) -> None:
+        """Show these families of the exporter too; asked at every tick."""
+        self._families_beside = families
 
     def request_reload(self) -> None:
         """Read the settings again at the next tick."""
@@ -240,7 +224,7 @@ class Daemon:
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
         return {
-            **process_stats(),
+            **self._families_beside(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),

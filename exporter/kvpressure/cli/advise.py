@@ -16,10 +16,8 @@ from kvpressure.cli.report import advice_report, console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.cli.triage import Triage, prepare, sample
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.exposition.snapshot import EngineView
-from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import TraceError, TraceLine, stem
+from kvpressure.model.view import EngineView
+from kvpressure.sources.traces import TraceError, stem
 
 
 @click.command(epilog="Exit codes: 0 nothing to do, 1 a bottleneck was named, 2 cannot tell.")
@@ -63,17 +61,15 @@ async def _of_engine(triage: Triage) -> list[Finding]:
 def of_trace(path: Path, told: Told) -> list[Finding]:
     """The findings at the end of a recording; lines that cannot be used are named on standard error."""
     thresholds = load_thresholds()
-    newest: tuple[TraceLine, list[EngineView]] | None = None
+    newest: list[EngineView] | None = None
     try:
         for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
             if isinstance(item, TraceError):
                 say(item, err=True)
             else:
-                newest = item
+                newest = item[1]
     except TraceError as error:
         return [Finding(stem(path), problem=str(error))]
     if newest is None:
         return [Finding(stem(path), problem=f"{path} has no page that could be read")]
-    line, views = newest
-    caches = {(e.model_name, e.engine): e.cache for e in PageReader().read(line.page, line.t).engines}
-    return [told.finding(v, caches.get((v.model_name, v.engine)) or CacheConfig(), thresholds) for v in views]
+    return [told.finding(view, thresholds) for view in newest]

@@ -19,7 +19,7 @@ from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
-from kvpressure.config.settings import read_text
+from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 

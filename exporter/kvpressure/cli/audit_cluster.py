@@ -17,7 +17,7 @@ from lightkube.resources import apps_v1, autoscaling_v2, batch_v1, core_v1
 
 from kvpressure.audit import Manifests, Problem, from_objects
 from kvpressure.audit.model import Place
-from kvpressure.config.settings import read_text
+from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import loose
 
 NAME: Final = "cluster"

@@ -6,11 +6,11 @@ import os
 
 import click
 
-from kvpressure.app.exporter import load
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
+from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Problem, load_settings
-from kvpressure.webauth import WebGuard
+from kvpressure.web.auth import WebGuard
 
 
 @click.command()

@@ -15,19 +15,20 @@ import click
 from aiohttp import web
 
 from kvpressure import logs
-from kvpressure.app.exporter import Daemon, load
+from kvpressure.app.exporter import Daemon
 from kvpressure.app.pollers import GpuReader, OnReport
 from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import refuse
 from kvpressure.cli.report import cause_words
 from kvpressure.cli.say import say
 from kvpressure.cli.serve import serve
+from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.exposition.snapshot import EngineView
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
 from kvpressure.simulator.scenarios import scenario
 from kvpressure.simulator.server import simulator_app
 from kvpressure.simulator.service import SimulatedServer

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
-from kvpressure.advice import Limits, Place, advise, known_limits
+from kvpressure.advice import Limits, Place, advise
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.sampling import Access, Seen
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.exposition.snapshot import EngineView
-from kvpressure.model.samples import CacheConfig
+from kvpressure.model.view import EngineView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,15 +75,16 @@ class Told:
             place |= {"kind": kind, "workload": workload} if slash else {"workload": kind}
         return cls(limits, place)
 
-    def finding(self, view: EngineView, cache: CacheConfig, thresholds: Thresholds, url: str = "") -> Finding:
+    def finding(self, view: EngineView, thresholds: Thresholds, url: str = "") -> Finding:
         """The finding on one engine, with its advice."""
         if view.diagnosis is None:
-            return Finding(view.target, problem="the page was read, but nothing could be judged yet")
-        limits = known_limits(view.diagnosis, view.derived, cache, self.limits)
-        place = Place(url=url, model_name=view.model_name, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
+            return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
+        limits = view.limits.with_declared(self.limits)
+        shown = view.shown.model_name
+        place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
         silent = view.silence is not None
         actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent)
-        return Finding(view.target, view, limits=limits, actions=actions)
+        return Finding(view.key.target, view, limits=limits, actions=actions)
 
     def findings(self, seen: Seen, thresholds: Thresholds) -> list[Finding]:
         """The findings on one sampled target: its engines, or why none was seen."""
@@ -92,7 +92,7 @@ class Told:
         if not seen.engines:
             nothing = "the page answers, but shows no engine yet: has it served a request?"
             return [Finding(seen.target.name, problem=problem or nothing, limits=Limits())]
-        found = [self.finding(view, cache, thresholds, seen.target.url) for view, cache in seen.engines]
+        found = [self.finding(view, thresholds, seen.target.url) for view in seen.engines]
         return [Finding(one.target, one.view, problem or one.problem, one.limits, one.actions) for one in found]
 
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from kvpressure.advice import Action, Limits
-from kvpressure.exposition.palette import CALM
-from kvpressure.exposition.snapshot import EngineView, GpuView
-from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import Value
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence
+from kvpressure.model.codec import engine_json, gpu_json, unread_json
+from kvpressure.model.severity import CALM, badness
+from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import EngineView, GpuView
 
 HEALTHY, LIMITED, CANNOT_TELL = 0, 1, 2
 """Exit codes: nothing limits the engine; a bottleneck was named; no verdict."""
-
-WORST_FIRST = (
-    Cause.STUCK,
-    Cause.KV_CACHE_PRESSURE,
-    Cause.HOST_BOUND,
-    Cause.CONCURRENCY_BOUND,
-    Cause.COMPUTE_BOUND,
-    Cause.UNKNOWN,
-    Cause.HEALTHY,
-    Cause.IDLE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +53,8 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst cause first, else in the order given."""
-    return sorted(findings, key=lambda one: WORST_FIRST.index(one.cause))
+    """Worst first, else in the order given."""
+    return sorted(findings, key=lambda one: badness(one.diagnosis, None if one.view is None else one.view.silence))
 
 
 def advised(findings: Sequence[Finding]) -> list[Finding]:
@@ -83,102 +70,21 @@ def as_json(findings: Sequence[Finding], gpus: Sequence[GpuView] = ()) -> dict[s
     return {
         "exit_code": exit_code(findings),
         "engines": [_engine(finding) for finding in findings],
-        "gpus": [_gpu(gpu) for gpu in gpus],
+        "gpus": [gpu_json(gpu) for gpu in gpus],
     }
 
 
 def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
     """The actions only."""
-    return {
-        "exit_code": exit_code(findings),
-        "engines": [
-            {**_identity(finding), "limits": _limits(finding.limits), "actions": [*map(_action, finding.actions)]}
-            for finding in advised(findings)
-        ],
-    }
-
-
-def _identity(finding: Finding) -> dict[str, object]:
-    view = finding.view
-    return {
-        "target": finding.target,
-        "model_name": None if view is None else view.model_name,
-        "engine": None if view is None else view.engine,
-        "cause": finding.cause.value,
-        "problem": finding.problem or None,
-    }
+    kept = ("target", "model_name", "engine", "cause", "problem", "limits", "actions")
+    engines = [_engine(finding) for finding in advised(findings)]
+    return {"exit_code": exit_code(findings), "engines": [{key: engine[key] for key in kept} for engine in engines]}
 
 
 def _engine(finding: Finding) -> dict[str, object]:
-    diagnosis, view = finding.diagnosis, finding.view
-    return {
-        **_identity(finding),
-        "t": None if view is None else view.t,
-        "answering": view is not None and view.silence is None,
-        "silent_seconds": None if view is None or view.silence is None else round(view.silence.seconds, 3),
-        "confidence": None if diagnosis is None else diagnosis.confidence,
-        "score": None if diagnosis is None else diagnosis.score,
-        "stage": None if diagnosis is None else diagnosis.stage.value,
-        "since": None if diagnosis is None else diagnosis.since,
-        "symptoms": {} if diagnosis is None else {name: _evidence(e) for name, e in diagnosis.symptoms.items()},
-        "derived": {} if view is None else _numbers(view.derived),
-        "limits": _limits(finding.limits),
-        "actions": [_action(action) for action in finding.actions],
-    }
-
-
-def _numbers(derived: Mapping[str, Value]) -> dict[str, object]:
-    """Derived values without histograms; what JSON has no number for is null."""
-    found: dict[str, object] = {}
-    for name, value in derived.items():
-        if isinstance(value, Mapping):
-            found[name] = _numbers(value)
-        elif not isinstance(value, HistogramSample):
-            found[name] = _finite(value)
-    return found
-
-
-def _evidence(evidence: Evidence) -> dict[str, object]:
-    return {
-        "state": evidence.state,
-        "value": _finite(evidence.value),
-        "threshold": _finite(evidence.threshold),
-        "unit": evidence.unit,
-        "text": evidence.text,
-    }
-
-
-def _limits(limits: Limits) -> dict[str, object]:
-    found = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
-    return {name: limit and {"value": limit.value, "source": limit.source} for name, limit in found.items()}
-
-
-def _action(action: Action) -> dict[str, object]:
-    return {
-        "order": action.order,
-        "key": action.key,
-        "title": action.title,
-        "current": action.current or None,
-        "new": action.new or None,
-        "why": action.why,
-        "cost": action.cost,
-        "flags": dict(action.flags),
-        "commands": list(action.commands),
-        "placeholders": list(action.placeholders),
-        "verify": action.verify,
-    }
-
-
-def _gpu(view: GpuView) -> dict[str, object]:
-    sample = view.sample
-    return {
-        "gpu_uuid": sample.uuid,
-        "gpu_index": sample.index,
-        "vendor": sample.vendor,
-        "name": sample.name,
-        "derived": {name: value for name, value in _numbers(view.derived).items() if name != "gpu_info"},
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    if finding.view is None:
+        found = unread_json(finding.target, finding.problem, answering=False)
+    else:
+        found = engine_json(replace(finding.view, limits=finding.limits), finding.actions, finding.problem)
+    # "problem": the key's name up to 0.1, kept for a release. A verdict is always there, `unknown` without a page.
+    return {**found, "cause": finding.cause.value, "problem": finding.problem or None}

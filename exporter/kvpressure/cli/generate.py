@@ -10,8 +10,8 @@ from kvpressure.bundle import Options, bundle_files, write_bundle
 from kvpressure.bundle.options import PAGE_URL, RUNBOOK_URL, SELECTOR, TICKET_URL
 from kvpressure.cli.options import refuse
 from kvpressure.cli.say import say
-from kvpressure.config.settings import ConfigError
-from kvpressure.config.settings.layers import read_text
+from kvpressure.config.small_file import read_text
+from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from kvpressure.cli.say import say
-from kvpressure.config.settings import ConfigError
+from kvpressure.config.strict_yaml import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.plan_live import LiveError, LiveShape, read_engine
+from kvpressure.cli.plan_page import LiveError, LiveShape
 from kvpressure.cli.plan_report import flags, report
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import load_thresholds
@@ -143,6 +143,9 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), named(options["runtime"])
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
+        # Reading a page takes the whole HTTP client, and only this needs it.
+        from kvpressure.cli.plan_live import read_engine  # noqa: PLC0415
+
         engine = read_engine(options["url"], options["seconds"])
         title, shape, running = engine.title, engine.shape, engine.running
     if options["gpu_memory_utilization"] is not None:

@@ -1,56 +1,20 @@
-"""What `plan` reads off one page of a running engine: its pool, its limits and the shape of its traffic so far."""
+"""Fetches the pages that `plan --url` reads."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from yarl import URL
 
-from kvpressure.cli.sampling import split_engine_url
-from kvpressure.features.traffic import token_quantile
-from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
-from kvpressure.plan.capacity_plan import Running
-from kvpressure.plan.pool import TokenPool
+from kvpressure.cli.engine_address import split_engine_url
+from kvpressure.cli.plan_page import LiveEngine, LiveError, engine_on
 from kvpressure.runtimes.reader import PageError, PageReader
-from kvpressure.runtimes.registry import named
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.credentials import Authorization
 from kvpressure.sources.http import Answer, HttpClient
 from kvpressure.sources.schedule import SystemClock
 
 DEADLINE_SECONDS = 10.0
-
-
-class LiveError(Exception):
-    """Something cannot be planned from; the text says what is missing, where, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveShape:
-    """Lengths of the requests that have finished, in tokens; None before the first.
-
-    `concurrency` is what the fullest rank has in flight now, `held_now` the mean KV tokens of its running requests;
-    None when idle.
-    """
-
-    prompt_p50: float | None = None
-    prompt_p95: float | None = None
-    output_p50: float | None = None
-    output_p95: float | None = None
-    concurrency: float | None = None
-    held_now: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LiveEngine:
-    """One target as a plan needs it; with several data-parallel ranks, any one of them."""
-
-    title: str
-    running: Running
-    shape: LiveShape
 
 
 def read_engine(url: str, seconds: float = 0.0) -> LiveEngine:
@@ -70,31 +34,6 @@ def read_engine(url: str, seconds: float = 0.0) -> LiveEngine:
         raise LiveError(f"--url {error}") from error
 
 
-def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:
-    """The engine on a page, with lengths since an `earlier` one; raises `LiveError` when it does not size its cache."""
-    runtime = named(page.runtime)
-    engines = [engine for engine in page.engines if engine.cache is not None and engine.cache.capacity_tokens]
-    if not engines:
-        raise LiveError(
-            f"{where}: {runtime.planning.unsized}; give --kv-cache-tokens ({runtime.title} logs: "
-            f"{runtime.planning.pool_log}), or plan with --config and --gpu-memory"
-        )
-    smallest = min(engines, key=_capacity)
-    cache = smallest.cache
-    assert cache is not None  # noqa: S101 - tells mypy what the list above holds
-    ranks = "" if len(engines) == 1 else f", for each of {len(engines)} ranks"
-    return LiveEngine(
-        title=f"{smallest.model_name} at {where}{ranks}",
-        running=Running(
-            TokenPool(_capacity(smallest), cache.block_size or 1, cache.bytes_per_token),
-            cache.max_model_len,
-            cache.gpu_memory_utilization,
-            runtime,
-        ),
-        shape=_shape(engines, () if earlier is None else earlier.engines, cache.max_model_len),
-    )
-
-
 async def _fetch(url: URL, seconds: float) -> list[Answer]:
     clock = SystemClock()
     client = HttpClient(clock, tls=None, authorization=Authorization(None, None))
@@ -106,57 +45,3 @@ async def _fetch(url: URL, seconds: float) -> list[Answer]:
         return answers
     finally:
         await client.aclose()
-
-
-def _capacity(engine: EngineSample) -> int:
-    return (engine.cache.capacity_tokens if engine.cache else None) or 0
-
-
-def _shape(engines: Sequence[EngineSample], earlier: Sequence[EngineSample], longest: int | None) -> LiveShape:
-    before = {(engine.model_name, engine.engine): engine for engine in earlier}
-    pairs = [(engine, before.get((engine.model_name, engine.engine))) for engine in engines]
-    prompts = _finished(pairs, "request_prompt_tokens")
-    outputs = _finished(pairs, "request_output_tokens")
-    fullest = max(engines, key=_in_flight)
-    return LiveShape(
-        prompt_p50=_length(prompts, 0.5, longest),
-        prompt_p95=_length(prompts, 0.95, longest),
-        output_p50=_length(outputs, 0.5, longest),
-        output_p95=_length(outputs, 0.95, longest),
-        concurrency=_in_flight(fullest) or None,
-        held_now=_held(fullest),
-    )
-
-
-def _in_flight(engine: EngineSample) -> float:
-    return engine.gauges.get("running", 0.0) + engine.gauges.get("waiting", 0.0)
-
-
-def _held(engine: EngineSample) -> float | None:
-    usage, running = engine.gauges.get("kv_usage"), engine.gauges.get("running")
-    return usage * _capacity(engine) / running if usage is not None and running else None
-
-
-def _length(histogram: HistogramSample | None, q: float, longest: int | None) -> float | None:
-    value = None if histogram is None else token_quantile(histogram, q, longest)
-    return None if value is None else max(1.0, float(math.ceil(value)))
-
-
-def _finished(pairs: Sequence[tuple[EngineSample, EngineSample | None]], signal: str) -> HistogramSample | None:
-    """The histograms of all ranks as one, less what was on the earlier page.
-
-    Ranks with other buckets than the first are left out. A server that restarted in between begins at 0 again.
-    """
-    first = next((now.histograms[signal] for now, _ in pairs if signal in now.histograms), None)
-    if first is None:
-        return None
-    counts = [0.0] * len(first.bounds)
-    for now, before in pairs:
-        histogram = now.histograms.get(signal)
-        if histogram is None or histogram.bounds != first.bounds:
-            continue
-        old = None if before is None else before.histograms.get(signal)
-        restarted = old is None or old.bounds != first.bounds or old.count > histogram.count
-        base = (0.0,) * len(counts) if old is None or restarted else old.counts
-        counts = [total + after - start for total, after, start in zip(counts, histogram.counts, base, strict=True)]
-    return HistogramSample(first.bounds, tuple(counts), 0.0)

@@ -14,7 +14,7 @@ import click
 from yarl import URL
 
 from kvpressure.app.pollers import GpuFleet, real_gpus
-from kvpressure.cli.sampling import page_url
+from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
 from kvpressure.config.settings import Settings
 from kvpressure.model.samples import GpuReport, GpuSample

@@ -12,11 +12,11 @@ import click
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.exposition.snapshot import EngineView
-from kvpressure.exposition.verdicts import diagnosis_json
+from kvpressure.model.codec import engine_json
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import at, plain
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
@@ -101,16 +101,11 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
 
 def _print_json(line: TraceLine, views: list[EngineView]) -> None:
     for view in views:
-        record: dict[str, object] = {
-            "t": line.t,
-            "target": view.target,
-            "model_name": view.model_name,
-            "engine": view.engine,
-        }
+        record = {**engine_json(view), "t": line.t}
+        del record["actions"]  # advice is for the end of a recording: `advise --trace`
         if line.label is not None:
             record["label"] = line.label
-        if view.diagnosis is not None:
-            record |= diagnosis_json(view.diagnosis)
+        # Derived values beside the keys, as they stood up to 0.1: kept for a release. Histograms are only there.
         record.update((name, plain(value)) for name, value in view.derived.items())
         say_json(record, indent=None)
 
@@ -133,13 +128,13 @@ class _Table:
         for view in views:
             if not self._told:
                 self._start = line.t
-                say("", f"{view.target} ({view.model_name})", self.HEAD)
+                say("", f"{view.key.target} ({view.key.model_name})", self.HEAD)
             diagnosis = view.diagnosis
             cause = Cause.UNKNOWN if diagnosis is None else diagnosis.cause
-            self._told.setdefault(view.engine, []).append((line.t - self._start, cause))
+            self._told.setdefault(view.key.rank, []).append((line.t - self._start, cause))
             cells = (
                 f"{line.t - self._start:7.0f}",
-                f"{view.engine:>6}",
+                f"{view.key.rank:>6}",
                 f"{cause.value:<17}",
                 _cell(None if diagnosis is None else diagnosis.confidence, 4, ".0%"),
                 _cell(None if diagnosis is None else diagnosis.score, 5, ".2f"),

@@ -16,14 +16,16 @@ from rich.text import Text
 
 from kvpressure.advice import Action
 from kvpressure.advice.shell import PLACEHOLDERS
+from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.cli.say import CleanConsole, say
-from kvpressure.exposition.palette import CALM, CAUSES, STAGES
-from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.cli.say import say
+from kvpressure.exposition.palette import CAUSES, STAGES
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
 from kvpressure.model.samples import SourceHealth
+from kvpressure.model.severity import CALM
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.view import EngineView, GpuView
 from kvpressure.printable import clean
 
 WIDTH = 100
@@ -153,7 +155,7 @@ def _problem(finding: Finding) -> list[RenderableType]:
 def _name(finding: Finding) -> str:
     if (view := finding.view) is None:
         return clean(finding.target)
-    return clean(f"{finding.target}  {view.model_name}" + (f"  engine {view.engine}" if view.engine else ""))
+    return clean(f"{finding.target}  {view.key.model_name}" + (f"  engine {view.key.rank}" if view.key.rank else ""))
 
 
 def _sentence(diagnosis: Diagnosis, now: float) -> str:

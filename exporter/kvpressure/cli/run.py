@@ -8,10 +8,11 @@ import click
 import structlog
 
 from kvpressure import logs
-from kvpressure.app.exporter import Daemon, load
+from kvpressure.app.exporter import Daemon
 from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.serve import serve
+from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 
 log = structlog.get_logger("kvpressure")

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import click
-
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
+from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings, TlsSettings
-from kvpressure.config.settings.types import default_name, split_url
+from kvpressure.config.settings.types import default_name
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.exposition.snapshot import EngineView, GpuView
-from kvpressure.model.samples import CacheConfig, EnginePage, GpuReport, SourceHealth
+from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView, GpuView
 from kvpressure.model.workload import Surroundings
 from kvpressure.sources.schedule import Clock, SystemClock
 from kvpressure.sources.targets import Changes, Target
@@ -37,20 +36,6 @@ class Access:
     bearer_token_file: Path | None = None
     ca_file: Path | None = None
     insecure: bool = False
-
-
-def split_engine_url(text: str) -> tuple[str, str]:
-    """What people type for an engine as its base and path: `host:port` will do. Raises ValueError."""
-    return split_url(text if "://" in text else f"http://{text}")
-
-
-def page_url(text: str) -> str:
-    """The full address of the page of the engine at `text`. Raises UsageError for what is no address."""
-    try:
-        base, path = split_engine_url(text)
-    except ValueError as error:
-        raise click.UsageError(f"URL {error}") from None
-    return f"{base}{path or '/metrics'}"
 
 
 def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
@@ -79,7 +64,7 @@ class Seen:
 
     target: Target
     health: SourceHealth | None = None
-    engines: list[tuple[EngineView, CacheConfig]] = field(default_factory=list)
+    engines: list[EngineView] = field(default_factory=list)
 
 
 class Sampler:
@@ -92,7 +77,6 @@ class Sampler:
         self.clock = clock or SystemClock()
         self._gpus_wanted = gpus
         self._pipeline = Pipeline(PipelineSettings(), thresholds)
-        self._caches: dict[tuple[str, str, str], CacheConfig] = {}
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
         self._gpus: GpuFleet | None = None
 
@@ -125,7 +109,7 @@ class Sampler:
     def undecided(self) -> bool:
         """True while an engine that answers slowly has given too few pages for a first verdict."""
         views = self._pipeline.engine_views(self.clock.wall())
-        unknown = {view.target for view in views if view.diagnosis and view.diagnosis.cause is Cause.UNKNOWN}
+        unknown = {view.key.target for view in views if view.diagnosis and view.diagnosis.cause is Cause.UNKNOWN}
         return any(one.target in unknown and (one.usual_seconds or 0.0) > SLOW_SECONDS for one in self._fleet.health())
 
     def seen(self) -> list[Seen]:
@@ -134,12 +118,9 @@ class Sampler:
         views = self._pipeline.engine_views(now) + self._pipeline.silent_views(now)
         health = {one.target: one for one in self._fleet.health()}
         return [
-            Seen(target, health.get(target.name), [(v, self._cache(v)) for v in views if v.source == target.name])
+            Seen(target, health.get(target.name), [view for view in views if view.key.target == target.name])
             for target in self.targets
         ]
-
-    def _cache(self, view: EngineView) -> CacheConfig:
-        return self._caches.get((view.source, view.model_name, view.engine), CacheConfig())
 
     def gpus(self) -> tuple[GpuView, ...]:
         """The GPUs of this machine."""
@@ -154,9 +135,6 @@ class Sampler:
         return [] if self._gpus is None else self._gpus.health()
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
-        for sample in page.engines:
-            if sample.cache is not None:
-                self._caches[target.name, sample.model_name, sample.engine] = sample.cache
         self._pipeline.on_page(target, page)
         self._pipeline.expire(page.t)
 

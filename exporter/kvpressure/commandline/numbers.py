@@ -38,7 +38,8 @@ def human(text: str) -> float | None:
 
 def share(text: str) -> float | None:
     """A ratio of at most 1, as shares of memory are given; with less than a thousandth no server starts."""
-    if not _SHARE.fullmatch(text.strip()):
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
         return None
-    value = float(text)
+    value = float(match[0])  # not of `text`: float() knows fewer blanks than strip()
     return value if _LEAST_SHARE <= value <= 1 else None

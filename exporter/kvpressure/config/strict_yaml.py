@@ -188,6 +188,8 @@ def _told(name: str) -> Iterator[None]:
         raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(name, None, "", f"is not YAML: {str(error).splitlines()[0]}")]) from None
+    except UnicodeEncodeError:  # a variable of bytes that are no UTF-8 is text with halves of surrogate pairs
+        raise ConfigError([Problem(name, None, "", "is not UTF-8")]) from None
 
 
 class _Builder:

@@ -190,7 +190,8 @@ class _Reading:
 
     def _entry(self, name: str, given: Any) -> None:
         if name not in _UNIT_OF:
-            close = get_close_matches(name, _UNIT_OF, 1)
+            # Looking for the one that was meant takes longer than all else: not where it would never be shown.
+            close = get_close_matches(name, _UNIT_OF, 1) if len(self.problems) < strict_yaml.MAX_PROBLEMS else []
             self._problem((name,), "unknown threshold" + (f"; did you mean {close[0]!r}?" if close else ""))
             return
         entry = {"value": given} if self.overriding and not isinstance(given, dict) else given

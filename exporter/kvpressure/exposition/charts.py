@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kvpressure.exposition.palette import CALM, CAUSES
+from kvpressure.exposition.palette import CAUSES
 from kvpressure.features.history import POINTS, STEP_SECONDS, History, Span
+from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Cause
 
 HEIGHT, TOP, BOTTOM = 480, 10, 470

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+
+from prometheus_client.metrics_core import Metric
 
 from kvpressure.exposition.families import FAMILIES, Scope
+from kvpressure.process_stats import OwnProcess
 
 _TITLES = {
     Scope.ENGINE: "Engines",
@@ -21,6 +25,7 @@ Generated from `exporter/kvpressure/exposition/families.py` by `make docs`; do n
 Base units, ratios 0 to 1. A series whose input is not known is absent, never 0. "The window" is `window_seconds`
 (60 s by default), "the traffic shape window" is `shape_window_seconds` (600 s).
 """
+_HEAD = "\n| series | type | labels of its own | meaning |\n|---|---|---|---|\n"
 
 
 def metrics_markdown() -> str:
@@ -30,12 +35,21 @@ def metrics_markdown() -> str:
         parts.append(f"\n## {title}\n")
         if scope.labels:
             parts.append(f"\nEvery series carries {', '.join(f'`{label}`' for label in scope.labels)}.\n")
-        parts.append("\n| series | type | labels of its own | meaning |\n|---|---|---|---|\n")
-        for family in FAMILIES:
-            if family.scope is scope:
-                own = ", ".join(f"`{label}`" for label in family.labels)
-                parts.append(f"| `{family.name}` | {family.type} | {own} | {family.help} |\n")
+        parts.append(_HEAD)
+        own = (family for family in FAMILIES if family.scope is scope)
+        parts.extend(_row(family.name, family.type, family.labels, family.help) for family in own)
+    parts.append("\n## The exporter's process\n\nWritten by prometheus_client's own collectors.\n" + _HEAD)
+    parts.extend(map(_own_row, OwnProcess().collect()))
     return "".join(parts)
+
+
+def _own_row(metric: Metric) -> str:
+    sample = metric.samples[0]
+    return _row(sample.name, metric.type, sample.labels, metric.documentation.removesuffix(".") + ".")
+
+
+def _row(name: str, kind: str, labels: Iterable[str], text: str) -> str:
+    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {text} |\n"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """One row per metric family: the only place where a series' name, type, help and labels are written down.
 
+`collector` reads it. The standard families of the process itself are prometheus_client's own (`process_stats`).
+
 `docs/metrics.md` is generated from this table, and rules and dashboards are tested against it.
 """
 
@@ -8,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from kvpressure.model.view import ENGINE_LABELS
+
 PREFIX = "kvpressure_"
 
 
 class Scope(Enum):
-    """What a family describes; its value is the labels that every series of it carries first."""
+    """What a family describes; its value is the labels that every series of it carries."""
 
-    ENGINE = ("target", "namespace", "pod", "model_name", "engine")
+    ENGINE = ENGINE_LABELS
     GPU = ("gpu_uuid", "gpu_index", "vendor")
     SOURCE = ("source", "target")
     CONTAINER = ("namespace", "pod", "container")
@@ -29,19 +33,18 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family. `labels` come after the scope's own; `prefix` is "" only for the standard process_ series."""
+    """A metric family; `labels` are its own, beside the scope's."""
 
     key: str
     type: str
     scope: Scope
     help: str
     labels: tuple[str, ...] = ()
-    prefix: str = PREFIX
 
     @property
     def name(self) -> str:
         """The full metric name."""
-        return self.prefix + self.key
+        return PREFIX + self.key
 
     @property
     def all_labels(self) -> tuple[str, ...]:
@@ -62,8 +65,8 @@ def _container(key: str, kind: str, text: str, *labels: str) -> Family:
     return Family(key, kind, Scope.CONTAINER, text, labels)
 
 
-def _exporter(key: str, kind: str, text: str, *labels: str, prefix: str = PREFIX) -> Family:
-    return Family(key, kind, Scope.EXPORTER, text, labels, prefix)
+def _exporter(key: str, kind: str, text: str, *labels: str) -> Family:
+    return Family(key, kind, Scope.EXPORTER, text, labels)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -79,7 +82,7 @@ FAMILIES: tuple[Family, ...] = (
     _engine("requests_running_max", "Requests in the running batch, highest reading in the window."),
     _engine("requests_waiting", "Requests waiting for admission, mean over the window."),
     _engine("requests_waiting_max", "Requests waiting for admission, highest reading in the window."),
-    _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the window."),
+    _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."),
     _engine("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
     _engine("kv_capacity_tokens", "Tokens that the KV cache can hold."),
     _engine("kv_free_tokens", "Tokens of the KV cache that no request holds, at the newest poll."),
@@ -92,17 +95,21 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _engine(
         "admission_blocked_ratio",
-        "Share of the window's polls in which requests waited and a typical prompt did not fit the free KV cache.",
+        "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
-    _engine("preempted_request_ratio", "Preemptions per request served in the window, at most 1."),
+    _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
     _engine(
         "latency_seconds",
         "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
         "kind",
         "quantile",
     ),
-    _engine("latency_inflation_ratio", "p95 latency over the window divided by the engine's own healthy p95.", "kind"),
+    _engine(
+        "latency_inflation_ratio",
+        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain.",
+        "kind",
+    ),
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
     _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
     _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
@@ -199,6 +206,13 @@ FAMILIES: tuple[Family, ...] = (
         "polls_skipped_total", "counter", "Polls of an engine that were not made because the one before had not ended."
     ),
     _exporter("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
+    _exporter("web_connections", "gauge", "Connections open to the exporter's own server."),
+    _exporter(
+        "web_refused_total",
+        "counter",
+        "Connections ended and requests turned away so that nobody keeps the exporter's own server busy.",
+        "reason",
+    ),
     _exporter(
         "config_last_reload_successful", "gauge", "1 when the newest settings are in force, 0 when they were refused."
     ),
@@ -207,12 +221,6 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _exporter("thresholds_info", "gauge", "1; the hash of the thresholds in force.", "hash"),
     _exporter("build_info", "gauge", "1; what is running.", "version", "python_version"),
-    _exporter("process_cpu_seconds_total", "counter", "CPU time of the exporter.", prefix=""),
-    _exporter("process_resident_memory_bytes", "gauge", "Resident memory of the exporter.", prefix=""),
-    _exporter("process_virtual_memory_bytes", "gauge", "Virtual memory of the exporter.", prefix=""),
-    _exporter("process_start_time_seconds", "gauge", "When the exporter started, in unix time.", prefix=""),
-    _exporter("process_open_fds", "gauge", "Open file descriptors of the exporter.", prefix=""),
-    _exporter("process_max_fds", "gauge", "Most file descriptors the exporter may open.", prefix=""),
 )
 
 BY_KEY = {family.key: family for family in FAMILIES}

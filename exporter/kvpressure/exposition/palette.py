@@ -44,6 +44,3 @@ STAGES: dict[Stage, str] = {
     Stage.COLLAPSED: "collapsed",
     Stage.FAILING: "failing",
 }
-
-CALM = frozenset({Cause.IDLE, Cause.HEALTHY})
-"""Causes that ask nothing of anybody."""

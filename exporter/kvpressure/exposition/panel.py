@@ -4,55 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
-from kvpressure.exposition.palette import CALM, CAUSES, STAGES
-from kvpressure.exposition.snapshot import EngineView, GpuView
+from kvpressure.exposition.palette import CAUSES, STAGES
 from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
-from kvpressure.features.history import History, judged
+from kvpressure.features.history import History
+from kvpressure.model.action import Action
+from kvpressure.model.severity import CALM, cause_of
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.view import EngineKey, EngineView, GpuView
 
 SHOWN_CHANGES = 8
 DAY_AFTER_SECONDS = 43_200.0
 """A time further back than this is told with its date."""
-
-
-class Action(Protocol):
-    """One thing to do, as the page shows it; every text may hold names from outside."""
-
-    @property
-    def title(self) -> str:
-        """What to do."""
-
-    @property
-    def why(self) -> str:
-        """Why it helps."""
-
-    @property
-    def current(self) -> str:
-        """Value in force, "" where nothing changes from a value to another."""
-
-    @property
-    def new(self) -> str:
-        """Value to set."""
-
-    @property
-    def cost(self) -> str:
-        """What it costs, "" when nothing."""
-
-    @property
-    def verify(self) -> str:
-        """What must be seen afterwards, within how long."""
-
-    @property
-    def commands(self) -> Sequence[str]:
-        """Shell lines to paste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +66,12 @@ def engine_panel(
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
     calm = cause in CALM and silence is None
-    key = ident(view.labels)
+    key = ident(view.key)
     return {
         "id": key,
-        "target": view.target,
-        "model_name": view.model_name,
-        "engine": view.engine,
+        "target": view.key.target,
+        "model_name": view.key.model_name,
+        "engine": view.key.rank,
         "cause": cause.value,
         "label": CAUSES[cause].label,
         "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
@@ -140,34 +109,10 @@ def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
     }
 
 
-def cause_of(view: EngineView) -> Cause:
-    """The cause; `unknown` for an engine that was not diagnosed."""
-    return view.diagnosis.cause if view.diagnosis else Cause.UNKNOWN
-
-
-def worst_first(views: Iterable[EngineView]) -> list[EngineView]:
-    """Engines in trouble, then unknown ones, then those where pressure builds, then calm ones.
-
-    One that had requests and does not answer any more is in trouble, another silent one is as good as unknown. Among
-    equals the higher score comes first; names decide the rest, so that a refresh moves nothing without a reason.
-    """
-
-    def badness(view: EngineView) -> tuple[object, ...]:
-        cause, diagnosis = cause_of(view), view.diagnosis
-        if view.silence is not None:
-            rank = 0 if view.silence.demand_requests else 1
-            return rank, -1.0 if rank == 0 else 0.0, view.labels
-        stage = diagnosis.stage if diagnosis else Stage.NONE
-        score = diagnosis.score if diagnosis else None
-        rank = 1 if cause is Cause.UNKNOWN else 0 if cause not in CALM else 2 if stage is not Stage.NONE else 3
-        return rank, 0.0 if score is None else -score, view.labels
-
-    return sorted(views, key=badness)
-
-
-def ident(labels: tuple[str, ...]) -> str:
-    """An id for the document that stays with the engine, whatever its names hold."""
-    whole = "\0".join(labels).encode("utf-8", "surrogatepass")
+def ident(key: EngineKey | tuple[str, ...]) -> str:
+    """An id for the document that stays with the engine or GPU, whatever its names hold."""
+    names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
+    whole = "\0".join(names).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
 
 
@@ -183,7 +128,7 @@ def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
     state = [
         shown(at(derived, "requests_running"), "requests", "running"),
         shown(at(derived, "requests_waiting"), "requests", "waiting"),
-        shown(judged(view, "kv"), "ratio", "KV used"),
+        shown(at(view.derived, "kv_cache_usage_ratio"), "ratio", "KV used"),
         shown(at(derived, "tokens_per_second", "generation"), "", "tokens/s"),
     ]
     if view.diagnosis is None:

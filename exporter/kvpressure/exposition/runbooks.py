@@ -42,6 +42,9 @@ being `model_name`."""
 MAX_VALUE_CHARACTERS = 512
 """Longer values are no label of ours."""
 
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+"""What Prometheus writes into `instance`; with `a.node:10405@elsewhere`, say, a command would go elsewhere."""
+
 _SLOT = re.compile("|".join(f"{re.escape(name)}\\b" for name in PLACEHOLDERS))
 _MATCHER = re.compile(rf'\w+="({_SLOT.pattern})",?\s*')
 _LINK = re.compile(r"([A-Za-z]+)\.md(#[\w-]*)?")
@@ -162,12 +165,15 @@ def _page(name: str, query: Mapping[str, str], missing: str) -> str:
 
 
 def _values(query: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that are ours, without anything that a terminal would act on."""
-    return {
+    """The parameters that are ours, without anything that a terminal would act on; an `instance` only as an address."""
+    values = {
         parameter: clean(query[parameter])
         for parameter in PLACEHOLDERS.values()
         if len(query.get(parameter, "x" * (MAX_VALUE_CHARACTERS + 1))) <= MAX_VALUE_CHARACTERS
     }
+    if not _ADDRESS.fullmatch(values.get("instance", "")):
+        values.pop("instance", None)
+    return values
 
 
 def _finish(token: Token, values: Mapping[str, str], query: str) -> None:

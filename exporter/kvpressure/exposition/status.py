@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from kvpressure.exposition.palette import CALM, CAUSES
-from kvpressure.exposition.panel import Action, cause_of, engine_panel, gpu_card, ident, worst_first
-from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.exposition.palette import CAUSES
+from kvpressure.exposition.panel import engine_panel, gpu_card, ident
+from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.wording import clock, seconds
+from kvpressure.model.action import Action
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
+from kvpressure.model.severity import CALM, cause_of, worst_first
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
 
 if TYPE_CHECKING:
     import jinja2
@@ -64,11 +67,11 @@ def status_html(
         engine_panel(
             view,
             snapshot.t,
-            trail.engine(view.labels) if trail and (place < CHARTED_ENGINES or ident(view.labels) == wanted) else None,
+            trail.engine(view.key) if trail and (place < CHARTED_ENGINES or ident(view.key) == wanted) else None,
             advise(view),
             _runbook(known[cause_of(view)], view) if cause_of(view) in known else "",
-            wanted=ident(view.labels) == wanted,
-            error=errors.get(view.source, ""),
+            wanted=ident(view.key) == wanted,
+            error=errors.get(view.key.target, ""),
         )
         for place, view in enumerate(worst_first(snapshot.known))
     ]
@@ -159,9 +162,9 @@ def _runbook(name: str, view: EngineView) -> str:
     labels = {
         "namespace": view.namespace,
         "pod": view.pod,
-        "target": view.target,
-        "model": view.model_name,
-        "engine": view.engine,
+        "target": view.shown.target,
+        "model": view.shown.model_name,
+        "engine": view.shown.rank,
     }
     known = {label: value for label, value in labels.items() if value}
     return f"/runbooks/{quote(name, safe='')}?{urlencode(known, errors='replace')}"

@@ -1,13 +1,13 @@
-"""A diagnosis as metric families and as JSON."""
+"""A diagnosis as metric families."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvpressure.exposition.snapshot import EngineView, Silence
 from kvpressure.features import Derived, Value
 from kvpressure.model.values import known
 from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import EngineView, Silence
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:
@@ -31,15 +31,4 @@ def silence_families(view: EngineView, silence: Silence) -> Mapping[str, object]
         "engine_silent_seconds": silence.seconds,
         "engine_last_demand_requests": silence.demand_requests,
         "engine_last_bottleneck": None if view.diagnosis is None else {view.diagnosis.cause.value: 1.0},
-    }
-
-
-def diagnosis_json(diagnosis: Diagnosis) -> dict[str, object]:
-    """What `replay --json` adds to a line: names to values, a symptom that cannot be judged is null."""
-    return {
-        "cause": diagnosis.cause.value,
-        "confidence": diagnosis.confidence,
-        "score": diagnosis.score,
-        "stage": diagnosis.stage.value,
-        "symptoms": {name: evidence.state for name, evidence in diagnosis.symptoms.items()},
     }

@@ -5,17 +5,30 @@ from __future__ import annotations
 from kvpressure.features import batch, gpu, kv, latency, throughput, traffic
 from kvpressure.features.context import Context
 from kvpressure.features.gpu import derive_gpu
+from kvpressure.features.recent import Recent, count
 from kvpressure.features.windows import EngineWindow
-from kvpressure.model.values import Derived, Value
+from kvpressure.model.values import Derived, Value, known
 
-__all__ = ["Context", "Derived", "Value", "derive_engine", "derive_gpu"]
+__all__ = ["Context", "Derived", "Recent", "Value", "compute", "derive_gpu"]
 
 _FAMILIES = (batch.derive, kv.derive, latency.derive, throughput.derive, traffic.derive, gpu.derive)
 
 
-def derive_engine(window: EngineWindow, context: Context) -> Derived:
-    """Every derived value of one engine; what cannot be known has no key."""
+def compute(window: EngineWindow, context: Context) -> tuple[Derived, Recent]:
+    """Every feature of one engine: the families that are exported, and the newest polls as a verdict counts them.
+
+    What cannot be known has no key. Of a value that is both exported and judged there is one: the verdict window's.
+    """
     derived: Derived = {}
     for family in _FAMILIES:
         derived.update(family(window, context))
-    return derived
+    recent = count(window, context)
+    return derived | known(_judged(recent)), recent
+
+
+def _judged(recent: Recent) -> dict[str, Value | None]:
+    return {
+        "kv_cache_usage_ratio": recent.usage,
+        "admission_blocked_ratio": recent.blocked_ratio,
+        "preempted_request_ratio": recent.preempted_ratio,
+    }

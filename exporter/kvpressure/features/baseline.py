@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.features.latency import KINDS
+from kvpressure.features.latency import ANSWER_TOKENS, KINDS
 from kvpressure.model.values import Derived, at
 
 BATCH = "batch"
 STEP_TOKENS = "step_tokens"
-ANSWER_TOKENS = "answer_tokens"
 
 
 class Baseline:

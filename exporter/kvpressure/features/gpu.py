@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvpressure.features.context import Context
-from kvpressure.features.windows import EngineWindow, GpuWindow
+from kvpressure.features.windows import EngineWindow, GpuWindow, line
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import Derived, Value, known
@@ -100,3 +100,16 @@ def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]
         return [gpu for gpu in gpus if gpu.last.uuid not in parents]
     names: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
     return [names[name] for name in wanted] if all(name in names for name in wanted) else []
+
+
+def memory_rise_ratio(context: Context) -> float | None:
+    """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
+    rises = []
+    for gpu in context.gpus:
+        points = [(s.t, s.memory_used_bytes) for s in gpu.samples if s.memory_used_bytes is not None]
+        fit, total = line(points), gpu.last.memory_total_bytes
+        if fit is None or not total:
+            return None
+        steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2
+        rises.append(fit.slope * (points[-1][0] - points[0][0]) / total if steady else 0.0)
+    return max(rises, default=None)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeVar
 
-from kvpressure.model.values import Value, at
+from kvpressure.model.values import at
 from kvpressure.model.verdict import Diagnosis
+from kvpressure.model.view import EngineKey, EngineView, GpuView
 
 STEP_SECONDS = 5.0
 POINTS = 180
@@ -40,39 +41,8 @@ ENGINE_VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """Name in a trail to the path of the derived value; `score` comes from the diagnosis."""
 
-JUDGED: Mapping[str, str] = {"kv": "kv_saturated", "blocked": "admission_blocked"}
-"""Values for which a symptom's own, over the shorter window of verdicts, is taken: a chart shows what was judged."""
-
 _ENGINE_ROWS = (*ENGINE_VALUES, "score")
 _GPU_ROWS = ("memory", "busy")
-
-
-class EngineReading(Protocol):
-    """What a trail takes from an engine's view."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Its identity."""
-
-    @property
-    def derived(self) -> Mapping[str, Value]:
-        """Its derived values."""
-
-    @property
-    def diagnosis(self) -> Diagnosis | None:
-        """Its diagnosis, when there is one."""
-
-
-class GpuReading(Protocol):
-    """What a trail takes from a GPU's view."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Its identity."""
-
-    @property
-    def derived(self) -> Mapping[str, Value]:
-        """Its derived values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +137,22 @@ class Trail:
 
     def __init__(self) -> None:
         self._slot: int | None = None
-        self._engines: dict[tuple[str, ...], _Ring] = {}
+        self._engines: dict[EngineKey, _Ring] = {}
         self._gpus: dict[tuple[str, ...], _Ring] = {}
-        self._before_silence: dict[tuple[str, ...], History] = {}
+        self._before_silence: dict[EngineKey, History] = {}
 
     def add(
         self,
         now: float,
-        engines: Iterable[EngineReading],
-        gpus: Iterable[GpuReading],
-        silent: Iterable[EngineReading] = (),
+        engines: Iterable[EngineView],
+        gpus: Iterable[GpuView],
+        silent: Iterable[EngineView] = (),
     ) -> None:
         """Take in one snapshot; the last one of a time slot is what stays of it."""
         slot = self._advance(int(now // STEP_SECONDS))
         self._keep_before_silence(silent)
         for view in engines:
-            ring = _ring(self._engines, view.labels, len(_ENGINE_ROWS), now)
+            ring = _ring(self._engines, view.key, len(_ENGINE_ROWS), now)
             if ring is None:
                 continue
             ring.write(slot, _engine_values(view))
@@ -193,22 +163,22 @@ class Trail:
             if ring is not None:
                 ring.write(slot, _gpu_values(gpu))
 
-    def engine(self, labels: tuple[str, ...]) -> History | None:
-        """The past of the engine with these labels, of a silent one what came before; None when none is kept."""
-        return self._before_silence.get(labels) or self._history(self._engines.get(labels), _ENGINE_ROWS)
+    def engine(self, key: EngineKey) -> History | None:
+        """The past of an engine, of a silent one what came before; None when none is kept."""
+        return self._before_silence.get(key) or self._history(self._engines.get(key), _ENGINE_ROWS)
 
     def gpu(self, labels: tuple[str, ...]) -> History | None:
         """The past of the GPU with these labels (rows `memory` and `busy`); None when none is kept."""
         return self._history(self._gpus.get(labels), _GPU_ROWS)
 
-    def _keep_before_silence(self, silent: Iterable[EngineReading]) -> None:
+    def _keep_before_silence(self, silent: Iterable[EngineView]) -> None:
         """Five minutes of each engine that stopped answering, as they were then, for as long as it is silent."""
         before = self._before_silence
-        kept: dict[tuple[str, ...], History] = {}
+        kept: dict[EngineKey, History] = {}
         for view in silent:
-            past = before.get(view.labels) or self._history(self._engines.get(view.labels), _ENGINE_ROWS)
+            past = before.get(view.key) or self._history(self._engines.get(view.key), _ENGINE_ROWS)
             if past is not None and len(kept) < MAX_TRAILS:
-                kept[view.labels] = past.ended().last(SILENT_POINTS)
+                kept[view.key] = past.ended().last(SILENT_POINTS)
         self._before_silence = kept
 
     def _history(self, ring: _Ring | None, names: Sequence[str]) -> History | None:
@@ -222,7 +192,7 @@ class Trail:
         if before - 1 <= slot <= before:  # a clock set back by a moment must not cost the history
             return before
         oldest = (slot - POINTS) * STEP_SECONDS
-        self._engines = {labels: ring for labels, ring in self._engines.items() if ring.seen >= oldest}
+        self._engines = {key: ring for key, ring in self._engines.items() if ring.seen >= oldest}
         self._gpus = {labels: ring for labels, ring in self._gpus.items() if ring.seen >= oldest}
         if slot < before:
             self._engines.clear()
@@ -234,32 +204,30 @@ class Trail:
         return slot
 
 
-def _ring(rings: dict[tuple[str, ...], _Ring], labels: tuple[str, ...], rows: int, now: float) -> _Ring | None:
-    ring = rings.get(labels)
+K = TypeVar("K", bound=Hashable)
+
+
+def _ring(rings: dict[K, _Ring], key: K, rows: int, now: float) -> _Ring | None:
+    ring = rings.get(key)
     if ring is None:
         if len(rings) >= MAX_TRAILS:
-            oldest = min(rings, key=lambda key: rings[key].seen)
+            oldest = min(rings, key=lambda one: rings[one].seen)
             if rings[oldest].seen >= now - STEP_SECONDS:
                 return None
             del rings[oldest]
-        ring = rings[labels] = _Ring(rows, now)
+        ring = rings[key] = _Ring(rows, now)
     ring.seen = now
     return ring
 
 
-def judged(view: EngineReading, name: str) -> float | None:
-    """A value of `ENGINE_VALUES` as the diagnosis saw it, or as it was derived; None when not known."""
-    evidence = view.diagnosis.symptoms.get(JUDGED[name]) if view.diagnosis and name in JUDGED else None
-    if evidence is not None and evidence.value is not None:
-        return evidence.value
-    return at(view.derived, *ENGINE_VALUES[name])
+def _engine_values(view: EngineView) -> list[float | None]:
+    return [
+        *(at(view.derived, *path) for path in ENGINE_VALUES.values()),
+        None if view.diagnosis is None else view.diagnosis.score,
+    ]
 
 
-def _engine_values(view: EngineReading) -> list[float | None]:
-    return [*(judged(view, name) for name in ENGINE_VALUES), None if view.diagnosis is None else view.diagnosis.score]
-
-
-def _gpu_values(view: GpuReading) -> list[float | None]:
+def _gpu_values(view: GpuView) -> list[float | None]:
     used, total = at(view.derived, "gpu_memory_used_bytes"), at(view.derived, "gpu_memory_total_bytes")
     return [used / total if used is not None and total else None, at(view.derived, "gpu_utilization_ratio")]
 

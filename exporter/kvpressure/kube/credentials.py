@@ -17,6 +17,7 @@ from typing import Any
 
 from kvpressure.kube.errors import KubeError
 from kvpressure.kube.kubeconfig import Config, ExecPlugin
+from kvpressure.kube.named_files import read_named
 from kvpressure.sources.base import brief
 
 PLUGIN_SECONDS = 120.0
@@ -79,8 +80,8 @@ class Credentials:
 
 def _token_of(file: Path) -> str:
     try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_named(file).decode().strip()
+    except UnicodeDecodeError as error:
         raise KubeError(f"cannot read the token file {file}, which the kubeconfig names: {error}") from error
 
 
@@ -142,9 +143,10 @@ async def _run(plugin: ExecPlugin, env: dict[str, str]) -> bytes:
             stdin=None if plugin.interactive else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a null byte in a word or a variable is a ValueError
         hint = f" {brief(plugin.install_hint, 400)}" if plugin.install_hint else " Install it or log in another way."
-        raise KubeError(f"cannot run {plugin.command}, which gives the credentials: {error.strerror}.{hint}") from error
+        why = getattr(error, "strerror", None) or brief(error)
+        raise KubeError(f"cannot run {plugin.command}, which gives the credentials: {why}.{hint}") from error
     try:
         async with asyncio.timeout(PLUGIN_SECONDS):
             out, _ = await process.communicate()

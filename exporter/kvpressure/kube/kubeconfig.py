@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -16,11 +17,13 @@ from typing import Any
 
 from kvpressure.config import strict_yaml
 from kvpressure.kube.errors import KubeError
+from kvpressure.kube.named_files import read_named
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DEFAULT_NAMESPACE = "default"
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
 
+_SERVER = re.compile(r"https?://[^/\s]")
 _FILES = {
     "cluster": ("certificate-authority",),
     "user": ("client-certificate", "client-key", "tokenFile"),
@@ -105,7 +108,7 @@ def _in_cluster(env: Mapping[str, str], looked_at: list[Path]) -> Config:
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         namespace=namespace.read_text().strip() if namespace.is_file() else DEFAULT_NAMESPACE,
         origin="this pod's service account",
-        ca=_bytes_of(SERVICE_ACCOUNT / "ca.crt"),
+        ca=read_named(SERVICE_ACCOUNT / "ca.crt"),
         token_file=token,
     )
 
@@ -170,7 +173,7 @@ def _select(merged: dict[str, Any], wanted: str, origin: str) -> Config:
     cluster = _named(merged["clusters"], str(context.get("cluster") or ""), "cluster", origin)
     user = _named(merged["users"], str(context["user"]), "user", origin) if context.get("user") else {}
     server = str(cluster.get("server") or "")
-    if not server.startswith(("https://", "http://")):
+    if not _SERVER.match(server):
         raise KubeError(f"{origin}: cluster {context['cluster']} names no server that begins with https://")
     if user.get("auth-provider") and not user.get("exec"):
         raise KubeError(
@@ -216,14 +219,7 @@ def _pem(entry: dict[str, Any], name: str, origin: str) -> bytes:
             return base64.b64decode(str(data), validate=True)
         except (binascii.Error, ValueError) as error:
             raise KubeError(f"{origin}: {name}-data is not base64") from error
-    return _bytes_of(entry[name]) if entry.get(name) else b""
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise KubeError(f"cannot read {path}, which the kubeconfig names: {error.strerror}") from error
+    return read_named(entry[name]) if entry.get(name) else b""
 
 
 def _plugin(entry: Any, origin: str) -> ExecPlugin | None:

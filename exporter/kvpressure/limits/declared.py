@@ -112,6 +112,7 @@ def _note(
         limits[name] = DeclaredLimit(name, value, where[:200])
         unclear.pop(name, None)
     else:
+        limits.pop(name, None)  # what stood before is overridden, by whatever it is
         why = "its value is not set in the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
         unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
 

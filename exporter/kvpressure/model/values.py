@@ -49,3 +49,12 @@ def plain(value: Value) -> object:
     if isinstance(value, Mapping):
         return {name: plain(below) for name, below in value.items()}
     return value
+
+
+def number(value: float) -> str:
+    """A value for people: whole numbers with thousands separators, others with as many digits as they need.
+
+    >>> number(8160), number(0.7), number(2.25)
+    ('8,160', '0.7', '2.25')
+    """
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kvpressure.config.settings.engines import EngineSettings, FileSdSettings, TargetLabels, TargetSettings
-from kvpressure.config.settings.layers import CONFIG_FLAG, FLAGS, read_text
+from kvpressure.config.settings.layers import CONFIG_FLAG, FLAGS
 from kvpressure.config.settings.load import load_settings
 from kvpressure.config.settings.model import GpuSettings, LimitSettings, LogSettings, Settings, WebSettings
 from kvpressure.config.settings.polling import BasicAuthSettings, ClientSettings, PollSettings, TlsSettings
 from kvpressure.config.settings.reference import settings_reference
 from kvpressure.config.settings.types import ListenAddress, parse_listen_address
+from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
 
 __all__ = [

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -46,18 +47,23 @@ class Key:
         return ENV_PREFIX + "__".join(self.path).upper()
 
 
-def keys(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Key]:
-    """Walk all keys of `model`, in the order they are declared."""
+@cache
+def keys(model: type[BaseModel]) -> tuple[Key, ...]:
+    """All keys of `model`, in the order they are declared; walking them takes milliseconds, and is done once."""
+    return tuple(_walk(model, ()))
+
+
+def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
     for name, info in model.model_fields.items():
         inner, is_list = section_of(info)
         if inner is not None and not is_list:
-            yield from keys(inner, (*path, name))
+            yield from _walk(inner, (*path, name))
             continue
         text = type_name(info)
         is_text = text in ("string", "path") or text.startswith("one of")
         yield Key((*path, name), info, (model.__doc__ or "").strip(), text, is_text)
         if inner is not None:
-            yield from keys(inner, (*path, f"{name}[]"))
+            yield from _walk(inner, (*path, f"{name}[]"))
 
 
 def section_of(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:

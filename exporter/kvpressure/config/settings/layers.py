@@ -12,6 +12,7 @@ from kvpressure.config import strict_yaml
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, suggestion
 from kvpressure.config.settings.model import Settings
 from kvpressure.config.settings.validate import prune, require_mapping
+from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 
 CONFIG_FLAG: Final = "config.file"
@@ -31,7 +32,6 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
 _KUBERNETES: Final = re.compile(
     r"KVPRESSURE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-_MAX_FILE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +57,15 @@ class Layers:
         return Problem("settings", None, strict_yaml.dotted(path), message)
 
 
-def read_text(path: Path, *, shown: str = "", max_bytes: int = _MAX_FILE_BYTES) -> str:
-    """Read a small configuration file as UTF-8; `shown` is its name in messages. Raises ConfigError."""
-    name = shown or str(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise ConfigError([Problem(name, None, "", f"is larger than {max_bytes} bytes")])
-        return content.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError([Problem(name, None, "", f"cannot be read: {error.strerror or error}")]) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem(name, None, "", f"is not UTF-8 at byte {error.start}")]) from None
-
-
 def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
-    """Make the paths in `value` (keys `*_file` and `files`) relative to `base`."""
+    """Make the paths in `value` (keys `*_file` and `files`) relative to `base`; "" is none, as in Prometheus."""
     if isinstance(value, dict):
         return {name: resolve_paths(inner, base, name) for name, inner in value.items()}
     if isinstance(value, list):
         return [resolve_paths(item, base, key) for item in value]
-    is_path = key.endswith("_file") or key == "files"
-    return str(base / value) if is_path and isinstance(value, str) and value else value
+    if not isinstance(value, str) or not (key.endswith("_file") or key == "files"):
+        return value
+    return str(base / value) if value else None
 
 
 def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
@@ -153,10 +139,19 @@ def _refuse(message: str) -> Callable[[], Any]:
 
 def _parse(key: Key, text: str) -> Any:
     if key.is_text:
+        if key.type != "path" and not _is_utf8(text):
+            raise ConfigError([Problem(key.env, None, "", "is not UTF-8")])
         return text
     if text.lstrip().startswith(("[", "{")):
         return prune(strict_yaml.load(text, key.env).data)
     return strict_yaml.scalar(text.strip())
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return bool(text.encode()) or not text
+    except UnicodeEncodeError:
+        return False
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -15,7 +15,15 @@ from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
 from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
-from kvpressure.config.settings.types import Boolean, HttpPath, Integer, ListenAddress, ListenAddresses, Number, Vendors
+from kvpressure.config.settings.types import (
+    Boolean,
+    Integer,
+    ListenAddress,
+    ListenAddresses,
+    Number,
+    TelemetryPath,
+    Vendors,
+)
 
 
 class WebSettings(Section):
@@ -25,7 +33,10 @@ class WebSettings(Section):
         default=(ListenAddress("", 10405),),
         description="Addresses to listen on: `host:port`, `:port` or `[ipv6]:port`; one, or a list.",
     )
-    telemetry_path: HttpPath = Field(default="/metrics", description="Path under which metrics are served.")
+    telemetry_path: TelemetryPath = Field(
+        default="/metrics",
+        description="Path under which metrics are served; not `/`, nor below `/-`, `/api`, `/runbooks` or `/targets`.",
+    )
     config_file: Path | None = Field(
         default=None, description="Web configuration file with TLS and basic auth, in the exporter-toolkit's format."
     )

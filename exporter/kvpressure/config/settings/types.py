@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,8 @@ else:
     Runtime = Literal[(BY_ITS_PAGE, *sorted(module.name for module in iter_modules(_FOLDER) if module.ispkg))]
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
 _PATH: Final = re.compile(r"/[^\s?#\x00-\x1f\x7f]*")
+_TELEMETRY_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?|/")
+_TAKEN_PATHS: Final = ("/-", "/api", "/runbooks", "/targets")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]")
 
 
@@ -47,9 +50,16 @@ def parse_listen_address(text: str) -> ListenAddress:
         raise ValueError(f"must be host:port, :port or [ipv6]:port, got {text!r}")
     if not port.isdecimal() or not port.isascii() or int(port) > 65535:
         raise ValueError(f"must end in a port from 0 to 65535, got {text!r}")
-    if host and not _HOST.fullmatch(host):
+    if host and not (_is_ipv6(plain) if bracketed else _HOST.fullmatch(host)):
         raise ValueError(f"must name a host before the port, got {text!r}")
     return ListenAddress(plain, int(port))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def split_url(text: str) -> tuple[str, str]:
@@ -87,6 +97,17 @@ def http_path(text: str) -> str:
     """Check a path such as `/metrics`. Raises ValueError."""
     if not _PATH.fullmatch(text):
         raise ValueError(f"must be a path that starts with / and has no spaces, query or fragment, got {text!r}")
+    return text
+
+
+def telemetry_path(text: str) -> str:
+    """Check the path of the metrics page, which must not be another page's, nor be open. Raises ValueError."""
+    if not _TELEMETRY_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
+        example = "such as /metrics or /llama/metrics"
+        raise ValueError(f"must be a path of letters, digits and . _ ~ - between slashes, {example}, got {text!r}")
+    taken = next((path for path in _TAKEN_PATHS if f"{text}/".startswith(f"{path}/")), "/" if text == "/" else None)
+    if taken is not None:
+        raise ValueError(f"is taken: {taken} is another page of the exporter; choose a path such as /metrics")
     return text
 
 
@@ -158,6 +179,7 @@ Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Integer = Annotated[int, Strict()]
 Boolean = Annotated[bool, Strict()]
 HttpPath = Annotated[str, AfterValidator(http_path)]
+TelemetryPath = Annotated[str, AfterValidator(telemetry_path)]
 Label = Annotated[str, AfterValidator(label)]
 TargetName = Annotated[str, AfterValidator(target_name)]
 BaseUrl = Annotated[str, AfterValidator(lambda text: split_url(text)[0])]

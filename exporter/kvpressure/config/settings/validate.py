@@ -12,6 +12,7 @@ from kvpressure.config import strict_yaml
 from kvpressure.config.settings.keys import keys, section_of, suggestion
 from kvpressure.config.strict_yaml import ConfigError, Problem, shown
 
+_NOT_SHOWN: Final = "is wrong too"  # looking for the key that was meant takes longer than all else
 M = TypeVar("M", bound=BaseModel)
 Locate = Callable[[strict_yaml.Path, str], Problem]
 
@@ -43,7 +44,10 @@ def validate(model: type[M], data: Any, locate: Locate, extra: Sequence[tuple[st
     except ValidationError as error:
         # A default that depends on a field in error is that field's problem, which is in the list already.
         found = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
-        problems += [locate(item["loc"], _message(model, item)) for item in found]
+        problems += [
+            locate(item["loc"], _message(model, item) if number < strict_yaml.MAX_PROBLEMS else _NOT_SHOWN)
+            for number, item in enumerate(found)
+        ]
     if problems:
         raise ConfigError(problems)
     return result

@@ -12,6 +12,7 @@ NAME = "latency_inflated"
 def judge(inputs: Inputs) -> Evidence:
     """Judge the larger inflation of end-to-end and inter-token p95; what longer answers explain is none."""
     value, kind = inputs.inflation()
-    longer = f", allowing for answers {inputs.answer_growth:.1f}x as long" if kind == "e2e" else ""
-    text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer if inputs.answer_growth > 1.05 else ''}"
+    growth = inputs.recent.answer_growth
+    longer = f", allowing for answers {growth:.1f}x as long" if kind == "e2e" and growth > 1.05 else ""
+    text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer}"
     return at_least(NAME, value, inputs.thresholds.latency_inflated_min_factor, "factor", text)

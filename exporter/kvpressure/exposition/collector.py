@@ -1,0 +1,116 @@
+"""Snapshot to prometheus_client's metric families: a custom collector over the family table."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from kvpressure.exposition.containers import container_values
+from kvpressure.exposition.families import FAMILIES, Family, Scope
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.verdicts import diagnosis_families, silence_families
+from kvpressure.model.samples import HistogramSample, SourceHealth
+from kvpressure.model.view import EngineView
+
+Labels = dict[str, str]
+"""Never changed once made: most samples of an engine share one."""
+
+Described = tuple[Labels, Mapping[str, object]]
+"""What a family's rows are read from: the labels of one engine, GPU, source or container, and its values by key."""
+
+
+class SnapshotCollector:
+    """Gives each family that has series, in the order of the table; a family without any is left out."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, each with all its samples. Called from any thread."""
+        described = _by_scope(self._snapshot)
+        for family in FAMILIES:
+            name, key = family.name, family.key
+            metric = Metric(name.removesuffix("_total"), family.help, family.type)
+            add = metric.samples.append
+            for labels, values in described[family.scope]:
+                value = values.get(key)
+                if isinstance(value, float):  # most of them
+                    add(Sample(name, labels, value))
+                elif value is not None:
+                    metric.samples.extend(_samples(family, labels, value))
+            if metric.samples:
+                yield metric
+
+
+def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
+    return {
+        Scope.ENGINE: [(_labels(Scope.ENGINE, view.labels), _engine_values(view)) for view in snapshot.known],
+        Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],
+        Scope.SOURCE: [
+            (_labels(Scope.SOURCE, (health.source, health.target)), _source_values(health))
+            for health in snapshot.sources
+        ],
+        Scope.CONTAINER: [
+            (_labels(Scope.CONTAINER, (key.namespace, key.pod, key.container)), values)
+            for key, values in container_values(snapshot.surroundings).items()
+        ],
+        Scope.EXPORTER: [({}, snapshot.exporter)],
+    }
+
+
+def _labels(scope: Scope, values: Iterable[str]) -> Labels:
+    return dict(sorted(zip(scope.labels, values, strict=True)))  # as the library will sort those of each sample
+
+
+def _source_values(health: SourceHealth) -> Mapping[str, object]:
+    return {
+        "source_up": float(health.up),
+        "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
+        "source_last_success_timestamp_seconds": health.last_success,
+        "source_errors_total": health.errors,
+        "poll_duration_seconds": _poll_durations(health),
+    }
+
+
+def _poll_durations(health: SourceHealth) -> Mapping[str, float] | None:
+    if health.usual_seconds is None or health.longest_seconds is None:
+        return None
+    return {"0.5": health.usual_seconds, "1": health.longest_seconds}
+
+
+def _engine_values(view: EngineView) -> Mapping[str, object]:
+    if view.silence is not None:
+        return silence_families(view, view.silence)
+    return view.derived if view.diagnosis is None else view.derived | diagnosis_families(view.diagnosis)
+
+
+def _samples(family: Family, labels: Labels, value: object) -> Iterator[Sample]:
+    if isinstance(value, HistogramSample):
+        return _histogram(family.name, labels, value)
+    return _numbers(family.name, family.labels, labels, value)
+
+
+def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -> Iterator[Sample]:
+    """One sample per number below `value`, which is nested in the order of the label `names`."""
+    if isinstance(value, Mapping):
+        for label_value, below in value.items():
+            yield from _numbers(name, names[1:], {**labels, names[0]: label_value}, below)
+    else:
+        yield Sample(name, labels, value)  # type: ignore[arg-type]  # the leaves of derived values are numbers
+
+
+def _histogram(name: str, labels: Labels, histogram: HistogramSample) -> Iterator[Sample]:
+    for bound, count in zip(_bounds(histogram.bounds), histogram.counts, strict=True):
+        yield Sample(f"{name}_bucket", {**labels, "le": bound}, count)
+    yield Sample(f"{name}_sum", labels, histogram.sum)
+    yield Sample(f"{name}_count", labels, histogram.count)
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(map(floatToGoString, bounds))

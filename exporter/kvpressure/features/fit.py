@@ -1,0 +1,149 @@
+"""The fit test: whether requests wait because they do not fit the free KV cache.
+
+One definition: the share that is told here is the one that is judged, exported, charted and asked for in a recovery
+check.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.features.points import growth, mean, values
+from kvpressure.features.windows import EngineWindow, Point
+
+RECENT_SECONDS = 10.0
+RECENT_STARTS = 4.0
+"""The newest starts say what prompts look like before any of them has finished; fewer than this many are chance."""
+
+MIN_PEAK_POLLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the fit test says of some polls; every field is None where no poll could be judged.
+
+    `blocked_ratio` is the share of polls in which requests waited and did not fit: a typical prompt or, where no fixed
+    cap holds the batch, a long one of the traffic's. `starved` says that it is 1 because nothing at all starts.
+    `blocked_by_long_ratio` always takes the long one. `steadiness` is the median batch while requests wait over the
+    highest in ten minutes: near 1 at a fixed cap, lower under a pool.
+    """
+
+    blocked_ratio: float | None = None
+    blocked_by_long_ratio: float | None = None
+    steadiness: float | None = None
+    starved: bool = False
+
+
+def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> Fit:
+    """Test the polls `points`, the newest of `window`.
+
+    Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
+    while requests wait all the time, the polls with the largest batch decide.
+    And where nothing at all starts although requests wait and the batch has been larger, the head does not fit,
+    whatever its length: it may be a preempted request that brings its answer along.
+    """
+    typical = typical_prompt_tokens(window)
+    long = _long_prompt_tokens(window, typical)
+    steadiness = _steadiness(points, window.highest_running())
+    ratio, by_long = _blocked_ratio(points, window, typical), _blocked_ratio(points, window, long)
+    waiting = values(points, "waiting")
+    always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= limits.starved_min_waiting_ratio
+    if steadiness is not None and steadiness >= limits.at_cap_min_ratio:
+        return Fit(ratio, by_long, steadiness)
+    if ratio is not None and by_long is not None:
+        ratio = max(ratio, by_long)
+        if always:
+            ratio = max(ratio, _blocked_ratio(_at_peak(points), window, long) or 0.0)
+    if always and _nothing_starts(points, limits) and not (ratio or 0.0) >= limits.admission_blocked_min_ratio:
+        return Fit(1.0, by_long, steadiness, starved=True)
+    return Fit(ratio, by_long, steadiness)
+
+
+def _nothing_starts(points: Sequence[Point], limits: Thresholds) -> bool:
+    """No start in a cache that is rather full, while tokens come out: without any the engine hangs, another matter."""
+    started, usage = growth(points, "started"), values(points, "kv_usage")
+    if started is None or started > 0 or not usage or not growth(points, "generation_tokens"):
+        return False
+    return mean(usage) >= limits.starved_min_usage_ratio
+
+
+def typical_prompt_tokens(window: EngineWindow) -> float | None:
+    """Mean prompt length of the requests that want to get in, in tokens.
+
+    The larger of what finished in the window and what started most recently: prompt lengths are reported when
+    requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
+    to start may have done so a while ago. With neither, the mean since the server started.
+    """
+    finished = _ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
+    started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
+    means = [mean for mean in (finished, started) if mean is not None]
+    if means:
+        return max(means)
+    newest = window.points[-1].counters if window.points else {}
+    return _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
+
+
+def blocked(point: Point, capacity_tokens: float, prompt_tokens: float | None) -> bool | None:
+    """The fit test: is demand waiting that does not fit in the free tokens? None when that cannot be told."""
+    waiting = point.gauges.get("waiting")
+    if waiting is None:
+        return None
+    waiting -= point.gauges.get("waiting_deferred", 0.0)
+    usage = point.gauges.get("kv_usage")
+    if waiting <= 0:
+        return False
+    if usage is None or prompt_tokens is None:
+        return None
+    return (1.0 - usage) * capacity_tokens < prompt_tokens
+
+
+def _blocked_ratio(points: Sequence[Point], window: EngineWindow, prompt: float | None) -> float | None:
+    capacity = window.cache.capacity_tokens
+    if capacity is None:
+        return None
+    tests = [test for point in points if (test := blocked(point, capacity, prompt)) is not None]
+    return sum(tests) / len(tests) if tests else None
+
+
+def _at_peak(points: Sequence[Point]) -> list[Point]:
+    """The polls with the largest batch; () where they are too few to say anything.
+
+    A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
+    after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
+    """
+    peak = max(values(points, "running"), default=0.0)
+    found = [point for point in points if peak > 0 and point.gauges.get("running") == peak]
+    return found if len(found) >= MIN_PEAK_POLLS else []
+
+
+def _long_prompt_tokens(window: EngineWindow, typical: float | None) -> float | None:
+    """The prompt that a token of the traffic belongs to on average: longer than the mean where lengths differ much.
+
+    Waiting requests are served in order, so a long prompt at the head that does not fit holds up short ones that
+    would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles.
+    """
+    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
+    if histogram is None or typical is None or histogram.count == 0:
+        return typical
+    weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
+    middles = [
+        (low + high) / 2 if math.isfinite(high) else 1.5 * low
+        for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
+    ]
+    total = sum(w * m for w, m in zip(weights, middles, strict=True))
+    return max(typical, sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total) if total else typical
+
+
+def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
+    """Polls without a queue say nothing of what holds it back; a batch may run empty between two."""
+    held = [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
+    running = values(held, "running")
+    return statistics.median(running) / highest if running and highest else None
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None

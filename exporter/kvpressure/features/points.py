@@ -1,0 +1,23 @@
+"""Sums over polls that lie in one row: what every feature of a named window is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpressure.features.windows import Point
+
+
+def values(points: Sequence[Point], gauge: str) -> list[float]:
+    """The readings of a gauge, polls without it left out."""
+    return [value for point in points if (value := point.gauges.get(gauge)) is not None]
+
+
+def mean(values: Sequence[float]) -> float:
+    """Mean of at least one value."""
+    return sum(values) / len(values)
+
+
+def growth(points: Sequence[Point], counter: str) -> float | None:
+    """How much a counter grew from the first reading to the last; None with fewer than two."""
+    known = [point.counters[counter] for point in points if counter in point.counters]
+    return known[-1] - known[0] if len(known) > 1 else None

@@ -1,0 +1,179 @@
+"""The verdict window: the newest polls, counted for a verdict. Exported series of the same meaning are these values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.features.context import Context
+from kvpressure.features.fit import fit_of
+from kvpressure.features.latency import answer_growth, p95
+from kvpressure.features.points import growth, mean, values
+from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.samples import HistogramSample
+
+BURST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
+
+    `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
+    engine answers so slowly that older polls have to be counted too.
+
+    `blocked_ratio`, `blocked_by_long_ratio`, `steadiness` and `starved` are those of `fit.Fit`.
+    `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
+    `still_seconds` is how long requests have waited with nothing running and no token. `answer_tokens` is the p95 of
+    output length over the window, `answer_growth` how many times as long as healthy ones answers are, at least 1.
+    """
+
+    polls: int
+    seconds: float
+    coverage: float = 1.0
+    demand: float | None = None
+    waiting: float | None = None
+    waiting_ratio: float | None = None
+    usage: float | None = None
+    blocked_ratio: float | None = None
+    blocked_by_long_ratio: float | None = None
+    steadiness: float | None = None
+    starved: bool = False
+    started: float | None = None
+    preemption_bursts: int | None = None
+    preempted_ratio: float | None = None
+    tokens: float | None = None
+    busy: bool | None = None
+    awake: bool = True
+    still_seconds: float = 0.0
+    outside_seconds: float | None = None
+    outside_ratio: float | None = None
+    gpu_utilization: float | None = None
+    slowdown: float | None = None
+    step_tokens: float | None = None
+    answer_tokens: float | None = None
+    answer_growth: float = 1.0
+
+
+def count(window: EngineWindow, context: Context) -> Recent:
+    """Count the newest polls."""
+    thresholds = context.thresholds
+    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
+    if not points:
+        return Recent(0, 0.0)
+    running, waiting = values(points, "running"), values(points, "waiting")
+    outside = outside_engine(window, thresholds.verdict_window_seconds)
+    fit = fit_of(points, window, thresholds)
+    answers = p95(window.histogram("request_output_tokens"))
+    tokens = growth(points, "generation_tokens")
+    bursts = _preemption_bursts(points)
+    return Recent(
+        polls=len(points),
+        seconds=points[-1].t - points[0].t,
+        coverage=_coverage(points, thresholds),
+        demand=mean(running) + mean(waiting) if running and waiting else None,
+        waiting=mean(waiting) if waiting else None,
+        waiting_ratio=mean([float(value >= 1) for value in waiting]) if waiting else None,
+        usage=mean(usage) if (usage := values(points, "kv_usage")) else None,
+        blocked_ratio=fit.blocked_ratio,
+        blocked_by_long_ratio=fit.blocked_by_long_ratio,
+        steadiness=fit.steadiness,
+        starved=fit.starved,
+        started=growth(points, "started"),
+        preemption_bursts=bursts,
+        preempted_ratio=_preempted_ratio(points),
+        tokens=tokens,
+        busy=_busy(running, waiting, tokens),
+        awake=points[-1].gauges.get("awake", 1.0) > 0,
+        still_seconds=_still_seconds(window),
+        outside_seconds=outside[0] if outside else None,
+        outside_ratio=outside[1] if outside else None,
+        gpu_utilization=_gpu_utilization(context, points[0].t),
+        slowdown=_slowdown(window, context),
+        step_tokens=_step_tokens(points),
+        answer_tokens=answers,
+        answer_growth=answer_growth(answers, context.baseline),
+    )
+
+
+def _coverage(points: Sequence[Point], limits: Thresholds) -> float:
+    inside = sum(points[-1].t - point.t <= limits.verdict_window_seconds for point in points)
+    return min(1.0, inside / limits.verdict_min_poll_count)
+
+
+def outside_engine(window: EngineWindow, seconds: float) -> tuple[float, float] | None:
+    """Mean seconds of time to first token spent outside the engine, and their share of it; None when not known.
+
+    Time to first token minus queue time minus prefill time. Queue and prefill are reported when requests end, so the
+    means are of slightly other requests; the difference is never taken below 0.
+    """
+    ttft, queue = window.histogram("ttft", seconds), window.histogram("queue", seconds)
+    prefill, prefilled = window.delta("prefill_seconds"), window.delta("prefilled")
+    if ttft is None or queue is None or prefill is None or not prefilled:
+        return None
+    whole = _histogram_mean(ttft)
+    outside = max(0.0, whole - _histogram_mean(queue) - prefill / prefilled)
+    return outside, outside / whole if whole > 0 else 0.0
+
+
+def _gpu_utilization(context: Context, since: float) -> float | None:
+    """Mean over the engine's GPUs of the driver's samples since `since`; None when one of them has none."""
+    means = []
+    for gpu in context.gpus:
+        values = [value for sample in gpu.samples if sample.t >= since for value in sample.utilization]
+        if not values or not gpu.last.utilization:
+            return None
+        means.append(mean(values))
+    return mean(means) if means else None
+
+
+def _slowdown(window: EngineWindow, context: Context) -> float | None:
+    now = p95(window.histogram("inter_token", context.thresholds.verdict_window_seconds))
+    healthy = context.baseline.get("inter_token")
+    return now / healthy if now is not None and healthy else None
+
+
+def _step_tokens(points: Sequence[Point]) -> float | None:
+    steps = growth(points, "steps")
+    prompt, output = growth(points, "prompt_tokens"), growth(points, "generation_tokens")
+    return (prompt + output) / steps if steps and prompt is not None and output is not None else None
+
+
+def _histogram_mean(histogram: HistogramSample) -> float:
+    return histogram.sum / histogram.count
+
+
+def _preemption_bursts(points: Sequence[Point]) -> int | None:
+    """In how many five-second spans requests were preempted."""
+    known = [(point.t, point.counters["preemptions"]) for point in points if "preemptions" in point.counters]
+    if len(known) < 2:
+        return None
+    return len({int((points[-1].t - t) // BURST_SECONDS) for (_, a), (t, b) in itertools.pairwise(known) if b > a})
+
+
+def _preempted_ratio(points: Sequence[Point]) -> float | None:
+    preempted, started = growth(points, "preemptions"), growth(points, "started")
+    if preempted is None or started is None:
+        return None
+    served = started + next(iter(values(points, "running")), 0.0)
+    return min(1.0, preempted / served) if served > 0 else float(preempted > 0)
+
+
+def _busy(running: Sequence[float], waiting: Sequence[float], tokens: float | None) -> bool | None:
+    if any(running) or any(waiting) or tokens:
+        return True
+    return False if running and waiting else None
+
+
+def _still_seconds(window: EngineWindow) -> float:
+    newest = window.points[-1]
+    tokens = newest.counters.get("generation_tokens")
+    since = newest.t
+    for point in reversed(window.points):
+        still = point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
+        if not still or point.counters.get("generation_tokens") != tokens:
+            break
+        since = point.t
+    return newest.t - since

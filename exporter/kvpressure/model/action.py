@@ -1,0 +1,33 @@
+"""One thing to do about a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do. `commands` are shell lines (comments begin with #); `placeholders` in them are to be replaced.
+
+    `current` and `new` are texts for people, "" where nothing changes from a value to another; `flags` are the same
+    change as flags of its runtime. `checks` say what must be seen, and within how long, one line each. `order` counts
+    from 1.
+    """
+
+    key: str
+    title: str
+    why: str
+    current: str = ""
+    new: str = ""
+    cost: str = ""
+    checks: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
+    placeholders: tuple[str, ...] = ()
+    order: int = 0
+
+    @property
+    def verify(self) -> str:
+        """The checks as one text, a line each."""
+        return "\n".join(self.checks)

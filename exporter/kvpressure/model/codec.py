@@ -1,0 +1,134 @@
+"""The JSON of a verdict: what the API, the page's data, `triage`, `advise` and `replay` say of one engine.
+
+Names are those of the records. What is not known is `null`; under `derived` it has no key. `docs/api.md` describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from kvpressure.model.action import Action
+from kvpressure.model.limits import Limits
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import Value
+from kvpressure.model.verdict import Diagnosis, Evidence
+from kvpressure.model.view import ENGINE_LABELS, EngineView, GpuView
+
+
+def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "") -> dict[str, object]:
+    """One engine: who it is, its verdict, what that was made from, and what to do; `error` is its source's newest."""
+    return {
+        "target": view.key.target,
+        "namespace": view.namespace,
+        "pod": view.pod,
+        "model_name": view.key.model_name,
+        "engine": view.key.rank,
+        "labels": dict(zip(ENGINE_LABELS, view.labels, strict=True)),
+        "t": view.t,
+        "answering": view.silence is None,
+        "silent_seconds": None if view.silence is None else round(view.silence.seconds, 3),
+        "error": error or None,
+        **verdict_json(view.diagnosis),
+        "derived": numbers_json(view.derived),
+        "limits": limits_json(view.limits),
+        "actions": [action_json(action) for action in actions],
+    }
+
+
+def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str, object]:
+    """A target of which no engine is known, with the same keys; `answering` is None before the first attempt ended."""
+    return {
+        "target": target,
+        "namespace": None,
+        "pod": None,
+        "model_name": None,
+        "engine": None,
+        "labels": {},
+        "t": None,
+        "answering": answering,
+        "silent_seconds": None,
+        "error": error or None,
+        **verdict_json(None),
+        "derived": {},
+        "limits": limits_json(Limits()),
+        "actions": [],
+    }
+
+
+def verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
+    """The verdict alone."""
+    if diagnosis is None:
+        return {"cause": None, "confidence": None, "score": None, "stage": None, "since": None, "symptoms": {}}
+    return {
+        "cause": diagnosis.cause.value,
+        "confidence": _finite(diagnosis.confidence),
+        "score": _finite(diagnosis.score),
+        "stage": diagnosis.stage.value,
+        "since": diagnosis.since,
+        "symptoms": {name: evidence_json(evidence) for name, evidence in diagnosis.symptoms.items()},
+    }
+
+
+def evidence_json(evidence: Evidence) -> dict[str, object]:
+    """One symptom: `value` and `threshold` in `unit`."""
+    return {
+        "state": evidence.state,
+        "value": _finite(evidence.value),
+        "threshold": _finite(evidence.threshold),
+        "unit": evidence.unit,
+        "text": evidence.text,
+    }
+
+
+def limits_json(limits: Limits) -> dict[str, object]:
+    """Every limit by name, `null` where it is not known."""
+    found = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
+    return {name: limit and {"value": limit.value, "source": limit.source} for name, limit in found.items()}
+
+
+def action_json(action: Action) -> dict[str, object]:
+    """One thing to do."""
+    return {
+        "order": action.order,
+        "key": action.key,
+        "title": action.title,
+        "current": action.current or None,
+        "new": action.new or None,
+        "why": action.why,
+        "cost": action.cost,
+        "flags": dict(action.flags),
+        "commands": list(action.commands),
+        "placeholders": list(action.placeholders),
+        "verify": action.verify,
+    }
+
+
+def gpu_json(view: GpuView) -> dict[str, object]:
+    """One GPU."""
+    sample = view.sample
+    return {
+        "gpu_uuid": sample.uuid,
+        "gpu_index": sample.index,
+        "vendor": sample.vendor,
+        "name": sample.name,
+        "profile": sample.profile,
+        "parent_uuid": sample.parent_uuid,
+        "derived": {name: value for name, value in numbers_json(view.derived).items() if name != "gpu_info"},
+    }
+
+
+def numbers_json(values: Mapping[str, Value]) -> dict[str, object]:
+    """Derived values without histograms, numbers that JSON cannot hold, and objects left empty by that."""
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, HistogramSample):
+            continue
+        plain = numbers_json(value) if isinstance(value, Mapping) else _finite(value)
+        if plain is not None and plain != {}:
+            found[name] = plain
+    return found
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,45 @@
+"""The limits that an engine runs under, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.model.values import number
+
+DECLARED: Final = "declared"
+PAGE: Final = "page"
+LEARNED: Final = "learned plateau of running"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit's value and who says so: `declared`, `page` or `learned plateau of running`."""
+
+    value: float
+    source: str = DECLARED
+
+    def __str__(self) -> str:
+        return f"{number(self.value)} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one engine (a data-parallel rank); None is not known.
+
+    Sequences and tokens are counts, `gpu_memory_utilization` is a ratio, `kv_capacity_tokens` is what all requests of
+    the rank together can hold. `max_input_tokens` and `max_output_tokens` are those of the gateway in front.
+    """
+
+    max_num_seqs: Limit | None = None
+    max_num_batched_tokens: Limit | None = None
+    max_model_len: Limit | None = None
+    gpu_memory_utilization: Limit | None = None
+    max_input_tokens: Limit | None = None
+    max_output_tokens: Limit | None = None
+    kv_capacity_tokens: Limit | None = None
+
+    def with_declared(self, declared: Mapping[str, float]) -> Limits:
+        """These, with what somebody declares since, by field name."""
+        return replace(self, **{name: Limit(value) for name, value in declared.items()})

@@ -1,0 +1,70 @@
+"""What is known of one engine, and of one GPU, at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvpressure.model.limits import Limits
+from kvpressure.model.samples import GpuSample
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Diagnosis
+
+ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")
+"""What every series of an engine carries."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EngineKey:
+    """Who an engine is: its target's whole name, the model it serves, and its data-parallel rank."""
+
+    target: str
+    model_name: str
+    rank: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """An engine's page has not been read for `seconds`; `demand_requests` is what it had to serve when it last was."""
+
+    seconds: float
+    demand_requests: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """One engine: who it is, the time of its newest page, and everything known of it since.
+
+    `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
+    else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
+    batch tell. `runtime` is the name of what serves, "" when not known.
+    """
+
+    key: EngineKey
+    shown: EngineKey
+    t: float
+    derived: Derived
+    diagnosis: Diagnosis | None = None
+    namespace: str = ""
+    pod: str = ""
+    limits: Limits = field(default_factory=Limits)
+    silence: Silence | None = None
+    runtime: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Values of `ENGINE_LABELS`."""
+        return (self.shown.target, self.namespace, self.pod, self.shown.model_name, self.shown.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU: its newest sample and what is derived from its window."""
+
+    sample: GpuSample
+    derived: Derived
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Values of `families.GPU_LABELS`."""
+        return (self.sample.uuid, self.sample.index, self.sample.vendor)

@@ -1,0 +1,125 @@
+"""The HTTP server on one event loop: connections, credentials, pages, and the web configuration's files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
+from kvpressure.seldom import Seldom
+from kvpressure.server import Exporter, Site
+from kvpressure.webaccept import Acceptor
+from kvpressure.webauth import Refresh, WebGuard
+from kvpressure.webconnections import Connections, accounted, most_connections
+from kvpressure.webwork import Bounded
+
+REFRESH_SECONDS: Final = 5.0
+_NEVER: Final = 86_400.0
+"""For aiohttp's own time limits, which are ours to keep."""
+
+log = structlog.get_logger("kvpressure.server")
+
+
+class WebServer:
+    """Serves one exporter on every address of the settings. Raises ConfigError when the web configuration is bad."""
+
+    def __init__(self, exporter: Exporter, settings: WebSettings) -> None:
+        self._settings = settings
+        self._guard = WebGuard(settings.config_file)
+        self._site = Site(exporter, settings.telemetry_path, self._authorize)
+        self._passwords = Bounded("passwords")
+        self.connections = Connections(most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+        self._runner = web.AppRunner(
+            self._site.app(accounted),
+            access_log=None,
+            logger=_HttpLog(),
+            keepalive_timeout=_NEVER,
+            # A body that has not come with its head is not waited for: nobody has one to send.
+            lingering_time=0.0,
+            shutdown_timeout=2.0,
+        )
+        self._acceptor: Acceptor | None = None
+
+    def families(self) -> Mapping[str, object]:
+        """How many are connected and how many were refused, keyed as the exporter's own families. From any thread."""
+        refused = {reason: float(count) for reason, count in self.connections.refused.items()}
+        refused |= {"passwords": float(self._passwords.refused), "pages": float(self._site.drawing.refused)}
+        return {"web_connections": float(len(self.connections)), "web_refused_total": refused}
+
+    async def start(self) -> list[str]:
+        """Bind every address; gives the URLs to reach them. Raises ConfigError when one cannot be bound."""
+        await self._runner.setup()
+        make = cast(Callable[[], asyncio.Protocol], self._runner.server)
+        self._acceptor = Acceptor(self.connections, make, self._guard.context)
+        try:
+            return [await self._bind(self._acceptor, address) for address in self._settings.listen_address]
+        except ConfigError:
+            await self.close()
+            raise
+
+    async def follow(self) -> None:
+        """Take in changes of certificates and users until cancelled; a bad change keeps what is in force."""
+        told: list[str] = []
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                refresh = await asyncio.to_thread(self._guard.refresh)
+            except ConfigError as error:
+                problems = [str(problem) for problem in error.problems]
+                if problems != told:
+                    for problem in problems:
+                        log.error("new web configuration refused, the old one stays in force", problem=problem)
+                told = problems
+                continue
+            if refresh is not Refresh.UNCHANGED:
+                told = []
+            if refresh is Refresh.LISTENER and self._acceptor is not None:
+                self._acceptor.context = self._guard.context
+                self.connections.retire()
+            if refresh is not Refresh.UNCHANGED:
+                log.info("web configuration reloaded")
+
+    async def close(self) -> None:
+        """Stop listening and end connections: those being answered after their answer, if it leaves within 2 s."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self.connections.retire()
+        await self._runner.cleanup()
+        self.connections.close()
+        self._passwords.close()
+
+    async def _authorize(self, header: str | None, client: str) -> bool:
+        auth = self._guard.auth
+        known = auth.known(header)
+        if known is not None:
+            return known
+        return await self._passwords.run((id(auth), auth.fingerprint(header)), client, lambda: auth.check(header))
+
+    async def _bind(self, acceptor: Acceptor, address: ListenAddress) -> str:
+        try:
+            port = await acceptor.listen(address)
+        except OSError as error:
+            sentence = f"cannot be listened on: {error.strerror or error}; choose another with --web.listen-address"
+            raise ConfigError([Problem(str(address), None, "", sentence)]) from error
+        host = address.host or "localhost"
+        return f"{'https' if self._guard.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class _HttpLog(logging.Logger):
+    """For aiohttp's lines: what is wrong with a request is its client's fault, and anybody can send as many."""
+
+    def __init__(self) -> None:
+        super().__init__("kvpressure.server.http", logging.ERROR)
+        self._seldom = Seldom(log.error, asyncio.get_running_loop().time)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            self._seldom("a request could not be answered", error=repr(error), exc_info=error)

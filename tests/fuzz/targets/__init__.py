@@ -1,0 +1,1 @@
+"""One fuzz target a file; see `tests.fuzz.target`."""

@@ -1,0 +1,68 @@
+"""`python -m tests.lab.worker VERSION FOLDER NAME...`: runs regimes one after the other and writes their recordings.
+
+A process of its own for each version: here `vllm` means one wheel, and the clock stands still. A line of JSON says of
+each run what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import prometheus_client
+
+from tests.lab import stubs
+from tests.lab.clock import BEGIN, Clock
+from tests.lab.fetch import package
+from tests.lab.record import write
+from tests.lab.regime import Regime, regimes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run them; 1 when any did not show what it was written for."""
+    version, folder, *names = arguments
+    clock = prepare(package(version))
+    known, failed = regimes(), 0
+    for name in names:
+        try:
+            summary = run(known[name], version, clock, Path(folder))
+        except Exception as error:  # noqa: BLE001 - vLLM's own code may raise anything, and the others still run
+            summary = {"name": name, "version": version, "failed": f"{type(error).__name__}: {error} {_place(error)}"}
+        failed += bool(summary["failed"])
+        print(json.dumps(summary), flush=True)
+    return int(failed > 0)
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+
+
+def prepare(unpacked: Path) -> Clock:
+    """Stand-ins and the clock, once per process."""
+    for collector in list(prometheus_client.REGISTRY._collector_to_names):
+        prometheus_client.REGISTRY.unregister(collector)
+    stubs.install(unpacked)
+    clock = Clock()
+    clock.install()
+    return clock
+
+
+def run(regime: Regime, version: str, clock: Clock, folder: Path) -> dict[str, object]:
+    """One regime's recording, and what came out."""
+    from tests.lab.server import Server  # noqa: PLC0415 - imports vLLM's names, after the stand-ins are there
+
+    clock.now = BEGIN
+    began = time.process_time()
+    server = Server(regime, package(version), version, clock)
+    result = server.run()
+    summary = write(regime, version, server.book, result, folder)
+    return {**summary, "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
