@@ -10,7 +10,7 @@ from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
 from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Problem, load_settings
-from kvpressure.web.auth import WebGuard
+from kvpressure.webauth import WebGuard
 
 
 @click.command()
