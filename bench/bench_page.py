@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.runtimes.page import PageScanner
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.vllm import ALL_NAMES, VLLM
+from kvpressure.runtimes.vllm.metrics import ALL_NAMES, VLLM
 
 TRACES = Path(__file__).parents[1] / "tests" / "fixtures" / "traces"
 TRACE = "ramp-into-pressure"

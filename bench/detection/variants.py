@@ -9,7 +9,7 @@ from typing import Final
 
 from bench.detection.episodes import Frame
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
-from kvpressure.runtimes.vllm import VLLM
+from kvpressure.runtimes.vllm.metrics import VLLM
 
 Variant = Callable[[Sequence[Frame], random.Random], Iterable[Frame]]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kvpressure.limits import declared, recognise, shell
-from kvpressure.limits.budget import Budget
-from kvpressure.limits.launch import Launch, launch, programs, settle
-from kvpressure.limits.shell import Words
-from kvpressure.limits.start import read_start
+from kvpressure.commandline import shell
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.programs import Launch, programs, settle
+from kvpressure.commandline.shell import Words
+from kvpressure.limits import declared, recognise
+from kvpressure.limits.start import launch, read_start
 from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 
 Env = Mapping[str, str]
@@ -24,7 +25,8 @@ def expand(text: str, env: Env) -> str:
 
 def launches(command: Sequence[str], args: Sequence[str], env: Env) -> list[Launch]:
     budget = Budget()
-    return [one for words in programs(command, args, settle(env, budget), budget) if (one := launch(words))]
+    found = (launch(words) for words in programs(command, args, settle(env, budget), budget))
+    return [one[1] for one in found if one is not None]
 
 
 def read_limits(
@@ -40,8 +42,8 @@ def declared_limits(
     return tuple(found[name] for name in LIMIT_NAMES if name in found)
 
 
-def is_vllm(image: str, command: Sequence[str], args: Sequence[str], env: Env | None = None) -> bool:
-    return recognise.is_vllm(image, read_start(command, args, env or {}, Budget()))
+def is_engine(image: str, command: Sequence[str], args: Sequence[str], env: Env | None = None) -> bool:
+    return recognise.runtime_of(image, read_start(command, args, env or {}, Budget())) is not None
 
 
 def serving_port(command: Sequence[str], args: Sequence[str], env: Env, files: Env | None = None) -> int | None:

@@ -79,11 +79,11 @@ def test_a_broken_file_is_told_and_hides_no_findings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        (["no-engine.yaml"], None, "no vLLM engine found"),
+        (["no-engine.yaml"], None, "no engine found"),
         (["missing.yaml"], None, "missing.yaml: cannot be read: No such file or directory"),
         (["-"], "a: [\n", "stdin:2: is not YAML"),
         (["-"], b"a: 1\nb: \xff\n", "stdin:2: is not UTF-8"),
-        (["-"], "", "no vLLM engine found"),
+        (["-"], "", "no engine found"),
     ],
 )
 def test_nothing_to_judge_ends_with_two_and_says_why(

@@ -62,7 +62,7 @@ def test_generate_writes_the_whole_bundle_and_says_so(tmp_path: Path) -> None:
 def test_runbooks_come_along_for_every_alert() -> None:
     files = bundle_files(options())
     for name in {alert.name for file in load_rules(options()) for alert in file.alerts}:
-        assert files[f"runbooks/{name}.md"] == runbooks.source(name)
+        assert files[f"runbooks/{name}.md"] == runbooks.for_people(name)
 
 
 def test_thresholds_of_a_file_reach_the_rules_and_their_hash(tmp_path: Path) -> None:

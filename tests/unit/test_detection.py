@@ -19,7 +19,7 @@ from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.signals import COUNTERS
-from kvpressure.runtimes.vllm import POLL_NAMES
+from kvpressure.runtimes.vllm.metrics import POLL_NAMES
 from kvpressure.simulator.server import filter_page
 from kvpressure.sources.traces import TraceError, TraceLine, read_trace, stem
 

@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.vllm import ALL_NAMES, POLL_NAMES
+from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
 from kvpressure.sources.name_filter import Mode, page_urls, restarted

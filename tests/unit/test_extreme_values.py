@@ -18,11 +18,11 @@ from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.report import console, triage_report
+from kvpressure.commandline import numbers
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
-from kvpressure.limits import numbers
 from kvpressure.model.values import plain
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvpressure.limits.budget import MOST, WORK, Budget
-from kvpressure.limits.declared import OPTIONS, Reading
+from kvpressure.commandline.budget import MOST, WORK, Budget
+from kvpressure.commandline.numbers import human, share, whole
+from kvpressure.limits.declared import Reading
 from kvpressure.limits.declared import read_limits as read_limits_of
-from kvpressure.limits.numbers import human, share, whole
 from kvpressure.limits.recognise import serving_port
 from kvpressure.limits.start import read_start
 from kvpressure.model.workload import LIMIT_NAMES
+from kvpressure.runtimes.vllm.flags import FLAGS
 from tests.unit.starts import declared_limits, read_limits
 
 
@@ -211,7 +212,7 @@ SPELLINGS = st.sampled_from(["{0} {1}", "{0}={1}", "{0}='{1}'", '{0} "{1}"', "{0
 
 
 @given(
-    st.dictionaries(st.sampled_from(sorted(OPTIONS)), st.integers(1, 10**12), min_size=1),
+    st.dictionaries(st.sampled_from(sorted(FLAGS.limits)), st.integers(1, 10**12), min_size=1),
     st.data(),
 )
 def test_every_spelling_gives_back_what_was_written(values: dict[str, int], data: st.DataObject) -> None:
@@ -299,7 +300,7 @@ WORDS = st.lists(
     st.one_of(
         st.text(max_size=40),
         st.sampled_from(["sh", "-c", "eval", "vllm", "serve", "--config", "/c", "--override-generation-config", "-m"]),
-        st.sampled_from([f"--{option}" for option, _ in OPTIONS.values()]),
+        st.sampled_from([f"--{option}" for option, _ in FLAGS.limits.values()]),
         st.sampled_from(["--override-generation-config.a.b.c", "--max-num-seqs.x", "--block-size=9" + "9" * 400]),
         st.integers().map(str),
     ),

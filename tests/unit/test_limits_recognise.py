@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.starts import is_vllm, serving_port
+from tests.unit.starts import is_engine, serving_port
 
 OFFICIAL = "vllm/vllm-openai:v0.10.1"
 
@@ -37,7 +37,7 @@ OFFICIAL = "vllm/vllm-openai:v0.10.1"
     ],
 )
 def test_servers_are_recognised(image: str, command: list[str], args: list[str]) -> None:
-    assert is_vllm(image, command, args)
+    assert is_engine(image, command, args)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_servers_are_recognised(image: str, command: list[str], args: list[str])
     ],
 )
 def test_what_merely_looks_like_one_is_not(image: str, command: list[str], args: list[str]) -> None:
-    assert not is_vllm(image, command, args)
+    assert not is_engine(image, command, args)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_the_port_may_stand_in_a_configuration_file() -> None:
 
 
 def test_a_variable_may_name_the_server_or_make_a_worker_of_it() -> None:
-    assert is_vllm("anything", ["sh", "-c", "$RUN --port 1"], [], {"RUN": "vllm serve m"})
-    assert not is_vllm("anything", ["sh", "-c", "vllm serve m $ROLE"], [], {"ROLE": "--headless"})
+    assert is_engine("anything", ["sh", "-c", "$RUN --port 1"], [], {"RUN": "vllm serve m"})
+    assert not is_engine("anything", ["sh", "-c", "vllm serve m $ROLE"], [], {"ROLE": "--headless"})
 
 
 def test_the_port_may_be_appended_by_the_entrypoint() -> None:
@@ -121,7 +121,7 @@ def test_the_port_may_be_appended_by_the_entrypoint() -> None:
 @pytest.mark.parametrize("behind", ["; sleep 1 " * 20_000, " x" * 50_000, '; sh -c "$B"; eval "$B"'])
 def test_a_server_counts_whatever_comes_behind_what_can_be_read(behind: str) -> None:
     script, env = f"vllm serve m --port 9000{behind}", {"B": 'sh -c "$B";' * 58}
-    assert is_vllm("anything", ["sh", "-c", script], [], env)
+    assert is_engine("anything", ["sh", "-c", script], [], env)
     assert serving_port(["sh", "-c", script], [], env) is None
     kserve = script.replace("vllm serve", "python -m huggingfaceserver")
     assert serving_port(["sh", "-c", kserve], [], env) is None
@@ -129,5 +129,5 @@ def test_a_server_counts_whatever_comes_behind_what_can_be_read(behind: str) -> 
 
 @given(st.text(max_size=40), st.lists(st.text(max_size=30), max_size=4), st.lists(st.text(max_size=30), max_size=4))
 def test_no_container_raises(image: str, command: list[str], args: list[str]) -> None:
-    is_vllm(image, command, args)
+    is_engine(image, command, args)
     serving_port(command, args, {})

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.limits import shell
-from kvpressure.limits.budget import NESTING, STEP, Budget, SpentError
-from kvpressure.limits.shell import unresolved
+from kvpressure.commandline import shell
+from kvpressure.commandline.budget import NESTING, STEP, Budget, SpentError
+from kvpressure.commandline.shell import unresolved
 from tests.unit.starts import commands, expand, launches
 
 SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"

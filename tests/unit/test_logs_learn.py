@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.sources.logs.learn import GIB, StartUp
+from kvpressure.runtimes.wordings import GIB
+from kvpressure.sources.logs.learn import StartUp
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
 

@@ -15,7 +15,7 @@ from kvpressure.runtimes.memory import OWN_BYTES, SHARED_BYTES, Memory
 from kvpressure.runtimes.page import PageScanner
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.steps import STEP_LINES, Steps, in_one_go
-from kvpressure.runtimes.vllm import VLLM
+from kvpressure.runtimes.vllm.metrics import VLLM
 from kvpressure.sources.long_pages import LongPages
 from tests.unit.pages import single
 

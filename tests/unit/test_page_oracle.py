@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from kvpressure.runtimes.lines import Series
 from kvpressure.runtimes.page import PageScanner, read_samples
-from kvpressure.runtimes.vllm import POLL_NAMES, VLLM
+from kvpressure.runtimes.vllm.metrics import POLL_NAMES, VLLM
 from tests.unit.pages import SINGLES, TRACES, filtered, oracle, single, trace
 
 NAMES = ("a", "ab", "a_total", "a:b", "abc_bucket", "other", "otherwise")

@@ -9,6 +9,7 @@ from kvpressure.plan.arithmetic import GIB
 from kvpressure.plan.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
+from kvpressure.runtimes.vllm.advice import PLANNING
 from tests.unit.models import geometry
 
 TRAFFIC = Traffic(prompt_p95=4000, output_p95=800)
@@ -123,7 +124,7 @@ def test_a_prompt_in_prefill_holds_a_whole_steps_tokens_in_windowed_layers() -> 
     ],
 )
 def test_batched_tokens_take_a_typical_prompt_in_one_step_within_vllms_defaults(traffic: Traffic, tokens: int) -> None:
-    assert batched_tokens(traffic) == tokens
+    assert batched_tokens(traffic, PLANNING) == tokens
 
 
 def test_the_memory_target_shrinks_the_pool_and_says_so_in_numbers() -> None:

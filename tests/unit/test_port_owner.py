@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.runtimes.vllm.flags import FLAGS
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
@@ -276,12 +277,12 @@ def test_numbers_that_cannot_be_followed_are_refused_with_a_sentence():
     ],
 )
 def test_the_ranks_of_a_command_line_are_counted_in_every_spelling(args: str, count: int | None):
-    assert ranks([*SERVE, *args.split()]) == count
+    assert ranks([*SERVE, *args.split()], FLAGS.ranks) == count
 
 
 @given(st.lists(st.text(max_size=12)), st.dictionaries(st.text(max_size=25), st.text(max_size=25)))
 def test_no_command_line_and_no_environment_is_too_strange(argv: list[str], environ: dict[str, str]):
-    assert ranks(argv) is None or ranks(argv) >= 1
+    assert (count := ranks(argv, FLAGS.ranks)) is None or count >= 1
     for amd in (False, True):
         with suppress(NotToldError):
             visible_gpus(environ, KernelNames(), amd=amd)

@@ -10,7 +10,7 @@ import pytest
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.table import PageFacts
-from kvpressure.runtimes.vllm import cache_config
+from kvpressure.runtimes.vllm.metrics import cache_config
 
 ONE_RANK = PageFacts(ranks=1, labelled=True, names=frozenset())
 

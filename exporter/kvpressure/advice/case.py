@@ -11,6 +11,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
+from kvpressure.runtimes.advising import Advice
 
 MEMORY_STEP_RATIO = 0.02
 """A memory target is not worth a restart for less than this."""
@@ -30,6 +31,11 @@ class Case:
         """State of a symptom, None when it could not be judged."""
         evidence = self.diagnosis.symptoms.get(name)
         return None if evidence is None else evidence.state
+
+    @property
+    def own(self) -> Advice:
+        """The words and flags of the engine's runtime."""
+        return self.place.advice
 
     @property
     def device_oom(self) -> bool:

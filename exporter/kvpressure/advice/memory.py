@@ -7,10 +7,9 @@ from kvpressure.advice.shell import past_failures
 from kvpressure.advice.sizing import pool_change
 from kvpressure.advice.verify import series
 from kvpressure.model.action import Action
-from kvpressure.model.limits import Limit
 from kvpressure.model.values import at, number
 
-FLAG = "--gpu-memory-utilization"
+LIMIT = "gpu_memory_utilization"
 
 
 def memory_headroom(case: Case) -> Action:
@@ -28,21 +27,21 @@ def _after_oom(case: Case) -> Action:
             title="Leave the memory target: a device OOM, but the target is low already",
             current=str(limit),
             why="The GPU ran out of memory although the target leaves room. Activations of large batches, or another "
-            "process on the GPU, took it: cutting max-num-batched-tokens treats the first, nvidia-smi shows the other.",
+            f"process on the GPU, took it: cutting {case.own.words['max_num_batched_tokens']} treats the first, "
+            "nvidia-smi shows the other.",
             commands=("nvidia-smi",),
         )
     reason = case.long_or_bursty or "prompts are not long and do not come in bursts"
     return Action(
         key="memory_headroom",
         title="Lower the memory target: this failure is a device OOM",
-        current=_shown(limit),
+        current=_shown(case),
         new=number(target),
         why=f"The GPU itself ran out of memory, outside the KV pool, whose size is fixed. {number(target)} leaves the "
         f"rest to activations; {reason}.",
-        cost=_price(case, target) + " If the server then ends with No available memory for the cache blocks, the "
-        "weights need more: go back up in steps of 0.05.",
+        cost=_price(case, target) + case.own.too_little,
         checks=_no_more_ooms(case),
-        flags={FLAG: number(target)},
+        flags=case.own.change(LIMIT, number(target)),
     )
 
 
@@ -58,12 +57,11 @@ def _price(case: Case, target: float) -> str:
 def _leave(case: Case) -> Action:
     return Action(
         key="memory_headroom",
-        title="Leave gpu-memory-utilization: the pool is exhausted, the device is not",
-        current=_shown(case.limits.gpu_memory_utilization),
+        title=f"Leave {case.own.words[LIMIT]}: the pool is exhausted, the device is not",
+        current=_shown(case),
         why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. "
         f"{_loss(case, case.thresholds.advice_memory_target_ratio)}",
-        cost="None. For a larger pool: more replicas or GPUs (--tensor-parallel-size), or --kv-cache-dtype=fp8, which "
-        "halves the bytes per token at some accuracy.",
+        cost=f"None. For a larger pool: {case.own.larger_pool}",
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
     )
 
@@ -76,14 +74,14 @@ def _raise(case: Case, target: float) -> Action:
     return Action(
         key="memory_headroom",
         title="Raise the memory target: the pool is exhausted, and the device has room",
-        current=_shown(limit),
+        current=_shown(case),
         new=number(target),
         why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. The device is at {used:.0%}, so the "
         f"pool can gain {gained}.",
         cost="Less room for activations: go back if the server ends with CUDA (HIP) out of memory.",
         checks=_no_more_ooms(case),
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
-        flags={FLAG: number(target)},
+        flags=case.own.change(LIMIT, number(target)),
     )
 
 
@@ -108,5 +106,6 @@ def _no_more_ooms(case: Case) -> tuple[str, ...]:
     return ("For 30 minutes under traffic:", f"{series('symptom', case.place, symptom='device_oom')} == 0")
 
 
-def _shown(limit: Limit | None) -> str:
-    return "not visible (0.9 unless set; 0.92 in recent versions)" if limit is None else str(limit)
+def _shown(case: Case) -> str:
+    limit = case.limits.gpu_memory_utilization
+    return f"not visible ({case.own.unset[LIMIT]})" if limit is None else str(limit)

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.changes import changed
 from kvpressure.advice.pressure import cap_tokens, verify_recovery
 from kvpressure.advice.rollout import apply_changes
-from kvpressure.advice.shell import (
-    add_replica,
-    look_again,
-    more_cpu,
-    replace_stuck,
-    save_evidence,
-    whether_it_runs,
-)
+from kvpressure.advice.shell import add_replica, look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.advice.verify import expected, no_longer, series
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
@@ -44,18 +38,18 @@ def _raise(case: Case, new: int, room: int, demand: float) -> Action:
     after = "" if usage is None else f" KV usage goes from {usage:.0%} to about {min(1.0, usage * new / current):.0%}."
     return Action(
         key="max_num_seqs",
-        title="Raise max_num_seqs",
+        title=f"Raise {case.own.words['max_num_seqs']}",
         current=str(limit),
         new=number(new),
         why=f"{number(round(demand))} requests want to run, {number(current)} may. {number(case.pool_after or 0)} "
         f"tokens / {number(round(case.request_p95 or 1))} per request at p95 = {room} that fit.{after}",
-        cost="Larger batches make each token take longer. max-num-batched-tokens must stay at or above it.",
+        cost=case.own.sequences_cost,
         checks=(
             "Within 2 minutes of the restart, under the same traffic:",
             expected(case, "requests_running_max", ">", current),
             expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
         ),
-        flags={"--max-num-seqs": str(new)},
+        flags=case.own.change("max_num_seqs", str(new)),
     )
 
 
@@ -63,7 +57,7 @@ def _raise_blind(case: Case) -> Action:
     limit = case.limits.max_num_seqs
     return Action(
         key="max_num_seqs",
-        title="Raise max_num_seqs in small steps",
+        title=f"Raise {case.own.words['max_num_seqs']} in small steps",
         current="not visible" if limit is None else str(limit),
         why="Requests wait although the KV pool has room. How far it may go is not known: the pool's size or the "
         "lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.",
@@ -81,8 +75,8 @@ def compute_bound(case: Case) -> list[Action | None]:
         Action(
             key="less_work",
             title="Less work per request",
-            why="A GPU computes less per request with shorter prompts, shared prefixes (--enable-prefix-caching) and a "
-            "quantized model (FP8 or AWQ weights). max_num_seqs does not help: more at once is not more per second.",
+            why=f"A GPU computes less per request with shorter prompts, {case.own.prefixes} and a quantized model (FP8 "
+            f"or AWQ weights). {case.own.words['max_num_seqs']} does not help: more at once is not more per second.",
             cost="A quantized model has to be evaluated before it serves users.",
             checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", _busy(case))),
         ),
@@ -96,18 +90,9 @@ def _busy(case: Case) -> float:
 
 def host_bound(case: Case) -> list[Action | None]:
     """The GPU waits for the host."""
-    flags = {"--api-server-count": "2"}
-    servers = Action(
-        key="api_servers",
-        title="More API server processes",
-        current="not visible (1 unless set)",
-        new="2",
-        why="One process takes requests in, tokenizes and writes answers. Time passes there, outside the engine, while "
-        "the GPU has room. If there are 2 already, double them.",
-        cost="Each takes a CPU core and some host memory. Needs vLLM 0.9 or later.",
-        checks=("Within 2 minutes of the restart:", f"{series('symptom', case.place, symptom='frontend_slow')} == 0"),
-        flags=flags,
-    )
+    slow = f"{series('symptom', case.place, symptom='frontend_slow')} == 0"
+    frontends = case.own.frontends
+    servers = None if frontends is None else changed(frontends, ("Within 2 minutes of the restart:", slow))
     cpu = Action(
         key="cpu",
         title="More CPU for the server",
@@ -117,7 +102,7 @@ def host_bound(case: Case) -> list[Action | None]:
         checks=("Within 2 minutes:", f"{series('symptom', case.place, symptom='cpu_pressed')} == 0"),
         commands=more_cpu(case.place),
     )
-    order = [cpu, servers] if case.symptom("cpu_pressed") else [servers, cpu]
+    order: list[Action | None] = [cpu, servers] if case.symptom("cpu_pressed") else [servers, cpu]
     return [*order, apply_changes(case, order), _verify(case, "host_bound", "2 minutes of traffic")]
 
 
@@ -177,7 +162,9 @@ def unknown(case: Case) -> list[Action | None]:
             why="The page is stale, too young, asleep, or lacks the series a verdict needs"
             + (f"; not judged: {', '.join(missing)}." if missing else "."),
             cost="A minute.",
-            checks=("A cause other than unknown; else look at the page itself: it must have vllm: series.",),
+            checks=(
+                f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
+            ),
             commands=look_again(case.place),
         )
     ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-
 from kvpressure.advice.case import Case
+from kvpressure.advice.changes import changed
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import look_again
@@ -13,6 +11,8 @@ from kvpressure.advice.sizing import Cut, Shape, cut_sequences, fits, share_abov
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
+
+STEP = "max_num_batched_tokens"
 
 SMALLEST_BATCHED_TOKENS = 1024
 """Below, prefill is cut into so many steps that time to first token suffers more than memory gains."""
@@ -25,8 +25,9 @@ def kv_pressure(case: Case) -> list[Action | None]:
     the pool it leaves decides how many sequences fit.
     """
     sequences, batched, memory = fewer_sequences(case), fewer_batched_tokens(case), memory_headroom(case)
-    changes = [memory, batched, sequences] if case.device_oom else [sequences, batched, memory]
-    allowed = int(sequences.flags["--max-num-seqs"]) if sequences else None
+    changes: list[Action | None] = [memory, batched, sequences] if case.device_oom else [sequences, batched, memory]
+    allowed = int(next(iter(sequences.flags.values()))) if sequences else None
+    changes += [more_reserve(case)]
     return [
         cap_tokens(case),
         *changes,
@@ -60,8 +61,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
     running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
     caps = token_caps(shape, capacity, running, waiting).within(case.limits)
     total = caps.input_tokens + caps.output_tokens
-    answers = shlex.quote(json.dumps({"max_new_tokens": caps.output_tokens}))
-    without_gateway = f"--max-model-len={total} --override-generation-config={answers}"
+    without_gateway = case.own.caps(total, caps.output_tokens)
     enough = fits(capacity, total)
     each = case.request_p95 or 0.0
     refused = share_above(caps.input_tokens, shape.prompt_p50, shape.prompt_p95)
@@ -98,7 +98,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
         ),
         commands=(
             f"# at the gateway: prompts at most {caps.input_tokens} tokens, max_tokens at most {caps.output_tokens}",
-            f"# without a gateway, as flags of vLLM (restart): {without_gateway}",
+            f"# without a gateway, as flags of {case.place.title} (restart): {without_gateway}",
         ),
     )
 
@@ -120,8 +120,8 @@ def fewer_sequences(case: Case) -> Action | None:
         return None
     return Action(
         key="max_num_seqs",
-        title="Cut max_num_seqs",
-        current="not visible (256 unless set; 1,024 on large GPUs)" if limit is None else str(limit),
+        title=f"Cut {case.own.words['max_num_seqs']}",
+        current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
         new=number(cut.new),
         why=_why_sequences(case, cut),
         cost=f"Requests beyond it wait in the queue, as they do now{_thrown_out(case)}. "
@@ -131,7 +131,7 @@ def fewer_sequences(case: Case) -> Action | None:
             expected(case, "requests_running_max", "<=", cut.new),
             expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
         ),
-        flags={"--max-num-seqs": str(cut.new)},
+        flags=case.own.change("max_num_seqs", str(cut.new)),
     )
 
 
@@ -165,7 +165,7 @@ def _percent(cut: Cut) -> str:
 
 
 def fewer_batched_tokens(case: Case) -> Action | None:
-    """Halve `max-num-batched-tokens`; None when it is small already."""
+    """Halve the tokens of a step; None when it is small already."""
     limit = case.limits.max_num_batched_tokens
     if limit is not None and limit.value <= SMALLEST_BATCHED_TOKENS:
         return None
@@ -174,16 +174,22 @@ def fewer_batched_tokens(case: Case) -> Action | None:
     unknown = " Leave it out if it is set to less already." if limit is None else ""
     return Action(
         key="max_num_batched_tokens",
-        title="Cut max-num-batched-tokens",
-        current="not visible (2,048 to 16,384 unless set, by GPU)" if limit is None else str(limit),
+        title=f"Cut {case.own.words[STEP]}",
+        current=f"not visible ({case.own.unset[STEP]})" if limit is None else str(limit),
         new=number(new),
-        why="At start vLLM sets aside the memory that one step of so many tokens needs and gives the rest to the pool: "
-        f"less per step leaves more to the pool and lowers the peak that ends in a device OOM.{unknown}",
-        cost="Long prompts are computed in more steps: time to first token rises. It must stay at or above "
-        "max_num_seqs, and without chunked prefill at or above max-model-len.",
+        why=f"{case.own.step_why}{unknown}",
+        cost=case.own.step_cost,
         checks=("After the restart, at the same memory target:", _capacity(case)),
-        flags={"--max-num-batched-tokens": str(new)},
+        flags=case.own.change(STEP, str(new)),
     )
+
+
+def more_reserve(case: Case) -> Action | None:
+    """What keeps admitted requests in the batch; None while none is thrown out, or without such a flag."""
+    if case.own.reserve is None or case.symptom("preempting") is not True:
+        return None
+    calm = expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio)
+    return changed(case.own.reserve, ("Within 2 minutes of the restart:", calm))
 
 
 def _capacity(case: Case) -> str:

@@ -22,7 +22,7 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
         why="One rollout for all flags: each restart costs minutes.",
         cost="Every replica loads the model again. Without a spare GPU the new pod stays Pending until the old one is "
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
-        checks=rolled_out(flags),
+        checks=rolled_out(flags, case.own.told),
         commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
         flags=flags,
     )
@@ -55,7 +55,8 @@ def host_memory(case: Case) -> Action | None:
         key="host_memory",
         title="Give the container more host memory",
         why="It was killed for host memory (OOMKilled, exit code 137). That is neither the GPU nor the KV pool, and "
-        "gpu-memory-utilization does not change it; swap space, tokenizers and weights being loaded do.",
+        f"{case.own.words['gpu_memory_utilization']} does not change it; swap space, tokenizers and weights being "
+        "loaded do.",
         cost="The node must have it to spare.",
         checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
         commands=more_host_memory(case.place),

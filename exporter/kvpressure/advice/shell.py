@@ -19,10 +19,10 @@ Lines = tuple[str, ...]
 
 PLACEHOLDERS = {
     "NAMESPACE": "the Kubernetes namespace",
-    "DEPLOYMENT": "the Deployment that runs vLLM",
+    "DEPLOYMENT": "the Deployment that runs the engine",
     "POD": "the pod of this engine",
-    "CONTAINER": "the container that runs vLLM",
-    "UNIT": "the systemd unit that runs vLLM",
+    "CONTAINER": "the container that runs the engine",
+    "UNIT": "the systemd unit that runs the engine",
     "MODEL": "the model, with your other flags",
     "REPLICAS": "one more than now",
     "CPUS": "CPU cores: at least one per GPU and one per API server, and two to spare",
@@ -45,32 +45,32 @@ def quoted(name: str, placeholder: str) -> str:
 
 
 def flag_words(flags: Mapping[str, str]) -> list[str]:
-    """Flags as vLLM takes them, unquoted."""
+    """Flags as engines take them, unquoted."""
     return [f"{name}={value}" for name, value in flags.items()]
 
 
 def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
     """Save what is in force, change the flags, wait until the new server is ready."""
     words = " ".join(map(shlex.quote, flag_words(flags)))
-    kube, workload = _kubectl(place), _workload(place)
+    kube, workload, who = _kubectl(place), _workload(place), place.title
     patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": w} for w in flag_words(flags)]
     return _by_place(
         place,
         (
             f"{kube} get {workload} -o yaml > before.yaml",
             f"{kube} get {workload} -o {_CONTAINERS}",
-            "# when vLLM is the first container (0) and args is a list: of two equal flags vLLM takes the last",
+            f"# when {who} is the first container (0) and args is a list: of two equal flags {who} takes the last",
             f"{kube} patch {workload} --type=json -p {shlex.quote(json.dumps(patch))}",
             f"# when args is one shell line (sh -c): kubectl edit, and put at its end: {' '.join(flag_words(flags))}",
             f"{kube} rollout status {workload} --timeout=15m",
             f"# to go back: {kube} rollout undo {workload}",
         ),
         (
-            "ps -ww -o pid,args -p $(pgrep -d, -f vllm)",
+            f"ps -ww -o pid,args -p $(pgrep -d, -f {place.advice.process})",
             f"# under systemd: put these at the end of ExecStart, then restart: {' '.join(flag_words(flags))}",
             *_systemd_edit(place),
             "# by hand: stop it, and start it with the same command and these flags at its end",
-            f"vllm serve MODEL {words}",
+            f"{place.advice.serve} {words}",
         ),
     )
 
@@ -101,8 +101,9 @@ def restart(place: Place) -> Lines:
 def save_evidence(place: Place) -> Lines:
     """What a stuck server can still tell: page, log, stacks of its Python threads, GPUs."""
     kube, pod = _kubectl(place), _pod(place)
-    dump = "for p in $(pgrep -f vllm); do sudo py-spy dump --pid $p; done > stacks.txt"
-    found = "$(grep -la vllm /proc/[0-9]*/cmdline | cut -d/ -f3)"
+    process = place.advice.process
+    dump = f"for p in $(pgrep -f {process}); do sudo py-spy dump --pid $p; done > stacks.txt"
+    found = f"$(grep -la {process} /proc/[0-9]*/cmdline | cut -d/ -f3)"
     inside = shlex.quote(f"pip install -q py-spy; for p in {found}; do py-spy dump --pid $p; done")
     debug = f"{kube} debug {pod} -i --profile=sysadmin --image=python:3.12-slim"
     target = f"--target={quoted(place.container, 'CONTAINER')}"
@@ -165,7 +166,10 @@ def add_replica(place: Place) -> Lines:
             f"{kube} scale {workload} --replicas=REPLICAS",
             f"{kube} rollout status {workload} --timeout=15m",
         ),
-        ("# start a second server on another GPU, and let the load balancer know it", "vllm serve MODEL --port=8001"),
+        (
+            "# start a second server on another GPU, and let the load balancer know it",
+            f"{place.advice.serve} --port={place.serving_port + 1}",
+        ),
     )
 
 
@@ -197,7 +201,7 @@ def more_host_memory(place: Place) -> Lines:
 
 def past_failures(place: Place) -> Lines:
     """Look for a device OOM in the logs."""
-    grep = "grep -iE 'out of memory|cache blocks|EngineDead'"
+    grep = f"grep -iE '{place.advice.failures}'"
     return _by_place(
         place,
         (f"{_kubectl(place)} logs {_pod(place)}{_container(place)} --previous | {grep}",),
@@ -213,7 +217,9 @@ def look_again(place: Place, seconds: int = 60) -> Lines:
     address = urlsplit(_url(place))
     if place.in_kubernetes is False or address.hostname not in ("localhost", "127.0.0.1", "::1"):
         return (triage,)
-    forward = f"{_kubectl(place)} port-forward {_workload(place)} {address.port or place.port}:{place.port}"
+    forward = (
+        f"{_kubectl(place)} port-forward {_workload(place)} {address.port or place.serving_port}:{place.serving_port}"
+    )
     return (f"# in Kubernetes, in another terminal: {forward}", triage)
 
 
@@ -245,7 +251,7 @@ def _systemd_edit(place: Place) -> Lines:
 
 
 def _url(place: Place) -> str:
-    return place.url or f"http://localhost:{place.port}"
+    return place.url or f"http://localhost:{place.serving_port}"
 
 
 def _page(place: Place) -> str:

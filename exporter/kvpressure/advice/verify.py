@@ -71,12 +71,12 @@ def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:
     return (f"Within {within}:", f"{series('bottleneck', case.place, cause=cause)} == 0", *more)
 
 
-def rolled_out(changes: Mapping[str, str]) -> Lines:
-    """The new flags are in force."""
+def rolled_out(changes: Mapping[str, str], told: str) -> Lines:
+    """The new flags are in force; `told` is where the log names {flags}."""
     flags = ", ".join(changes)
     return (
         "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
-        f"its first log lines (non-default args) name {flags} with the new values.",
+        told.format(flags=flags),
     )
 
 

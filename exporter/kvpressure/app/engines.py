@@ -55,6 +55,7 @@ class _Engine:
     page_cache: CacheConfig = field(default_factory=CacheConfig)
     batches: Tally = field(default_factory=lambda: Tally(BATCH_BOUNDS))
     view: EngineView | None = None
+    runtime: str = ""
     demand: float | None = None
 
 
@@ -92,6 +93,7 @@ class Pipeline:
         views = []
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
+            engine.runtime = page.runtime
             if engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess):
                 if sample.cache is not None:
                     engine.page_cache = sample.cache
@@ -263,4 +265,5 @@ class Pipeline:
             namespace=target.namespace,
             pod=target.pod,
             limits=limits,
+            runtime=engine.runtime,
         )

@@ -92,6 +92,7 @@ class Daemon:
             url="" if target is None else target.url,
             target=view.shown.target,
             model_name=view.shown.model_name,
+            runtime=view.runtime,
         )
         silent = view.silence is not None
         return advise(view.diagnosis, view.derived, view.limits, place, self._loaded.thresholds, silent=silent)

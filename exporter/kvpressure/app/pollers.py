@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -12,7 +12,8 @@ from kvpressure.config.settings import Settings
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.runtimes.memory import Memory
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.vllm import ALL_NAMES, POLL_NAMES
+from kvpressure.runtimes.registry import RUNTIMES, TABLES
+from kvpressure.runtimes.table import Table
 from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
 from kvpressure.sources.gpu.backend import BACKENDS
 from kvpressure.sources.gpu.process import GpuSource
@@ -58,6 +59,21 @@ def real_gpus(settings: Settings, on_report: OnReport) -> Iterable[GpuReader]:
     )
     vendors = [name for name, row in BACKENDS.items() if row.auto] if "auto" in gpu.vendors else gpu.vendors
     return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
+
+
+def tables_of(target: Target) -> tuple[Table, ...]:
+    """The tables to read a target's pages by: its runtime's where that is set, else any, as the page shows."""
+    return tuple(runtime.table for runtime in RUNTIMES if runtime.name == target.runtime) or TABLES
+
+
+def poll_names(tables: Sequence[Table]) -> PollNames:
+    """What to ask for: the names of all `tables` until a page has said whose it is, and then only its own."""
+    own = {table.runtime: PollNames(table.poll_names(), table.all_names()) for table in tables}
+    return PollNames(_union(one.poll for one in own.values()), _union(one.full for one in own.values()), own)
+
+
+def _union(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for some in names for name in some))
 
 
 @dataclass(slots=True)
@@ -107,8 +123,9 @@ class EngineFleet:
         """End the tasks of targets that went or changed, start those of new or changed ones."""
         await self._end([target.name for target in (*changes.removed, *changes.changed)])
         for target in (*changes.changed, *changes.added):
-            reader, names = PageReader(memory=self._memory), PollNames(POLL_NAMES, ALL_NAMES)
-            source = EngineSource(target, reader, names, self._options, self._clock)
+            tables = tables_of(target)
+            reader = PageReader(tables, self._memory)
+            source = EngineSource(target, reader, poll_names(tables), self._options, self._clock)
             work = source.run(lambda page, target=target: self._on_page(target, page))  # type: ignore[misc]
             self._running[target.name] = _Running(source, _task(work, f"poll {target.name}"))
 

@@ -11,9 +11,11 @@ from kvpressure.audit.manifests import Item
 from kvpressure.audit.model import Place
 from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading
+from kvpressure.runtimes.deploying import Chart
+from kvpressure.runtimes.runtime import Runtime
 
 Style = Literal["args", "shell", "values", "env"]
-"""How a flag is written there: as an argument, in a shell script, as a chart's value, or in VLLM_ADDITIONAL_ARGS."""
+"""How a flag is written there: as an argument, in a shell script, as a chart's value, or in a variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,10 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A container that serves vLLM. `at` is the container's path in its object, `pod` that of the pod's metadata.
+    """A container that serves an engine. `at` is the container's path in its object, `pod` that of the pod's metadata.
 
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
-    is a template in another object whose arguments come before these.
+    is a template in another object whose arguments come before these; `chart` is the one whose values these are.
     """
 
     item: Item
@@ -54,6 +56,7 @@ class Engine:
     behind: tuple[Item, Path] | None = None
     scraped: bool | None = None
     model: str = ""
+    chart: Chart | None = None
 
     @property
     def namespace(self) -> str:
@@ -66,9 +69,19 @@ class Engine:
 
     def arguments_place(self) -> Place:
         """Where flags are written, or would be."""
-        names = {"values": ("vllmConfig",), "env": ("env",)}.get(self.style, ("args", "command"))
+        config = () if self.chart is None else (self.chart.config,)
+        names = {"values": config, "env": ("env",)}.get(self.style, ("args", "command"))
         found = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
         return self.item.place(found)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Whose options its command line has."""
+        return self.reading.runtime
+
+    def limit_place(self, limit: str) -> Place:
+        """The line that gives a limit, by its name, or where it would stand."""
+        return self.option_place(self.runtime.starting.flags.option(limit))
 
     def option_place(self, option: str) -> Place:
         """The line that gives `option` (without dashes), in the container or in its configuration file."""

@@ -7,24 +7,27 @@ import shlex
 
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import get, sequence, text
-from kvpressure.audit.values import FLAGS
 
-_KEYS = {flag: key for key, flag in FLAGS.items()}
-_ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 _SIZE_IT = "kvpressure plan computes it"
 
 
-def flag(engine: Engine, name: str, value: str, why: str = _SIZE_IT) -> str:
-    """A flag of vLLM with a value, as a line of this manifest."""
-    word = f"{name}={value}"
-    if engine.style == "values":
+def limit(engine: Engine, name: str, value: str, why: str = _SIZE_IT) -> str:
+    """A limit, by its name, as a line of this manifest; "" where the runtime has no flag for it."""
+    option = engine.runtime.starting.flags.option(name)
+    return _flag(engine, f"--{option}", value, why) if option else ""
+
+
+def _flag(engine: Engine, name: str, value: str, why: str) -> str:
+    word, chart, variable = f"{name}={value}", engine.chart, engine.runtime.kserve.arguments
+    if chart is not None:
         # Arguments come after what the chart's own keys make, so they win.
-        key = None if _has(engine, "vllmConfig", "extraArgs", name) else _KEYS.get(name)
-        return f"{key}: {value}  # in vllmConfig; {why}" if key else f"- {quoted(word)}  # in extraArgs; {why}"
-    if engine.style == "env":
-        if _has(engine, "env", _ARGUMENTS):
-            return f"{shlex.join([word])}  # append to {_ARGUMENTS}; {why}"
-        return f"- name: {_ARGUMENTS}  # one value for all flags; {why}\n  value: {quoted(shlex.join([word]))}"
+        keys = {flag: key for key, flag in chart.flags.items()}
+        key = None if _has(engine, chart.config, chart.extra, name) else keys.get(name)
+        return f"{key}: {value}  # in {chart.config}; {why}" if key else f"- {quoted(word)}  # in {chart.extra}; {why}"
+    if engine.style == "env" and variable:
+        if _has(engine, "env", variable):
+            return f"{shlex.join([word])}  # append to {variable}; {why}"
+        return f"- name: {variable}  # one value for all flags; {why}\n  value: {quoted(shlex.join([word]))}"
     return shlex.join([word]) if engine.style == "shell" else f"- {quoted(word)}  # {why}"
 
 

@@ -10,13 +10,13 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.audit.pods import Container, container
 from kvpressure.audit.scaling import counted, replicas, scaled
+from kvpressure.commandline.budget import Budget
 from kvpressure.config.strict_yaml import Path
-from kvpressure.limits.budget import Budget
 from kvpressure.limits.declared import Reading, annotated, read_limits
 from kvpressure.limits.start import read_start
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 
 _PREDICTOR: Final[Path] = ("spec", "predictor")
-_FORMATS: Final = frozenset(("vllm", "huggingface"))
 
 
 def inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
@@ -25,9 +25,9 @@ def inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
     model = mapping(predictor.get("model"))
     for position, spec in enumerate(sequence(predictor.get("containers"))):
         read = container(mapping(spec), predictor, item, given)
-        if read.is_vllm:
+        if read.runtime is not None:
             yield _predictor(item, given, read, mapping(spec), (*_PREDICTOR, "containers", position))
-    if model and _is_model_vllm(model):
+    if model and any(one.kserve.serves(model) for one in RUNTIMES):
         read = container(model, predictor, item, given)
         yield _predictor(item, given, read, model, (*_PREDICTOR, "model"), model=model)
 
@@ -81,14 +81,6 @@ def _runtime(given: Manifests, name: str) -> Item | None:
     return next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
 
 
-def _is_model_vllm(model: Mapping[str, Any]) -> bool:
-    """KServe serves both formats with vLLM; a runtime's name may say so for others."""
-    name, runtime = text(get(model, "modelFormat", "name")).lower(), text(model.get("runtime")).lower()
-    if "--backend=huggingface" in sequence(model.get("args")):
-        return False
-    return "vllm" in runtime or (name in _FORMATS and runtime in {"", "kserve-huggingfaceserver"}) or name == "vllm"
-
-
 def _bounds(item: Item) -> Replicas:
     if get(item.data, *_PREDICTOR, "maxReplicas") is None:
         return counted(item, (*_PREDICTOR, "minReplicas"))
@@ -96,7 +88,7 @@ def _bounds(item: Item) -> Replicas:
 
 
 def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
-    """The decode pods and, where prefill is apart, its pods. KServe's own template starts vLLM where none is given."""
+    """The decode pods and, where prefill is apart, its pods. KServe's own template starts one where none is given."""
     yield from _role(item, given, ("spec",), "")
     if isinstance(get(item.data, "spec", "prefill"), dict):
         yield from _role(item, given, ("spec", "prefill"), " prefill")
@@ -108,7 +100,7 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]
     main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
     spec = mapping(containers[main]) if containers else {}
     read = container(spec, pod, item, given)
-    if read.image and not read.is_vllm:
+    if read.runtime is None and (read.image or not ASSUMED.kserve.by_default):
         return
     annotations = strings(get(item.data, "metadata", "annotations"))
     annotations |= strings(get(item.data, *at, "annotations"))

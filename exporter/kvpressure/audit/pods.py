@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.config.strict_yaml import Path
-from kvpressure.limits.budget import Budget
-from kvpressure.limits.launch import SHELLS, base
-from kvpressure.limits.recognise import is_vllm
+from kvpressure.limits.recognise import runtime_of
 from kvpressure.limits.start import Start, read_start
+from kvpressure.runtimes.runtime import Runtime
 
 _MAX_FILES: Final = 1000
 
@@ -38,9 +39,9 @@ class Container:
         return any(base(word) in SHELLS for word in self.command[:2])
 
     @property
-    def is_vllm(self) -> bool:
-        """Whether image, command or arguments are vLLM's."""
-        return is_vllm(self.image, self.start)
+    def runtime(self) -> Runtime | None:
+        """Whose server image, command or arguments show, None for no engine's."""
+        return runtime_of(self.image, self.start)
 
 
 def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests) -> Container:

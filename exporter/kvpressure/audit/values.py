@@ -1,4 +1,4 @@
-"""Engines in the Helm values of the vLLM production stack: `servingEngineSpec.modelSpec`."""
+"""Engines in the Helm values of a production stack: `servingEngineSpec.modelSpec`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import counted, scaled
+from kvpressure.commandline.budget import Budget
 from kvpressure.config.strict_yaml import Path
-from kvpressure.limits.budget import Budget
 from kvpressure.limits.declared import annotated, read_limits
 from kvpressure.limits.start import read_start
+from kvpressure.runtimes.deploying import Chart
+from kvpressure.runtimes.registry import RUNTIMES
 
 _SECTION: Final = "servingEngineSpec"
 _PORT: Final = 8000
-
-FLAGS: Final[Mapping[str, str]] = {
-    "maxModelLen": "--max-model-len",
-    "maxNumSeqs": "--max-num-seqs",
-    "gpuMemoryUtilization": "--gpu-memory-utilization",
-}
-"""Keys of `vllmConfig` that the chart makes flags of; other flags go to `extraArgs`, which come after them."""
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine]:
@@ -33,10 +28,18 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine]:
             continue
         for position, spec in enumerate(sequence(section.get("modelSpec"))):
             if isinstance(spec, dict) and spec.get("enabled") is not False:
-                yield _engine(item, given, (*outer, _SECTION, "modelSpec", position), spec, section)
+                yield _engine(item, given, (*outer, _SECTION, "modelSpec", position), spec, section, chart_of(spec))
 
 
-def _engine(item: Item, given: Manifests, at: Path, spec: dict[str, Any], section: Mapping[str, Any]) -> Engine:
+def chart_of(spec: Mapping[str, Any]) -> Chart:
+    """The chart whose options an entry holds; one without any is the first chart's, with what its server chooses."""
+    charts = [chart for runtime in RUNTIMES for chart in runtime.charts]
+    return next((chart for chart in charts if chart.config in spec), charts[0])
+
+
+def _engine(
+    item: Item, given: Manifests, at: Path, spec: dict[str, Any], section: Mapping[str, Any], chart: Chart
+) -> Engine:
     # Mounts and variables have the same fields here as in a pod, under other names.
     as_pod = {"volumes": spec.get("extraVolumes")}
     as_container = {"env": spec.get("env"), "volumeMounts": spec.get("extraVolumeMounts")}
@@ -44,15 +47,16 @@ def _engine(item: Item, given: Manifests, at: Path, spec: dict[str, Any], sectio
     annotations = strings(spec.get("annotations")) | strings(spec.get("podAnnotations"))
     name = text(spec.get("name"))
     env = {**strings(section.get("configs")), **read.env}
-    start = read_start(("vllm", "serve"), _arguments(spec, section), env, Budget(), read.files)
+    start = read_start(chart.command, _arguments(spec, section, chart), env, Budget(), read.files)
     whole = mapping(spec.get("resources"))
     return Engine(
         item=item,
         title=f"values/{name}",
-        container="vllm",
+        container=chart.container,
         at=at,
         pod=at,
         style="values",
+        chart=chart,
         reading=annotated(read_limits(start), annotations),
         replicas=_replicas(item, at, spec),
         annotations=annotations,
@@ -65,12 +69,12 @@ def _engine(item: Item, given: Manifests, at: Path, spec: dict[str, Any], sectio
     )
 
 
-def _arguments(spec: Mapping[str, Any], section: Mapping[str, Any]) -> tuple[str, ...]:
-    config = mapping(spec.get("vllmConfig"))
-    flags = [(flag, text(config[key])) for key, flag in FLAGS.items() if config.get(key) is not None]
+def _arguments(spec: Mapping[str, Any], section: Mapping[str, Any], chart: Chart) -> tuple[str, ...]:
+    config = mapping(spec.get(chart.config))
+    flags = [(flag, text(config[key])) for key, flag in chart.flags.items() if config.get(key) is not None]
     port = text(section.get("containerPort")) or str(_PORT)
     words = [text(spec.get("modelURL")) or "model", "--port", port, *(word for pair in flags for word in pair)]
-    return (*words, *texts(config.get("extraArgs")))
+    return (*words, *texts(config.get(chart.extra)))
 
 
 def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine]:
-    """The containers of an object that serve vLLM."""
+    """The containers of an object that serve an engine's API."""
     shape = SHAPES[item.kind]
     for template in shape.templates:
         found = list(_in_template(item, given, shape, template))
@@ -59,7 +59,7 @@ def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> 
     pod = mapping(get(item.data, *template, "spec"))
     for position, spec in enumerate(sequence(pod.get("containers"))):
         read = container(mapping(spec), pod, item, given)
-        if not read.is_vllm:
+        if read.runtime is None:
             continue
         at: Path = (*template, "spec", "containers", position)
         annotations = strings(get(item.data, "metadata", "annotations"))

@@ -46,7 +46,7 @@ def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboard
     if with_dashboards:
         files |= dashboard_files(options)
     if with_runbooks:
-        files |= {f"runbooks/{name}.md": runbooks.source(name) for name in (*runbooks.names(), runbooks.INDEX)}
+        files |= {f"runbooks/{name}.md": runbooks.for_people(name) for name in (*runbooks.names(), runbooks.INDEX)}
     files[MANIFEST] = _manifest(files, options)
     return files
 

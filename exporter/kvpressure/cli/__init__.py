@@ -16,7 +16,7 @@ from kvpressure.printable import clean_lines
 
 COMMANDS = {
     "run": "Run the exporter.",
-    "demo": "Watch an incident: a simulated vLLM, no GPU needed.",
+    "demo": "Watch an incident: a simulated engine, no GPU needed.",
     "triage": "Say what limits running engines, why, and what to do.",
     "advise": "Print only what to do, with computed values.",
     "plan": "Compute safe limits for a model or a running engine.",
@@ -75,4 +75,4 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="kvpressure")
 def main() -> None:
-    """Tells why a vLLM replica loses throughput to KV cache pressure: the exporter and its tools."""
+    """Tells why a replica loses throughput to KV cache pressure: the exporter and its tools."""

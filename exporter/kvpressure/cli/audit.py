@@ -79,7 +79,7 @@ def _print(result: Report, options: dict[str, Any]) -> None:
         show(console(), report(result))
     _tell(result.problems)
     if not result.engines:
-        say("no vLLM engine found in what could be read", err=True)
+        say("no engine found in what could be read", err=True)
 
 
 def _tell(problems: Iterable[Problem]) -> None:

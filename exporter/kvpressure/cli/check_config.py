@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import click
-
-from kvpressure.cli.options import given, refuse, settings_flags
-from kvpressure.cli.say import say
-from kvpressure.config.loaded import load
-from kvpressure.config.settings import ConfigError, Problem, load_settings
-from kvpressure.web.auth import WebGuard
-
+import os
+from kvpressure.cli.options import (given, refuse, settings_flags)
+from kvpressure.cli.say import (say)
+from kvpressure.config.loaded import (load)
+from kvpressure.config.settings import (ConfigError, Problem, load_settings)
+from kvpressure.web.auth import (WebGuard)
 
 @click.command()
 @settings_flags
@@ -35,6 +32,6 @@ def command(**flags: str | None) -> None:
     source = settings.config_file or "no file"
     fixed, listed = len(settings.engines.targets), len(settings.engines.file_sd)
     engines = (
-        "vLLM on localhost:8000" if settings.single_machine else f"{fixed} fixed targets, {listed} file_sd entries"
+        "an engine on localhost:8000" if settings.single_machine else f"{fixed} fixed targets, {listed} file_sd entries"
     )
     say(f"settings are good ({source}): {engines}; thresholds {load(lambda: settings).thresholds.hash}")

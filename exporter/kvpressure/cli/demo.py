@@ -1,4 +1,4 @@
-"""`kvpressure demo`: the exporter beside a simulated vLLM that lives through an incident."""
+"""`kvpressure demo`: the exporter beside a simulated engine that lives through an incident."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Demo:
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
         minutes = self.simulated.scenario.seconds / self.clock.speed / 60
         say(
-            f"A simulated vLLM on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.",
+            f"A simulated engine on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.",
             "",
             f"  the page     {urls[0]}/",
             f"  the metrics  {urls[0]}/metrics",
@@ -182,7 +182,7 @@ def _clock_text(seconds: float) -> str:
 def command(listen_address: str, speed: float, seed: int) -> None:
     """Watch an incident: idle, healthy, building, collapsed, recovered.
 
-    Needs no GPU, no vLLM, no root and no network: the exporter reads a simulated server over loopback.
+    Needs no GPU, no model, no root and no network: the exporter reads a simulated server over loopback.
     """
     logs.configure("warning", "logfmt")
     try:

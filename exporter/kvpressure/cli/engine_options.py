@@ -80,7 +80,8 @@ class Told:
         if view.diagnosis is None:
             return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
         limits = view.limits.with_declared(self.limits)
-        place = Place(url=url, model_name=view.shown.model_name, **self.place)  # type: ignore[arg-type]
+        shown = view.shown.model_name
+        place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
         silent = view.silence is not None
         actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent)
         return Finding(view.key.target, view, limits=limits, actions=actions)

@@ -28,6 +28,8 @@ from kvpressure.plan.geometry import (
 )
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
+from kvpressure.runtimes.registry import ASSUMED, NAMES, named
+from kvpressure.runtimes.runtime import Runtime
 
 LARGEST_CONFIG_BYTES = 4 << 20
 
@@ -60,7 +62,7 @@ _COUNT = click.IntRange(1, 10_000_000)
     type=click.FloatRange(0, 3600),
     help="With --url: look at what finishes in this time.",
 )
-@click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool as vLLM logs it (GPU KV cache size).")
+@click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool's tokens as the engine logs them.")
 @click.option(
     "--gpu-memory",
     type=size_bytes,
@@ -70,7 +72,9 @@ _COUNT = click.IntRange(1, 10_000_000)
 )
 @click.option("--tensor-parallel", default=1, show_default=True, type=click.IntRange(1, 1024), help="GPUs per replica.")
 @click.option(
-    "--gpu-memory-utilization", type=click.FloatRange(0.05, 1.0), help="Share of the memory vLLM takes. [default: 0.9]"
+    "--gpu-memory-utilization",
+    type=click.FloatRange(0.05, 1.0),
+    help="Share of the memory it takes. [default: 0.9]",
 )
 @click.option("--kv-cache-dtype", default="auto", show_default=True, type=click.Choice(["auto", *KV_DTYPE_BYTES]))
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Instead of the configuration's torch_dtype.")
@@ -79,7 +83,7 @@ _COUNT = click.IntRange(1, 10_000_000)
     "--reserve-gib", type=click.FloatRange(0), help="Activations and the rest per GPU, instead of an estimate."
 )
 @click.option(
-    "--kv-cache-memory", type=size_bytes, metavar="SIZE", help="Available KV cache memory per GPU, from vLLM's log."
+    "--kv-cache-memory", type=size_bytes, metavar="SIZE", help="Memory of the KV cache per GPU, from the engine's log."
 )
 @click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
@@ -90,6 +94,9 @@ _COUNT = click.IntRange(1, 10_000_000)
 @click.option("--output-p50", type=_TOKENS)
 @click.option("--concurrency", type=click.FloatRange(1), help="Peak number of requests in flight.")
 @click.option("--burstiness", type=click.FloatRange(1), help="Peak arrivals over mean arrivals.")
+@click.option(
+    "--runtime", default=ASSUMED.name, show_default=True, type=click.Choice(NAMES), help="With --url the page says it."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
@@ -105,32 +112,36 @@ def command(**options: Any) -> None:
     if options["url"] is not None and options["kv_cache_tokens"] is not None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
     try:
-        title, plan = _from_engine(options) if live else _from_model(options)
+        runtime, title, plan = _from_engine(options) if live else _from_model(options)
     except (ModelConfigError, LiveError) as error:
         say(error, err=True)
         sys.exit(2)
-    named = flags(plan, options["kv_cache_dtype"], options["tensor_parallel"], estimated=not live)
+    given = flags(plan, options["kv_cache_dtype"], options["tensor_parallel"], runtime.planning, estimated=not live)
     if options["as_json"]:
-        say_json({"title": title, "flags": named, **asdict(plan)})
+        say_json({"title": title, "flags": given, **asdict(plan)})
     else:
-        say(*report(title, named, plan))
+        say(*report(title, given, plan, runtime))
     sys.exit(0 if plan.max_num_seqs else 1)
 
 
-def _from_model(options: Mapping[str, Any]) -> tuple[str, Plan]:
-    memory = _memory(options)
+def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
+    runtime = named(options["runtime"])
+    memory = _memory(options, runtime)
     traffic = _traffic(options, LiveShape())
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)
     cost = _cost(geometry, options, options["block_size"])
-    plan = plan_model(geometry, cost, memory, traffic, load_thresholds(), limit=options["max_model_len"])
+    longest = options["max_model_len"]
+    plan = plan_model(geometry, cost, memory, traffic, load_thresholds(), limit=longest, runtime=runtime)
     ranks = "" if memory.tensor_parallel == 1 else f", on {memory.tensor_parallel} GPUs"
-    return f"{geometry.model_type}: {geometry.layers} layers, {geometry.attention}, {geometry.dtype}{ranks}", plan
+    title = f"{geometry.model_type}: {geometry.layers} layers, {geometry.attention}, {geometry.dtype}{ranks}"
+    return runtime, title, plan
 
 
-def _from_engine(options: Mapping[str, Any]) -> tuple[str, Plan]:
+def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     shape = LiveShape()
     title = "an engine with the KV cache size given"
-    running = Running(TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), options["max_model_len"])
+    pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), named(options["runtime"])
+    running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
         # Reading a page takes the whole HTTP client, and only this needs it.
         from kvpressure.cli.plan_live import read_engine  # noqa: PLC0415
@@ -150,7 +161,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[str, Plan]:
         gpu_memory_bytes=min(options["gpu_memory"]) if options["gpu_memory"] else None,
         max_num_batched_tokens=options["max_num_batched_tokens"],
     )
-    return title, plan
+    return running.runtime, title, plan
 
 
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
@@ -162,7 +173,7 @@ def _cost(geometry: Geometry, options: Mapping[str, Any], block_tokens: int) -> 
     return geometry.cost(options["kv_cache_dtype"], options["tensor_parallel"], block_tokens)
 
 
-def _memory(options: Mapping[str, Any]) -> Memory:
+def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
     given, ranks = options["gpu_memory"], options["tensor_parallel"]
     if not given:
         raise click.UsageError("--config needs --gpu-memory, such as 80GiB")
@@ -172,11 +183,12 @@ def _memory(options: Mapping[str, Any]) -> Memory:
     return Memory(
         gpu_memory_bytes=given,
         tensor_parallel=ranks,
-        gpu_memory_utilization=options["gpu_memory_utilization"] or 0.9,
+        gpu_memory_utilization=options["gpu_memory_utilization"] or runtime.planning.memory_share,
         max_num_batched_tokens=options["max_num_batched_tokens"],
         weights_bytes=None if weights is None else weights * GIB,
         reserve_bytes=None if reserve is None else reserve * GIB,
         kv_cache_bytes=options["kv_cache_memory"],
+        runtime=runtime,
     )
 
 

@@ -10,6 +10,7 @@ from kvpressure.features.traffic import token_quantile
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.plan.capacity_plan import Running
 from kvpressure.plan.pool import TokenPool
+from kvpressure.runtimes.registry import named
 
 
 class LiveError(Exception):
@@ -43,11 +44,12 @@ class LiveEngine:
 
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:
     """The engine on a page, with lengths since an `earlier` one; raises `LiveError` when it does not size its cache."""
+    runtime = named(page.runtime)
     engines = [engine for engine in page.engines if engine.cache is not None and engine.cache.capacity_tokens]
     if not engines:
         raise LiveError(
-            f"{where}: vllm:cache_config_info has neither kv_cache_size_tokens nor num_gpu_blocks; give "
-            "--kv-cache-tokens (vLLM logs: GPU KV cache size), or plan with --config and --gpu-memory"
+            f"{where}: {runtime.planning.unsized}; give --kv-cache-tokens ({runtime.title} logs: "
+            f"{runtime.planning.pool_log}), or plan with --config and --gpu-memory"
         )
     smallest = min(engines, key=_capacity)
     cache = smallest.cache
@@ -59,6 +61,7 @@ def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -
             TokenPool(_capacity(smallest), cache.block_size or 1, cache.bytes_per_token),
             cache.max_model_len,
             cache.gpu_memory_utilization,
+            runtime,
         ),
         shape=_shape(engines, () if earlier is None else earlier.engines, cache.max_model_len),
     )

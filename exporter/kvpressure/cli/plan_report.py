@@ -7,36 +7,44 @@ from collections.abc import Iterator, Mapping
 
 from kvpressure.plan.arithmetic import Step, number
 from kvpressure.plan.capacity_plan import MemoryTarget, Plan
+from kvpressure.runtimes.advising import Planning
+from kvpressure.runtimes.runtime import Runtime
 
 WIDTH = 110
 
 
-def flags(plan: Plan, kv_cache_dtype: str, tensor_parallel: int, *, estimated: bool) -> dict[str, str]:
-    """The flags of `vllm serve`, none when nothing fits. An engine that runs keeps the memory it has."""
+def flags(
+    plan: Plan, kv_cache_dtype: str, tensor_parallel: int, planning: Planning, *, estimated: bool
+) -> dict[str, str]:
+    """The flags of the server's command, none when nothing fits. An engine that runs keeps the memory it has."""
     if not plan.max_num_seqs:
         return {}
     given = {
-        "--max-num-seqs": str(plan.max_num_seqs),
-        "--max-model-len": str(plan.max_model_len),
-        "--max-num-batched-tokens": str(plan.max_num_batched_tokens),
+        "max_num_seqs": str(plan.max_num_seqs),
+        "max_model_len": str(plan.max_model_len),
+        "max_num_batched_tokens": str(plan.max_num_batched_tokens),
     }
     if estimated:
-        given["--gpu-memory-utilization"] = f"{plan.gpu_memory_utilization:g}"
-        given |= {} if tensor_parallel == 1 else {"--tensor-parallel-size": str(tensor_parallel)}
-        given |= {} if kv_cache_dtype == "auto" else {"--kv-cache-dtype": kv_cache_dtype}
-    return given
+        given["gpu_memory_utilization"] = f"{plan.gpu_memory_utilization:g}"
+        given |= {} if tensor_parallel == 1 else {"tensor_parallel": str(tensor_parallel)}
+        given |= (
+            {}
+            if kv_cache_dtype == "auto"
+            else {"kv_cache_dtype": planning.cache_types.get(kv_cache_dtype, kv_cache_dtype)}
+        )
+    return {planning.flags[name]: value for name, value in given.items()}
 
 
-def report(title: str, named: Mapping[str, str], plan: Plan) -> Iterator[str]:
+def report(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -> Iterator[str]:
     """The lines of the whole answer."""
-    return (line.rstrip() for line in _lines(title, named, plan))
+    return (line.rstrip() for line in _lines(title, named, plan, runtime))
 
 
-def _lines(title: str, named: Mapping[str, str], plan: Plan) -> Iterator[str]:
+def _lines(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -> Iterator[str]:
     yield title
     yield ""
     if named:
-        yield "Flags of vllm serve"
+        yield f"Flags of {runtime.planning.command}"
         yield "  " + " ".join(f"{name} {value}" for name, value in named.items())
         yield ""
         yield "Limits at the gateway"
@@ -52,7 +60,7 @@ def _lines(title: str, named: Mapping[str, str], plan: Plan) -> Iterator[str]:
     yield from _table(plan.steps)
     yield ""
     yield "Trade-offs"
-    yield from _trade_offs(plan)
+    yield from _trade_offs(plan, runtime)
 
 
 def _table(steps: tuple[Step, ...]) -> Iterator[str]:
@@ -62,7 +70,7 @@ def _table(steps: tuple[Step, ...]) -> Iterator[str]:
         yield f"  {step.label:<{labels}}  {step.result:>{results}}  = {step.formula}"
 
 
-def _trade_offs(plan: Plan) -> Iterator[str]:
+def _trade_offs(plan: Plan, runtime: Runtime) -> Iterator[str]:
     yield from _wrapped(
         "fewer sequences or shorter requests wait longer at the door but are not preempted; more than this fit only "
         "while requests stay below p95.",
@@ -70,23 +78,24 @@ def _trade_offs(plan: Plan) -> Iterator[str]:
     )
     yield from _wrapped(
         "more of them bring the first token sooner and take memory from the pool; fewer keep the time between tokens "
-        "even. vLLM's own default is 2,048, and 8,192 on GPUs of 70 GiB and more (not the A100).",
+        f"even. {runtime.planning.step_default}",
         "  max_num_batched_tokens: ",
     )
-    yield from _wrapped(_memory_words(plan.memory_target), "  gpu_memory_utilization: ")
+    yield from _wrapped(_memory_words(plan.memory_target, runtime), "  gpu_memory_utilization: ")
 
 
-def _memory_words(target: MemoryTarget | None) -> str:
+def _memory_words(target: MemoryTarget | None, runtime: Runtime) -> str:
     against = "lowering it shrinks the pool: it helps against a device OOM and makes KV cache pressure worse."
     if target is None:
         return f"it is at or below the target against a device OOM already; {against}"
     words = f"{against} After a device OOM go to {target.utilization:g} ({target.why})"
     if target.pool_tokens is None or target.max_num_seqs is None:
-        return f"{words}; what is left of the pool then shows in vLLM's log (GPU KV cache size). Plan again with that."
+        log = f"{runtime.title}'s log ({runtime.planning.pool_log})"
+        return f"{words}; what is left of the pool then shows in {log}. Plan again with that."
     if not target.max_num_seqs:
         return f"{words}; not even one p95 request would fit then."
     return (
-        f"{words} together with --max-num-seqs {target.max_num_seqs}: the pool then holds "
+        f"{words} together with {runtime.planning.flags['max_num_seqs']} {target.max_num_seqs}: the pool then holds "
         f"{number(target.pool_tokens)} tokens."
     )
 

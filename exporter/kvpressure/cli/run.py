@@ -23,7 +23,7 @@ log = structlog.get_logger("kvpressure")
 def command(**flags: str | None) -> None:
     """Run the exporter.
 
-    Without any settings it serves this machine: the GPUs it finds and a vLLM on localhost:8000. SIGHUP reloads the
+    Without any settings it serves this machine: the GPUs it finds and an engine on localhost:8000. SIGHUP reloads the
     settings, SIGUSR1 lets go of the GPU drivers for a while, SIGTERM ends it within two seconds, a second one at once.
     """
     wanted = given(flags)
@@ -40,7 +40,7 @@ def command(**flags: str | None) -> None:
     def make() -> Daemon:
         daemon = Daemon(loaded, read)
         if loaded.settings.single_machine and not daemon.discovers:
-            served = {"vllm": "http://localhost:8000/metrics", "gpus": "all found"}
+            served = {"engine": "http://localhost:8000/metrics", "gpus": "all found"}
             log.info("no engines configured: serving this machine", **served)
         return daemon
 

@@ -143,7 +143,7 @@ def pod_options(function: F) -> F:
 @access_options
 @context_options
 def command(engines: tuple[str, ...], **options: Any) -> None:
-    """Sample each vLLM server once a second and say what limits it, with evidence and advice.
+    """Sample each engine once a second and say what limits it, with evidence and advice.
 
     URL is http://host:port, host:port, or the page's full address. KIND/NAME is pod/NAME, deploy/NAME, sts/NAME,
     rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are reached through a port-forward

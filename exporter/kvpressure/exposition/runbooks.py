@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from kvpressure.printable import clean
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 
 if TYPE_CHECKING:
     import jinja2
@@ -61,6 +62,28 @@ def source(name: str) -> str:
     if name != INDEX and name not in names():
         raise KeyError(name)
     return (resources.files("kvpressure") / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def for_people(name: str) -> str:
+    """The same with what every runtime calls the flags in it. Raises KeyError."""
+    text = source(name)
+    return text + flags_of_runtimes(text)
+
+
+def flags_of_runtimes(text: str) -> str:
+    """A table of the flags that `text` uses, in the words of each runtime; "" where it uses none.
+
+    Runbooks are written in the flags of the assumed runtime.
+    """
+    used = [limit for limit, flag in ASSUMED.advice.flags.items() if flag in text]
+    others = [runtime for runtime in RUNTIMES if runtime is not ASSUMED]
+    if not used or not others:
+        return ""
+    columns = [ASSUMED, *others]
+    rows = [[runtime.title for runtime in columns], ["---"] * len(columns)]
+    rows += [[f"`{runtime.advice.flags[limit]}`" for runtime in columns] for limit in used]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(["", "## The same flags elsewhere", "", *lines, ""])
 
 
 def fill(code: str, language: str, values: Mapping[str, str]) -> str:
@@ -125,7 +148,7 @@ def _assets() -> _Assets:
 
 def _page(name: str, query: Mapping[str, str], missing: str) -> str:
     assets, values = _assets(), _values(query)
-    text = source(name)
+    text = for_people(name)
     tokens = assets.markdown.parse(text)
     asked = urlencode(values)
     for token in tokens:

@@ -44,8 +44,8 @@ def derive(window: EngineWindow, _: Context) -> Derived:
 def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
     """`histogram` with its +Inf bucket ended at the longest request there can be.
 
-    vLLM's token buckets are the 1-2-5 values up to `max_model_len`. Where the page does not tell that (`longest`),
-    no request is longer than the next value of the series.
+    The last bucket of tokens ends below `max_model_len`, at a value of the series 1-2-5 in one runtime. Where the page
+    does not tell that (`longest`), no request is longer than the next value of the series.
     """
     last = histogram.bounds[-2] if len(histogram.bounds) > 1 else math.inf
     if not math.isfinite(last) or last <= 0:

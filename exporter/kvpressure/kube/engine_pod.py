@@ -11,6 +11,7 @@ from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kube.errors import KubeError
 from kvpressure.kube.find import Found
 from kvpressure.model.workload import ContainerId, ContainerState, DeclaredLimit
+from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.sources.kubernetes.annotations import own_annotations, read_wishes
 from kvpressure.sources.kubernetes.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.sources.kubernetes.fields import Object, mapping, objects, text, truth, uid
@@ -69,7 +70,7 @@ def engine_pod(found: Found, now: float, container: str = "", port: int | None =
 
 
 def engine_container(pod: Object, wanted: str = "") -> Container:
-    """The container named, the only one, the one that runs vLLM, or kubectl's default one. Raises KubeError."""
+    """The container named, the only one, the one that runs an engine, or kubectl's default one. Raises KubeError."""
     containers = {one.name: one for one in read_containers(pod)}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if wanted:
@@ -83,7 +84,7 @@ def engine_container(pod: Object, wanted: str = "") -> Container:
     if len(candidates) == 1:
         return candidates[0]
     what = "several of them run" if candidates else "none of them is known to run"
-    raise KubeError(f"{where} has the containers {names}, and {what} vLLM; choose one with --container")
+    raise KubeError(f"{where} has the containers {names}, and {what} an engine; choose one with --container")
 
 
 def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]:
@@ -91,7 +92,7 @@ def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]
     named = read_wishes(own_annotations(annotations)).containers or (text(annotations, DEFAULT_CONTAINER),)
     if len(containers) < 2:
         return list(containers)
-    engines = [one for one in containers if one.is_vllm]
+    engines = [one for one in containers if one.runtime is not None]
     chosen = [one for one in engines or containers if one.name in named]
     return chosen or engines
 
@@ -114,9 +115,9 @@ def workload_of(pod: Object) -> str:
 
 
 def _serves_tls(container: Container) -> bool:
+    flag = f"--{(container.runtime or ASSUMED).starting.flags.tls}"
     return any(
-        word.partition("=")[0].replace("_", "-") == "--ssl-certfile"
-        for word in (*container.start.command, *container.start.args)
+        word.partition("=")[0].replace("_", "-") == flag for word in (*container.start.command, *container.start.args)
     )
 
 

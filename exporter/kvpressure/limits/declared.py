@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvpressure.limits.arguments import Given
-from kvpressure.limits.numbers import human, share, whole
-from kvpressure.limits.shell import unresolved
+from kvpressure.commandline.numbers import human
+from kvpressure.commandline.options import Given
+from kvpressure.commandline.shell import unresolved
 from kvpressure.limits.start import Server, Start
 from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
 
 ANNOTATION_PREFIX: Final = "kvpressure.io/"
-
-OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], float | None]]]] = {
-    "max_model_len": ("max-model-len", human),
-    "max_num_seqs": ("max-num-seqs", whole),
-    "max_num_batched_tokens": ("max-num-batched-tokens", human),
-    "gpu_memory_utilization": ("gpu-memory-utilization", share),
-}
-"""Limits that are one option of `vllm serve`, and how its value is read."""
 
 ANNOTATIONS: Final[Mapping[str, str]] = {
     "max_input_tokens": f"{ANNOTATION_PREFIX}max-input-tokens",
     "max_output_tokens": f"{ANNOTATION_PREFIX}max-output-tokens",
 }
 """Limits that a gateway keeps, written on the pod for those who look at it."""
+
+NO_VALUE: Final = "that is not a value"
+CHOOSES: Final = "chooses the value"
 
 _CUT: Final = "the start command expands to more than can be read"
 
@@ -38,6 +35,7 @@ class Reading:
 
     `unclear` says of a limit that is given why its value is not known; `hidden` why others may be given unseen.
     `options` are the options behind them, by name without dashes; `model` is what is served, "" where that is not said.
+    `runtime` is whose options they were read as.
     """
 
     limits: Mapping[str, DeclaredLimit] = field(default_factory=dict)
@@ -45,13 +43,14 @@ class Reading:
     hidden: tuple[str, ...] = ()
     options: Mapping[str, Given] = field(default_factory=dict)
     model: str = ""
+    runtime: Runtime = ASSUMED
 
 
 def read_limits(start: Start) -> Reading:
     """What the container's command says of its engine's limits; nothing where the reading was cut. Never raises."""
     if start.cut:
         return Reading(hidden=(_CUT,))
-    serving = [one for one in start.servers if start.seen and "headless" not in one.options.given]
+    serving = [one for one in start.servers if start.seen and not one.is_worker]
     readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
     return readings[0] if len(readings) == 1 else _agreed(readings)
 
@@ -62,7 +61,7 @@ def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:
     for name, annotation in ANNOTATIONS.items():
         if annotation in annotations:
             text = annotations[annotation]
-            _note(name, Given(text, f"annotation {annotation}"), human(text), limits, unclear)
+            _note(name, Given(text, f"annotation {annotation}"), human(text), limits, unclear, reading.runtime.title)
     return replace(reading, limits=limits, unclear=unclear)
 
 
@@ -76,30 +75,37 @@ def declared(reading: Reading, *, seen: bool) -> tuple[DeclaredLimit, ...] | Non
 
 
 def _read(server: Server) -> Reading:
-    options = server.options.given
+    options, flags, title = server.options.given, server.flags, server.runtime.title
     limits: dict[str, DeclaredLimit] = {}
     unclear: dict[str, str] = {}
-    for name, (option, read) in OPTIONS.items():
+    for name, (option, read) in flags.limits.items():
         if option in options:
-            _note(name, options[option], read(options[option].text), limits, unclear)
-    if "kv-cache-memory-bytes" in options:
-        # vLLM then sizes the pool by that alone, whatever the utilization says.
+            _note(name, options[option], read(options[option].text), limits, unclear, title)
+    if flags.sizes_pool in options:
         limits.pop("gpu_memory_utilization", None)
-    _capacity(options, limits)
+    if flags.capacity is not None and (found := flags.capacity(options)) is not None:
+        tokens, where = found
+        limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", tokens, where[:200])
     for cap in server.options.new_tokens:
-        _note("max_output_tokens", cap, human(cap.text), limits, unclear)
-    return Reading(limits, unclear, server.options.hidden, options, _model(server.words, options))
+        _note("max_output_tokens", cap, human(cap.text), limits, unclear, title)
+    model = _model(server.words, options, flags.model)
+    return Reading(limits, unclear, server.options.hidden, options, model, server.runtime)
 
 
-def _model(words: Sequence[str], options: Mapping[str, Given]) -> str:
-    """What `--model` says, or the first word of `vllm serve`."""
-    if "model" in options:
-        return options["model"].text
+def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
+    """What the option for it says, or the first word behind the program."""
+    if option in options:
+        return options[option].text
     return words[0] if words and not words[0].startswith("-") else ""
 
 
 def _note(
-    name: str, source: Given, value: float | None, limits: dict[str, DeclaredLimit], unclear: dict[str, str]
+    name: str,
+    source: Given,
+    value: float | None,
+    limits: dict[str, DeclaredLimit],
+    unclear: dict[str, str],
+    title: str,
 ) -> None:
     where = f"{source.written} in {source.file}" if source.file else source.written
     if value is not None and math.isfinite(value):
@@ -107,23 +113,12 @@ def _note(
         unclear.pop(name, None)
     else:
         limits.pop(name, None)  # what stood before is overridden, by whatever it is
-        why = "its value is not set in the manifest" if unresolved(source.text) else "that is not a value vLLM can use"
-        unclear[name] = f"{where[:200]}: {'vLLM chooses the value' if _automatic(source.text) else why}"
+        why = "its value is not set in the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
+        unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
 
 
 def _automatic(text: str) -> bool:
     return text.strip().lower() in {"auto", "-1"}
-
-
-def _capacity(options: Mapping[str, Given], limits: dict[str, DeclaredLimit]) -> None:
-    """Blocks times block size, without block 0, which vLLM keeps to itself; only where both are given."""
-    blocks, size = options.get("num-gpu-blocks-override"), options.get("block-size")
-    if blocks is None or size is None:
-        return
-    count, tokens = whole(blocks.text), whole(size.text)
-    if count is not None and tokens is not None and count > 1:
-        where = f"{blocks.written} {size.written}"
-        limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", (count - 1) * tokens, where[:200])
 
 
 def _agreed(readings: Sequence[Reading]) -> Reading:
@@ -137,4 +132,8 @@ def _agreed(readings: Sequence[Reading]) -> Reading:
         else:
             unclear[name] = "the command starts several servers that differ in it"
     unseen = tuple(dict.fromkeys(why for reading in readings for why in reading.hidden))
-    return Reading(limits, {n: w for n, w in unclear.items() if n not in limits}, unseen, first.options, first.model)
+    return Reading(limits, {n: w for n, w in unclear.items() if n not in limits}, unseen, *_of(first))
+
+
+def _of(first: Reading) -> tuple[Mapping[str, Given], str, Runtime]:
+    return first.options, first.model, first.runtime

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.limits.arguments import Options, read_options
-from kvpressure.limits.budget import Budget, SpentError
-from kvpressure.limits.launch import Launch, launch, programs, settle
-from kvpressure.limits.shell import Words
+from kvpressure.commandline.budget import Budget, SpentError
+from kvpressure.commandline.options import Options, read_options
+from kvpressure.commandline.programs import Launch, programs, settle, talks
+from kvpressure.commandline.shell import Words
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.starting import Flags
 
-# Read by start scripts: KServe appends the first to `vllm serve`, SageMaker makes options of the others.
-_EXTRA_ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
-_OPTION_VARIABLES: Final = "SM_VLLM_"
 # What is later told of a server takes as long as some dozen words.
 _SERVER: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One start of a server: its words, and the options among them."""
+    """One start of a server: its words, the options among them, and the runtime that it is of."""
 
     words: Words = ()
-    module: str = "vllm"
+    runtime: Runtime = ASSUMED
+    module: str = ""
     options: Options = field(default_factory=Options)
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it only works for another server, and has no API."""
+        return self.runtime.starting.worker(self.options)
+
+    @property
+    def flags(self) -> Flags:
+        """The runtime's options."""
+        return self.runtime.starting.flags
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
 
-    `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be;
-    `only` says that it is not one program among several. `cut` says that there is more than can be read: whatever was
-    read may be contradicted there.
+    `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be,
+    read as the assumed runtime's; `only` says that it is not one program among several. `cut` says that there is more
+    than can be read: whatever was read may be contradicted there.
     """
 
     command: Words = ()
@@ -59,7 +69,7 @@ def read_start(
     """
     count = 0
     first: Words = ()
-    launched: list[Launch] = []
+    launched: list[tuple[Runtime, Launch]] = []
     servers: list[Server] = []
     cut = False
     try:
@@ -67,34 +77,21 @@ def read_start(
         for words in programs(command, args, settled, budget):
             count, first = count + 1, first or words
             launched += [one] if (one := launch(words)) is not None else []
-        for one in launched or [Launch(first if command or count < 2 else ())]:
+        for runtime, started in launched or [(ASSUMED, Launch(first if command or count < 2 else ()))]:
             budget.take(steps=_SERVER)
-            words = one.arguments if command else _completed(one.arguments, args, settled, budget)
-            servers.append(Server(words, one.module, read_options(words, files or {}, budget)))
+            own = runtime.starting
+            words = started.arguments if command else own.completed(started.arguments, args, settled, budget)
+            options = read_options(words, files or {}, budget, own.flags.dialect)
+            servers.append(Server(words, runtime, started.module, options))
     except SpentError:
         cut = True
-        servers += [Server(one.arguments, one.module) for one in launched[len(servers) :]]
+        servers += [Server(one.arguments, runtime, one.module) for runtime, one in launched[len(servers) :]]
     return Start(tuple(command), tuple(args), tuple(servers), bool(launched), not command or count < 2, cut)
 
 
-def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
-    """What an image's own entrypoint makes of its arguments."""
-    return (*_from_env(env), *words, *_appended(env, args, budget))
-
-
-def _appended(env: Mapping[str, str], args: Sequence[str], budget: Budget) -> list[str]:
-    text = env.get(_EXTRA_ARGUMENTS, "")
-    if any(_EXTRA_ARGUMENTS in word for word in args):
-        return []
-    budget.take(steps=len(text))
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _from_env(env: Mapping[str, str]) -> Iterator[str]:
-    for name, value in env.items():
-        if name.startswith(_OPTION_VARIABLES) and len(name) > len(_OPTION_VARIABLES):
-            yield f"--{name.removeprefix(_OPTION_VARIABLES).lower()}"
-            yield value
+def launch(words: Words) -> tuple[Runtime, Launch] | None:
+    """The server that a program is, None for any other."""
+    if talks(words):
+        return None
+    found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
+    return next(((runtime, one) for runtime, one in found if one is not None), None)

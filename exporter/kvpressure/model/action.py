@@ -11,7 +11,8 @@ class Action:
     """One thing to do. `commands` are shell lines (comments begin with #); `placeholders` in them are to be replaced.
 
     `current` and `new` are texts for people, "" where nothing changes from a value to another; `flags` are the same
-    change as vLLM's flags. `checks` say what must be seen, and within how long, one line each. `order` counts from 1.
+    change as flags of its runtime. `checks` say what must be seen, and within how long, one line each. `order` counts
+    from 1.
     """
 
     key: str

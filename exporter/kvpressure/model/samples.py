@@ -71,14 +71,16 @@ class EnginePage:
     """One page of one target.
 
     `started` is the server's process start in unix seconds (None where the page has none), `multiprocess` is
-    true for pages merged from several API processes, whose step counts may over-count (vLLM divides each step's
-    output between its API servers and every one of them counts the step).
+    true for pages merged from several API processes, whose step counts may over-count (each step's output is divided
+    between the API servers and every one of them counts the step). `runtime` is the name of the runtime that the page
+    is of, "" where nobody said.
     """
 
     t: float
     engines: tuple[EngineSample, ...]
     started: float | None = None
     multiprocess: bool = False
+    runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class EngineView:
 
     `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
-    batch tell.
+    batch tell. `runtime` is the name of what serves, "" when not known.
     """
 
     key: EngineKey
@@ -49,6 +49,7 @@ class EngineView:
     pod: str = ""
     limits: Limits = field(default_factory=Limits)
     silence: Silence | None = None
+    runtime: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:

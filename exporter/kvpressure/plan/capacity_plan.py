@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.plan.arithmetic import Step, number, size
@@ -17,12 +16,9 @@ from kvpressure.plan.case import LONGEST_KNOWN, Case, warnings_for
 from kvpressure.plan.geometry import Geometry, KvCost
 from kvpressure.plan.pool import Memory, Pool, TokenPool, pool_from_memory
 from kvpressure.plan.traffic import Traffic, whole_blocks
-
-MOST_SEQUENCES: Final = 1024
-"""vLLM's own largest default of `max_num_seqs` (engine/arg_utils.py): samplers and graphs are made for it."""
-
-BATCHED_TOKENS: Final = (2048, 8192)
-"""vLLM's defaults of `max_num_batched_tokens` when serving: on most GPUs, and on those of 70 GiB and more."""
+from kvpressure.runtimes.advising import Planning
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +55,20 @@ class Plan:
 
 
 def plan_model(
-    geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, thresholds: Thresholds, *, limit: int | None
+    geometry: Geometry,
+    cost: KvCost,
+    memory: Memory,
+    traffic: Traffic,
+    thresholds: Thresholds,
+    *,
+    limit: int | None,
+    runtime: Runtime = ASSUMED,
 ) -> Plan:
     """The plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own."""
-    batched = memory.max_num_batched_tokens or batched_tokens(traffic)
+    batched = memory.max_num_batched_tokens or batched_tokens(traffic, runtime.planning)
     pool, steps = pool_from_memory(geometry, cost, memory, batched)
     longest = limit or geometry.max_model_len
-    case = Case(pool, traffic, thresholds, batched, longest, geometry, memory)
+    case = Case(pool, traffic, thresholds, batched, longest, geometry, memory, runtime)
 
     def at(utilization: float) -> Pool:
         return pool_from_memory(geometry, cost, memory.at(utilization), batched)[0]
@@ -80,6 +83,7 @@ class Running:
     pool: TokenPool
     max_model_len: int | None = None
     gpu_memory_utilization: float | None = None
+    runtime: Runtime = ASSUMED
 
 
 def plan_running(
@@ -106,8 +110,9 @@ def plan_running(
         each = pool.bytes / said.capacity_tokens
         formula = f"{number(said.capacity_tokens)} tokens x {size(each)}"
         steps.append(Step("KV pool", formula, pool.bytes, "bytes"))
-    batched = max_num_batched_tokens or batched_tokens(traffic)
-    case = Case(pool, traffic, thresholds, batched, limit or running.max_model_len, geometry)
+    batched = max_num_batched_tokens or batched_tokens(traffic, running.runtime.planning)
+    longest = limit or running.max_model_len
+    case = Case(pool, traffic, thresholds, batched, longest, geometry, runtime=running.runtime)
 
     def at(target: float) -> Pool | None:
         if gpu_memory_bytes is None or utilization is None:
@@ -117,14 +122,14 @@ def plan_running(
     return _plan(case, tuple(steps), utilization, at)
 
 
-def batched_tokens(traffic: Traffic) -> int:
-    """`max_num_batched_tokens`: the power of two that takes a typical prompt in one step, within vLLM's own defaults.
+def batched_tokens(traffic: Traffic, planning: Planning) -> int:
+    """`max_num_batched_tokens`: the power of two that takes a typical prompt in one step, within the usual defaults.
 
     Every running request takes one token of each step and prompts share what is left, in chunks: fewer tokens make
     steps short (inter-token latency) and activations small, more let prompts through sooner (time to first token).
     """
     typical = traffic.prompt_p50 or traffic.prompt_p95
-    low, high = BATCHED_TOKENS
+    low, high = planning.step_tokens
     return min(high, max(low, 1 << (math.ceil(typical) - 1).bit_length()))
 
 
@@ -154,10 +159,10 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
 def _sequences(case: Case) -> int:
     """Requests of p95 length that fit beside the margin; a single one may take the margin too.
 
-    Each running request takes a token of every step, so vLLM refuses more of them than `max_num_batched_tokens`.
+    Each running request takes a token of every step, so no more of them may run than a step has tokens.
     """
     fitting = case.pool.fit(case.tokens, case.usable_share)
-    return min(MOST_SEQUENCES, case.batched_tokens, max(fitting, int(case.fits_alone)))
+    return min(case.most_sequences, max(fitting, int(case.fits_alone)))
 
 
 def _longest_request(case: Case) -> int:
@@ -193,13 +198,15 @@ def _sequences_steps(case: Case, sequences: int) -> list[Step]:
     formula = f"{room} x {case.usable_share:g} / {each}, rounded down"
     if sequences > case.pool.fit(case.tokens, case.usable_share):
         formula += "; one may take the margin"
-    if sequences == min(MOST_SEQUENCES, case.batched_tokens):
+    if sequences == case.most_sequences:
         formula += f", at most {number(sequences)}"
     steps = [Step("max_num_seqs", formula, sequences, "sequences")]
     if case.traffic.request_p50 is not None:
         typical = whole_blocks(case.traffic.request_p50, case.pool.block_tokens)
         fitting = case.pool.fit(typical, case.usable_share)
-        formula = f"requests of {number(typical)} tokens, for comparison: vLLM preempts when they grow to p95"
+        formula = (
+            f"requests of {number(typical)} tokens, for comparison: {case.runtime.title} preempts when they grow to p95"
+        )
         steps.append(Step("Would fit at p50", formula, fitting, "sequences"))
     return steps
 
@@ -216,10 +223,10 @@ def _limit_steps(case: Case, longest: int, output: int) -> list[Step]:
 
 
 def _batched_step(case: Case) -> Step:
-    low, high = BATCHED_TOKENS
+    low, high = case.runtime.planning.step_tokens
     asked = case.traffic.prompt_p50 or case.traffic.prompt_p95
     formula = f"power of two from {number(math.ceil(asked))} prompt tokens up, within {number(low)} to {number(high)}"
-    if case.batched_tokens != batched_tokens(case.traffic):
+    if case.batched_tokens != batched_tokens(case.traffic, case.runtime.planning):
         formula = "as given"
     return Step("max_num_batched_tokens", formula, case.batched_tokens, "tokens")
 

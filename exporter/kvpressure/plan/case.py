@@ -12,6 +12,8 @@ from kvpressure.plan.arithmetic import number, size
 from kvpressure.plan.geometry import Geometry
 from kvpressure.plan.pool import Memory, Pool
 from kvpressure.plan.traffic import Traffic, whole_blocks
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
 
 LONGEST_KNOWN: Final = 1 << 20
 """Tokens per request where neither model nor engine names a limit."""
@@ -28,6 +30,13 @@ class Case:
     limit: int | None = None
     geometry: Geometry | None = None
     memory: Memory | None = None
+    runtime: Runtime = ASSUMED
+
+    @property
+    def most_sequences(self) -> int:
+        """What the runtime takes at most, whatever the pool holds; a sequence may take a token of each step."""
+        most = self.runtime.planning.most_sequences
+        return min(most, self.batched_tokens) if self.runtime.audit.needs_step else most
 
     @property
     def tokens(self) -> int:
@@ -54,7 +63,8 @@ def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
 def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
     holds = case.pool.tokens(case.tokens)
     if holds <= 0:
-        yield "nothing is left for the KV pool: vLLM would not start; more or larger GPUs, or smaller weights"
+        who = case.runtime.title
+        yield f"nothing is left for the KV pool: {who} would not start; more or larger GPUs, or smaller weights"
         return
     if not case.fits_alone:
         yield (
@@ -66,8 +76,8 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
     if case.limit is not None and case.pool.fit(case.limit, 1.0) < 1:
         fits = case.pool.longest(1.0, case.limit)
         yield (
-            f"the pool cannot hold one request of max_model_len ({number(case.limit)} tokens): vLLM refuses to start "
-            f"unless --max-model-len is at most {number(fits)}"
+            f"the pool cannot hold one request of max_model_len ({number(case.limit)} tokens): {case.runtime.title} "
+            f"refuses to start unless {case.runtime.planning.flags['max_model_len']} is at most {number(fits)}"
         )
 
 
@@ -97,30 +107,28 @@ def _model_warnings(case: Case) -> Iterator[str]:
     if geometry is None:
         return
     if memory is not None:
-        yield from _parallel_warnings(geometry, memory.tensor_parallel)
+        yield from _parallel_warnings(geometry, memory.tensor_parallel, case.runtime)
     if geometry.state_layers:
         yield (
             f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state per request instead of a cache; "
             "that state is not counted"
         )
     if any(group.window is not None for group in geometry.groups) and len(geometry.groups) > 1:
-        yield (
-            "layers with a window are counted with their window, as vLLM does since 0.10.1; older versions, and "
-            "--disable-hybrid-kv-cache-manager, keep every token in them"
-        )
+        yield (f"layers with a window are counted with their window, {case.runtime.planning.windows}")
     if memory is not None and memory.weights_bytes is memory.kv_cache_bytes is None and geometry.weights is not None:
+        title, log = case.runtime.title, case.runtime.planning.weights_log
         off = "10 %" if geometry.weights.quantized or geometry.state_layers else "2 %"
         yield (
             f"the weights ({size(geometry.weights.bytes)}) are estimated from the geometry, within about {off}; give "
-            "--weights-gib (vLLM logs: Model loading took ... GiB), or --kv-cache-memory as it logs it"
+            f"--weights-gib ({title} logs: {log}), or --kv-cache-memory as it logs it"
         )
 
 
-def _parallel_warnings(geometry: Geometry, ranks: int) -> Iterator[str]:
+def _parallel_warnings(geometry: Geometry, ranks: int, runtime: Runtime) -> Iterator[str]:
     if geometry.attention_heads % ranks:
         yield (
-            f"--tensor-parallel-size {ranks} does not divide the model's {geometry.attention_heads} attention heads: "
-            "vLLM refuses it"
+            f"{runtime.planning.flags['tensor_parallel']} {ranks} does not divide the model's "
+            f"{geometry.attention_heads} attention heads: {runtime.title} refuses it"
         )
     heads = max(group.kv_heads for group in geometry.groups)
     if ranks > 1 and any(group.latent for group in geometry.groups):

@@ -2,8 +2,8 @@
 
 Per layer and token, keys and values take `2 x KV heads x head size` values; a compressed cache (MLA) takes one latent
 of `kv_lora_rank + qk_rope_head_dim` values instead, which every tensor parallel rank holds in full. Layers with a
-sliding window hold at most their window. Formulas and rounding as vLLM's v1/kv_cache_interface.py (page sizes) and
-v1/core/kv_cache_utils.py (groups of layers); decision 0041 lists the published sizes this is checked against.
+sliding window hold at most their window. Formulas and rounding are those of the servers' own
+allocators; decision 0041 names them, and lists the published sizes this is checked against.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kvpressure.plan.weights import Weights, estimated_weights
 __all__ = ["BLOCK_TOKENS", "Geometry", "KvCost", "LayerGroup", "ModelConfigError", "read_geometry"]
 
 BLOCK_TOKENS: Final = 16
-"""vLLM's default block size on GPUs: a request's last block is on average half empty."""
+"""The usual block size on GPUs: a request's last block is on average half empty."""
 
 DTYPE_BYTES: Final[Mapping[str, int]] = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
-"""Bytes per weight and, with `--kv-cache-dtype auto`, per cached value. vLLM casts float32 models to 16 bits."""
+"""Bytes per weight and, where nothing else is set, per cached value. Servers cast float32 models to 16 bits."""
 
 KV_DTYPE_BYTES: Final[Mapping[str, int]] = {
     "bfloat16": 2,
@@ -123,11 +123,11 @@ class KvCost:
         )
 
     def allocated_layers(self, group: LayerGroup) -> int:
-        """Layers of the group as vLLM allocates them.
+        """Layers of the group as they are allocated.
 
         Models of several kinds are cut into groups of as many layers as the rarest kind has (the commonest, if they
-        are close), and the last group of a kind is padded: v1/core/kv_cache_utils.py, which assumes that a layer's
-        bytes are the same in all of them; where they are not, nothing is padded here.
+        are close), and the last group of a kind is padded (decision 0041), which assumes that a layer's bytes
+        are the same in all of them; where they are not, nothing is padded here.
         """
         if len(self.groups) == 1 or len({self._layer_bytes(one) for one in self.groups}) > 1:
             return group.layers

@@ -1,7 +1,7 @@
 """The KV pool of one engine: how large it will be, and how many requests of a length it holds.
 
-vLLM takes `gpu_memory_utilization` of each GPU and gives to the cache what weights, the peak of the activations,
-CUDA graphs and everything outside torch leave of it (v1/worker/gpu_worker.py, determine_available_memory).
+A runtime takes `gpu_memory_utilization` of each GPU and gives to the cache what weights, the peak of the activations,
+CUDA graphs and everything outside torch leave of it, or what weights alone leave (decision 0042).
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import Final, Protocol
 
 from kvpressure.plan.arithmetic import GIB, Step, number, size
 from kvpressure.plan.geometry import BLOCK_TOKENS, Geometry, KvCost
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
 
 FIXED_RESERVE_BYTES: Final = 1.0 * GIB
-"""CUDA context, NCCL, CUDA graphs and fragmentation on one GPU. vLLM logged 0.9 GiB for Llama-2-7B on an A100 and
+"""CUDA context, NCCL, CUDA graphs and fragmentation on one GPU. Logged were 0.9 GiB for Llama-2-7B on an A100 and
 0.2-0.4 GiB outside torch plus 0.4 GiB of graphs since; some models' graphs take several (decision 0042)."""
 
 _ACTIVATION_BYTES: Final = 2 * 3
 """Per token and unit of width, at the widest moment of a layer: three 16-bit copies each of the MLP's and the hidden
-width (gate, up and their product; input, residual and output). Within 1 % of what vLLM measured for Llama-3.1-8B."""
+width (gate, up and their product; input, residual and output). Within 1 % of what was measured for Llama-3.1-8B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Memory:
 
     `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares.
     `weights_bytes` (whole model), `reserve_bytes` (activations and the rest, per GPU) and `kv_cache_bytes` (per GPU,
-    "Available KV cache memory" in vLLM's log) replace the estimates when they are known.
+    as the log says) replace the estimates when they are known.
     """
 
     gpu_memory_bytes: tuple[float, ...]
@@ -38,6 +40,7 @@ class Memory:
     weights_bytes: float | None = None
     reserve_bytes: float | None = None
     kv_cache_bytes: float | None = None
+    runtime: Runtime = ASSUMED
 
     @property
     def smallest_gpu_bytes(self) -> float:
@@ -117,8 +120,8 @@ class TokenPool:
     def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
         """The same pool for a model whose requests are known to cost `cost`.
 
-        vLLM says of models with windows how many tokens requests of `max_model_len` may have together; those hold
-        less per token than shorter ones do, so the size follows from that length (v1/core/kv_cache_utils.py).
+        Runtimes say of models with windows how many tokens requests of `max_model_len` may have together; those hold
+        less per token than shorter ones do, so the size follows from that length.
         """
         if cost.uniform or max_model_len is None:
             return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
@@ -177,16 +180,15 @@ def pool_from_memory(
     steps = _token_steps(cost)
     if memory.kv_cache_bytes is not None:
         free = memory.kv_cache_bytes
-        steps.append(Step("KV pool", "Available KV cache memory, from vLLM's log", free, "bytes"))
+        steps.append(Step("KV pool", memory.runtime.planning.memory_log, free, "bytes"))
     else:
         parts = _reserve_steps(geometry, memory, batched_tokens)
-        share = Step(
-            "Memory for vLLM", _usable(memory), memory.smallest_gpu_bytes * memory.gpu_memory_utilization, "bytes"
-        )
+        usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
+        share = Step(f"Memory for {memory.runtime.title}", _usable(memory), usable, "bytes")
         free = share.value - sum(part.value for part in parts)
         formula = " - ".join(step.result for step in (share, *parts))
         steps += [share, *parts, Step("KV pool", formula, free, "bytes")]
-    # One block is vLLM's null block; a prompt being prefilled holds a whole step's tokens even in windowed layers.
+    # One block is kept by the runtime; a prompt being prefilled holds a whole step's tokens even in windowed layers.
     held = cost.request_bytes(cost.block_tokens) + batched_tokens * cost.windowed_bytes_per_token
     if not cost.uniform:
         label, formula = (
@@ -218,7 +220,10 @@ def _token_steps(cost: KvCost) -> list[Step]:
 
 
 def _reserve_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
-    return [_weights_step(geometry, memory), *_overhead_steps(geometry, memory, batched_tokens)]
+    weights = _weights_step(geometry, memory)
+    if memory.runtime.planning.activations_outside:
+        return [weights]
+    return [weights, *_overhead_steps(geometry, memory, batched_tokens)]
 
 
 def _weights_step(geometry: Geometry, memory: Memory) -> Step:

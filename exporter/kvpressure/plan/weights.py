@@ -2,7 +2,7 @@
 
 Counted are embeddings, attention projections and (expert) MLPs; norms, biases and vision towers are left out. That is
 within 2 % of the published count of the dense and mixture-of-experts models in the tests, within 10 % in bytes where
-weights are quantized. `--weights-gib` replaces it with what vLLM logs ("Model loading took ... GiB").
+weights are quantized. `--weights-gib` replaces it with what the server logs when it has loaded them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""PURE: page bytes to EnginePage. `page` scans, one table per runtime (`vllm`, ...) says what to read."""
+"""PURE: everything that is one runtime's own, a folder each, and what reads pages by a runtime's table.
+
+A package in this folder that has a `RUNTIME` is a runtime; `registry` finds it, and nothing else names it.
+"""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 from kvpressure.runtimes.table import Row
@@ -74,6 +74,25 @@ class Histogram:
         return self._last
 
 
+class Sizes:
+    """What an engine says of its cache in values, on top of what it `said` in labels."""
+
+    def __init__(self, gauges: Scalars, said: CacheConfig) -> None:
+        self._gauges = gauges
+        self._said = said
+        self._found: dict[str, float] = {}
+        self._cache = said
+
+    def read(self, values: list[float]) -> CacheConfig:
+        """The configuration: the same object as long as the values are the same; what is not above 0 says nothing."""
+        found = self._gauges.read(values)
+        if found != self._found:
+            self._found = found
+            counts: dict[str, Any] = {name: int(value) for name, value in found.items() if value >= 1}
+            self._cache = replace(self._said, **counts)
+        return self._cache
+
+
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """How to read one engine of a page."""
@@ -84,13 +103,15 @@ class EnginePlan:
     counters: Scalars
     histograms: tuple[Histogram, ...]
     cache: CacheConfig | None
+    sizes: Sizes | None = None
 
     def read(self, values: list[float]) -> EngineSample:
-        """The engine's signals; `cache` is the same object on every page of this plan."""
+        """The engine's signals; `cache` is the same object on every page of this plan that says the same."""
         read = [(histogram.signal, histogram.read(values)) for histogram in self.histograms]
         histograms = {signal: sample for signal, sample in read if sample is not None}
         gauges, counters = self.gauges.read(values), self.counters.read(values)
-        return EngineSample(self.model_name, self.engine, gauges, counters, histograms, self.cache)
+        cache = self.cache if self.sizes is None else self.sizes.read(values)
+        return EngineSample(self.model_name, self.engine, gauges, counters, histograms, cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +121,12 @@ class Plan:
     engines: tuple[EnginePlan, ...]
     started: int | None
     relayed: bool
+    runtime: str = ""
 
     def read(self, values: list[float], t: float) -> EnginePage:
         """The page at time `t` (unix seconds); `values` belong to the series that the plan was made from."""
         started = None if self.started is None else values[self.started]
         started = started if started is not None and 0 < started < math.inf else None
         engines = tuple(engine.read(values) for engine in self.engines)
-        return EnginePage(t, engines, started, multiprocess=self.started is None and not self.relayed)
+        multiprocess = self.started is None and not self.relayed
+        return EnginePage(t, engines, started, multiprocess=multiprocess, runtime=self.runtime)

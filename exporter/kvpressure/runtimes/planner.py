@@ -10,13 +10,14 @@ from typing import Final
 
 from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.lines import PageError, Series
-from kvpressure.runtimes.plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars
+from kvpressure.runtimes.plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars, Sizes
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
 
 MAX_ENGINES: Final = 256
 """Ranks behind one server: more than any real one has, few enough that a hostile page delays nobody."""
 
 _Engine = tuple[str, str]
+_NOTHING_SAID: Final = CacheConfig()
 _SOLE: Final = "0"
 _SERVER: Final = ""
 
@@ -32,27 +33,28 @@ class _Found:
 class _Index:
     """The series of one page in one spelling, by name and engine.
 
-    A page on which no series has an `engine` label has one engine, "0". Elsewhere a series without it belongs to the
-    whole server: it is the only engine's if the model has just one, and nobody's otherwise, for half of a server's
-    rejections would be a made-up number.
+    A page on which no series has the table's label of engines has one engine, "0". Elsewhere a series without it
+    belongs to the whole server: it is the only engine's if the model has just one, and nobody's otherwise, for half of
+    a server's rejections would be a made-up number.
     """
 
-    def __init__(self, found: Mapping[str, Sequence[_Found]], info: str) -> None:
+    def __init__(self, found: Mapping[str, Sequence[_Found]], table: Table) -> None:
+        info, model, self._label = table.info, table.model_label, table.engine_label
         self.names = frozenset(found)
-        self.labelled = any("engine" in one.labels for series in found.values() for one in series)
+        self.labelled = any(self._label in one.labels for series in found.values() for one in series)
         self.infos = found.get(info, ())
         self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
         for name in self.names - {info}:
             for one in found[name]:
-                self._series[name, (one.labels.get("model_name", ""), self.engine(one))].append(one)
+                self._series[name, (one.labels.get(model, ""), self.engine(one))].append(one)
         self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
         if len(self.engines) > MAX_ENGINES:
             raise PageError("too_large", f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
         self._engines_of = Counter(model for model, _ in self.engines)
 
     def engine(self, found: _Found) -> str:
-        """The `engine` of a series."""
-        return found.labels.get("engine", _SERVER if self.labelled else _SOLE)
+        """The engine of a series."""
+        return found.labels.get(self._label, _SERVER if self.labelled else _SOLE)
 
     def series(self, name: str, engine: _Engine) -> list[_Found]:
         """The series of `name` that are the engine's."""
@@ -75,10 +77,15 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
         return None
     spelling = spelled.most_common(1)[0][0]
     own = {name: table.prefix + name.removeprefix(spelling) for name, its in spellings.items() if its == spelling}
-    index = _Index(_named(slots, own), table.info)
+    index = _Index(_named(slots, own), table)
     facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
     engines = tuple(_engine_plan(table, index, engine, facts) for engine in index.engines)
-    return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed)
+    return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed, table.runtime)
+
+
+def recognised(table: Table, series: Sequence[Series]) -> int:
+    """How many of the series are the table's."""
+    return sum(_spelling(table, one.name) is not None for one in series)
 
 
 def _spelling(table: Table, name: str) -> str | None:
@@ -95,7 +102,7 @@ def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, lis
 
 
 def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts) -> EnginePlan:
-    configs = {table.cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
+    configs = {table.info_cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
     histograms = (_histogram(row, index, engine) for row in table.histograms)
     return EnginePlan(
         model_name=engine[0],
@@ -104,7 +111,13 @@ def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts)
         counters=_scalars(table.counters, index, engine),
         histograms=tuple(histogram for histogram in histograms if histogram is not None),
         cache=_only(configs),
+        sizes=_sizes(table, index, engine, _only(configs) or _NOTHING_SAID),
     )
+
+
+def _sizes(table: Table, index: _Index, engine: _Engine, said: CacheConfig) -> Sizes | None:
+    chosen = _chosen(table.cache, index, engine)
+    return Sizes(Scalars(chosen), said) if chosen else None
 
 
 def _only(configs: set[CacheConfig]) -> CacheConfig | None:
@@ -113,14 +126,22 @@ def _only(configs: set[CacheConfig]) -> CacheConfig | None:
 
 
 def _scalars(rows: Sequence[Row], index: _Index, engine: _Engine) -> Scalars:
-    chosen = [(row, _slots(row, index, engine)) for row in rows]
-    return Scalars([(row, slots) for row, slots in chosen if slots])
+    return Scalars(_chosen(rows, index, engine))
+
+
+def _chosen(rows: Sequence[Row], index: _Index, engine: _Engine) -> list[tuple[Row, tuple[int, ...]]]:
+    """Each signal's first row that the page has, and where its values are."""
+    found: dict[str, tuple[Row, tuple[int, ...]]] = {}
+    for row in rows:
+        if row.signal not in found and (slots := _slots(row, index, engine)):
+            found[row.signal] = row, slots
+    return list(found.values())
 
 
 def _slots(row: Row, index: _Index, engine: _Engine) -> tuple[int, ...]:
     for name in row.names:
         found = index.series(name, engine)
-        if slots := tuple(one.slot for one in found if all(one.labels.get(k) == v for k, v in row.where)):
+        if slots := tuple(one.slot for one in found if all(one.labels.get(k, "") == v for k, v in row.where)):
             return slots
     return ()
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Final
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.lines import PageError, Series
 from kvpressure.runtimes.memory import Memory
 from kvpressure.runtimes.page import PageScanner
 from kvpressure.runtimes.plan import Plan
-from kvpressure.runtimes.planner import make_plan
+from kvpressure.runtimes.planner import make_plan, recognised
+from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.steps import Steps, in_one_go
 from kvpressure.runtimes.table import Table
-from kvpressure.runtimes.vllm import VLLM
 
-__all__ = ["TABLES", "PageError", "PageReader"]
+__all__ = ["PageError", "PageReader"]
 
-TABLES: Final = (VLLM,)
 # How a page of metrics starts: with a comment, or with a sample. HTML, JSON and plain error texts do not.
 _METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-9]))")
 
@@ -62,6 +60,5 @@ class PageReader:
         return plan.read(values, t)
 
     def _plan(self, series: Sequence[Series]) -> Plan | None:
-        """The plan of the first table that knows some of the names."""
-        plans = (make_plan(table, series) for table in self._tables)
-        return next((plan for plan in plans if plan is not None), None)
+        """The plan of the table that knows most of the names."""
+        return make_plan(max(self._tables, key=lambda table: recognised(table, series)), series)

@@ -1,10 +1,10 @@
-"""What a runtime's table is made of. A runtime is one file that fills a `Table`, and one entry in `reader.TABLES`."""
+"""What a runtime's table of metrics is made of."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kvpressure.model.samples import CacheConfig
@@ -17,7 +17,8 @@ class Row:
     """One signal and the metrics that carry it.
 
     `names` are alternatives, best first: the first that an engine has is used alone, they are never added. `where`
-    are labels that must have the given value. Series of one engine that differ in other labels (a finish reason,
+    are labels that must have the given value, "" for none; rows of the same signal with other labels are alternatives
+    too. Series of one engine that differ in other labels (a finish reason,
     the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
     highest counts, because idle and dead processes report 0. A merged value above `most` is garbage and left out.
     A `slow` signal is asked for with the histograms only, to keep the answers of the other polls small.
@@ -33,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """What a table's `cache` function may need to know of the whole page.
+    """What a table's `info_cache` may need to know of the whole page.
 
     `ranks` is how many engines describe their cache on it, `labelled` whether engines are told apart by a label,
     `names` all sample names found, in the table's own spelling.
@@ -50,7 +51,12 @@ class Table:
 
     Names in rows start with `prefix`; `spellings` are the prefixes that may stand for it on a page, only one of
     which is used per page (the one with most series). Under a spelling in `relayed` another process serves the page,
-    so that a missing process start says nothing. `cache` reads the labels of the metric `info`.
+    so that a missing process start says nothing. `engine_label` tells the engines of a page apart, `model_label` names
+    what they serve.
+
+    What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
+    of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or in both; then the value
+    counts.
     """
 
     runtime: str
@@ -60,8 +66,13 @@ class Table:
     gauges: tuple[Row, ...]
     counters: tuple[Row, ...]
     histograms: tuple[Row, ...]
-    info: str
-    cache: Callable[[Mapping[str, str], PageFacts], CacheConfig]
+    info: str = ""
+    info_cache: Callable[[Mapping[str, str], PageFacts], CacheConfig] = field(
+        default=lambda labels, facts: CacheConfig()  # noqa: ARG005 - a table without an `info`
+    )
+    cache: tuple[Row, ...] = ()
+    engine_label: str = "engine"
+    model_label: str = "model_name"
 
     def poll_names(self) -> tuple[str, ...]:
         """Sample names to ask for on every poll: no buckets, nothing that stays the same or may come late."""
@@ -73,7 +84,8 @@ class Table:
         stems = [name for row in self.histograms for name in row.names]
         parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
         slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
-        return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, self.info]))
+        cache = [*([self.info] if self.info else []), *(name for row in self.cache for name in row.names)]
+        return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, *cache]))
 
     def wanted(self) -> frozenset[bytes]:
         """The same names as bytes, in every spelling."""

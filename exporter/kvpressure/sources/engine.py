@@ -8,8 +8,8 @@ request per target: a slow answer delays only itself, and an engine in trouble i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from yarl import URL
@@ -62,10 +62,14 @@ class PageReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PollNames:
-    """The sample names to ask for: at each poll, and (histograms and cache configuration too) every few polls."""
+    """The sample names to ask for: at each poll, and (histograms and cache configuration too) every few polls.
+
+    Once a page has said which runtime it is of, those of `own` are asked for instead, where that has the runtime.
+    """
 
     poll: tuple[str, ...]
     full: tuple[str, ...]
+    own: Mapping[str, PollNames] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ class EngineSource:
         self._histograms = _Rarely(options.histogram_interval_seconds, options.interval_seconds)
         self._urls: PageUrls | None = None
         self._last: EnginePage | None = None
+        self._runtime = ""
 
     async def poll(self) -> EnginePage | None:
         """One poll, None when it failed (`health` then says why); raises nothing but cancellation."""
@@ -168,6 +173,8 @@ class EngineSource:
             self._filter.may_have_changed()
             self._histograms.again()
         self._last = page
+        if page.runtime != self._runtime:
+            self._runtime, self._urls = page.runtime, None
         return page
 
     async def _page(self, full: bool, now: float) -> EnginePage:
@@ -228,7 +235,8 @@ class EngineSource:
 
     def _addresses(self) -> PageUrls:
         if self._urls is None:
-            self._urls = page_urls(self.target.url, self.target.path, self._names.poll, self._names.full)
+            names = self._names.own.get(self._runtime, self._names)
+            self._urls = page_urls(self.target.url, self.target.path, names.poll, names.full)
         return self._urls
 
 

@@ -12,7 +12,16 @@ from urllib.parse import urlsplit
 from kvpressure.addresses import refusal
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, read_text
-from kvpressure.config.settings.types import Runtime, default_name, gpu_list, http_path, label, split_url, target_name
+from kvpressure.config.settings.types import (
+    BY_ITS_PAGE,
+    Runtime,
+    default_name,
+    gpu_list,
+    http_path,
+    label,
+    split_url,
+    target_name,
+)
 from kvpressure.config.strict_yaml import Document, Problem
 
 _RUNTIMES: Final = typing.get_args(Runtime)
@@ -27,7 +36,7 @@ class FileTarget:
     name: str
     namespace: str = ""
     pod: str = ""
-    runtime: str = "vllm"
+    runtime: str = BY_ITS_PAGE
     gpus: tuple[str, ...] | None = None
     kv_bytes_per_token: float | None = None
 

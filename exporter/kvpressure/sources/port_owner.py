@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from kvpressure.limits.budget import Budget
+from kvpressure.commandline.budget import Budget
 from kvpressure.limits.declared import declared, read_limits
-from kvpressure.limits.recognise import is_vllm
-from kvpressure.limits.start import read_start
+from kvpressure.limits.recognise import runtime_of
+from kvpressure.limits.start import Start, read_start
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import Assignment, DeclaredLimit
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.base import Guard
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
@@ -135,18 +137,19 @@ def _owner(
     if root is None:
         return _nobody(f"several processes that have nothing to do with each other listen on port {port}; {_SAY}")
     argv = argv_of(root, proc)
-    limits = _limits(argv)
+    start = _start(argv)
+    runtime = runtime_of("", start)
+    limits = None if runtime is None else declared(read_limits(start), seen=start.seen)
     family = [_process(pid, proc) for pid in family_of(root, parents)]
     try:
-        return PortOwner(root, _gpus(family, argv, names), limits)
+        return PortOwner(root, _gpus(family, argv, runtime or ASSUMED, names), limits)
     except NotToldError as reason:
         return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), limits)
 
 
-def _limits(argv: Sequence[str]) -> tuple[DeclaredLimit, ...] | None:
+def _start(argv: Sequence[str]) -> Start:
     # A command line may have megabytes: it is read here, beside the event loop, and once a look.
-    start = read_start(argv[:1], argv[1:], {}, Budget())
-    return declared(read_limits(start), seen=start.seen) if is_vllm("", start) else None
+    return read_start(argv[:1], argv[1:], {}, Budget())
 
 
 def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
@@ -163,7 +166,7 @@ def _nobody(why: str) -> PortOwner:
     return PortOwner(None, Assignment((), exclusive=False, why=why))
 
 
-def _gpus(family: Sequence[_Process], argv: Sequence[str], names: KernelNames) -> Assignment:
+def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, names: KernelNames) -> Assignment:
     """What the listener and its descendants may use: what is visible to them, or else the devices they have open.
 
     An engine takes as many of its visible GPUs as it has ranks, from the first on. CUDA and HIP may open devices that
@@ -171,7 +174,7 @@ def _gpus(family: Sequence[_Process], argv: Sequence[str], names: KernelNames) -
     """
     open_devices = {device for process in family for device in process.open or ()}
     amd = "kfd" in open_devices or any(device.startswith("renderD") for device in open_devices)
-    wanted = ranks(argv)
+    wanted = ranks(argv, runtime.starting.flags.ranks)
     if (visible := _visible(family, names, amd=amd)) is not None:
         if not visible:
             raise NotToldError("the process was started with no GPU visible to it")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kvpressure.config.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
+from kvpressure.config.settings.types import BY_ITS_PAGE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.sources.file_sd import FileTarget
@@ -30,7 +31,7 @@ class Target:
     path: str = "/metrics"
     namespace: str = ""
     pod: str = ""
-    runtime: str = "vllm"
+    runtime: str = BY_ITS_PAGE
     gpus: tuple[str, ...] | None = None
     kv_bytes_per_token: float | None = None
     tls: TlsSettings | None = None

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from kvpressure.limits.budget import Budget
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.numbers import human, share, whole
 from kvpressure.limits.declared import declared, read_limits
-from kvpressure.limits.numbers import human, share, whole
-from kvpressure.limits.recognise import is_vllm, serving_port
+from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import Start, read_start
 from kvpressure.model.workload import LIMIT_NAMES
 from tests.fuzz import starts
@@ -51,11 +51,12 @@ def check(data: bytes) -> tuple[object, ...]:
     expect(not (reading.limits.keys() & reading.unclear.keys()), "a limit is given and unclear", reading)
     port = serving_port(start)
     expect(port is None or 0 < port <= 65535, "a port that is none", port)
-    vllm = is_vllm("vllm/vllm-openai:v0.11.0", start), is_vllm("", start)
+    images = ("vllm/vllm-openai:v0.11.0", "lmsysorg/sglang:v0.5.5", "")
+    served = tuple(None if (one := runtime_of(image, start)) is None else one.name for image in images)
     if command[:2] == ["vllm", "serve"] and not env:
         _against_argparse([*command[2:], *args])
     given = declared(reading, seen=start.seen)
-    return (start.cut, start.seen, len(start.servers), vllm, port is None, None if given is None else len(given))
+    return (start.cut, start.seen, len(start.servers), served, port is None, None if given is None else len(given))
 
 
 def _start(command: Sequence[str], args: Sequence[str], env: dict[str, str], files: dict[str, str]) -> Start:

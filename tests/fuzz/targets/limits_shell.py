@@ -9,8 +9,8 @@ import re
 import shlex
 from random import Random
 
-from kvpressure.limits.budget import STEP, Budget, SpentError
-from kvpressure.limits.shell import Words, commands, expand, unresolved
+from kvpressure.commandline.budget import STEP, Budget, SpentError
+from kvpressure.commandline.shell import Words, commands, expand, unresolved
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 

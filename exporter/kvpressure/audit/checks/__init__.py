@@ -44,14 +44,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         "max-num-seqs",
         "error",
         "max_num_seqs is declared",
-        "vLLM's default depends on its version and on the GPU (256, or 1024 on large ones) and not on the KV cache.",
+        "The server's own default depends on its version and on the GPU, and not on the KV cache.",
         sequences.declared,
     ),
     Check(
         "max-num-seqs-plausible",
         "error",
         "max_num_seqs is plausible",
-        "Above vLLM's largest default it is no limit, above max_num_batched_tokens the server does not start, and at "
+        "Above the server's largest default it is no limit, above max_num_batched_tokens it does not start, and at "
         "one or two there is no batch. Where the size of the KV cache is given, every sequence should find room in it.",
         sequences.plausible,
     ),

@@ -8,6 +8,7 @@ from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Manifests
 from kvpressure.audit.model import Verdict
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.limits.declared import CHOOSES, NO_VALUE
 from kvpressure.model.workload import DeclaredLimit
 
 TRAFFIC = "kvpressure.io/traffic"
@@ -53,12 +54,12 @@ def is_long(engine: Engine, thresholds: Thresholds) -> bool | None:
     return limit.value > bound if limit.name == "max_model_len" else limit.value >= bound
 
 
-def undeclared(engine: Engine, limit: str, option: str, reason: str, fix: str) -> Verdict:
+def undeclared(engine: Engine, limit: str, reason: str, fix: str) -> Verdict:
     """Say that a limit is not declared: failed where that is certain, unknown where it may be given unseen."""
-    place = engine.option_place(option)
+    place = engine.limit_place(limit)
     if limit in engine.reading.unclear:
         why = engine.reading.unclear[limit]
-        certain = "not a value vLLM" in why or "vLLM chooses" in why
+        certain = NO_VALUE in why or CHOOSES in why
         return Verdict("fail" if certain else "unknown", why, place, fix)
     if engine.reading.hidden:
         return Verdict("unknown", f"not found, but {engine.reading.hidden[0]}", place)

@@ -12,6 +12,7 @@ from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Item, get, mapping, sequence, strings, text
 from kvpressure.audit.model import Verdict
 from kvpressure.limits.declared import ANNOTATION_PREFIX
+from kvpressure.runtimes.registry import TABLES
 
 LIMITS: Final = f"{ANNOTATION_PREFIX}limits"
 """Annotation: where the limits come from, as an address or a sentence."""
@@ -20,7 +21,8 @@ LOAD_TEST: Final = f"{ANNOTATION_PREFIX}load-test"
 """Annotation: the address of a load test's result, or the day it was run."""
 
 _EVIDENCE: Final = re.compile(r"https?://\S+|\d{4}-\d{2}-\d{2}([T ].*)?")
-_SERIES: Final = re.compile(r"\b(kvpressure_|vllm[:_])")
+_PREFIXES: Final = sorted({re.escape(spelling) for table in TABLES for spelling in table.spellings})
+_SERIES: Final = re.compile(rf"\b(kvpressure_|{'|'.join(_PREFIXES)})")
 _EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
 
 
@@ -59,14 +61,14 @@ def monitored(engine: Engine, context: Context) -> Verdict:
 
 
 def alerted(engine: Engine, context: Context) -> Verdict:
-    """Some PrometheusRule uses series of kvpressure or of vLLM."""
+    """Some PrometheusRule uses series of kvpressure or of a runtime."""
     rules = list(context.given.of("PrometheusRule"))
     for rule in rules:
         if any(_SERIES.search(expression) for expression in _expressions(rule)):
             return Verdict("pass", f"PrometheusRule {rule.name}", rule.place())
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
     if rules or context.given.complete:
-        return Verdict("fail", "no PrometheusRule uses series of kvpressure or vLLM", engine.place(), fix)
+        return Verdict("fail", "no PrometheusRule uses series of kvpressure or of the engine", engine.place(), fix)
     return Verdict("unknown", "no PrometheusRule among the manifests", engine.place())
 
 
@@ -133,7 +135,7 @@ def _pod_monitor(engine: Engine) -> str:
         "apiVersion: monitoring.coreos.com/v1",
         "kind: PodMonitor",
         "metadata:",
-        f"  name: {engine.item.name or 'vllm'}",
+        f"  name: {engine.item.name or engine.runtime.name}",
     ]
     chosen = ["    matchLabels:", *labels] if labels else ["    matchLabels: {}"]
     tail = ["  podMetricsEndpoints:", "    - path: /metrics", "      interval: 15s"]

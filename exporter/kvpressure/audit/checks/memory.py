@@ -9,19 +9,20 @@ from kvpressure.audit.checks.context import Context, is_long, number, traffic
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.model import Verdict
 
-_OPTION: Final = "gpu-memory-utilization"
+_LIMIT: Final = "gpu_memory_utilization"
 _AGAINST: Final = "against a device OOM; if the KV cache is what runs out, do not lower it"
 
 
 def target(engine: Engine, context: Context) -> Verdict:
-    """At most 0.7, at most 0.6 for long contexts or bursts; undeclared it is vLLM's default, which is above both."""
-    place = engine.option_place(_OPTION)
-    if "kv-cache-memory-bytes" in engine.reading.options:
-        reason = "--kv-cache-memory-bytes sets the KV cache; what share of the GPU that is depends on the GPU"
-        return Verdict("unknown", reason, engine.option_place("kv-cache-memory-bytes"))
-    limit = engine.reading.limits.get("gpu_memory_utilization")
+    """At most 0.7, at most 0.6 for long contexts or bursts; undeclared it is the default, which is above both."""
+    place = engine.limit_place(_LIMIT)
+    sizes_pool = engine.runtime.starting.flags.sizes_pool
+    if sizes_pool in engine.reading.options:
+        reason = f"--{sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
+        return Verdict("unknown", reason, engine.option_place(sizes_pool))
+    limit = engine.reading.limits.get(_LIMIT)
     bound, why = _bound(engine, context)
-    fix = fixes.flag(engine, f"--{_OPTION}", number(bound), _AGAINST)
+    fix = fixes.limit(engine, _LIMIT, number(bound), _AGAINST)
     if limit is None:
         return _undeclared(engine, f"{number(bound)}{why}", fix)
     shown = number(limit.value)
@@ -44,10 +45,10 @@ def _bound(engine: Engine, context: Context) -> tuple[float, str]:
 
 
 def _undeclared(engine: Engine, bound: str, fix: str) -> Verdict:
-    place, reading = engine.option_place(_OPTION), engine.reading
-    if "gpu_memory_utilization" in reading.unclear:
-        return Verdict("unknown", reading.unclear["gpu_memory_utilization"], place)
+    place, reading = engine.limit_place(_LIMIT), engine.reading
+    if _LIMIT in reading.unclear:
+        return Verdict("unknown", reading.unclear[_LIMIT], place)
     if reading.hidden:
         return Verdict("unknown", f"not found, but {reading.hidden[0]}", place)
-    reason = f"not declared: vLLM takes 0.9 (0.92 in recent versions), above {bound}, the target {_AGAINST}"
+    reason = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}, above {bound}, the target {_AGAINST}"
     return Verdict("fail", reason, place, fix)

@@ -12,7 +12,7 @@ def separate(engine: Engine, context: Context) -> Verdict:
     """An engine that takes long prompts says that it is for those, or has a sibling for the short ones."""
     if traffic(engine) & {"long", "short"}:
         return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", engine.annotation_place(TRAFFIC))
-    limit, place = longest_prompt(engine), engine.option_place("max-model-len")
+    limit, place = longest_prompt(engine), engine.limit_place("max_model_len")
     long = is_long(engine, context.thresholds)
     if limit is None or long is None:
         return Verdict("unknown", "the longest prompt is not known", place)

@@ -10,30 +10,31 @@ from kvpressure.limits.declared import ANNOTATIONS
 
 
 def input_tokens(engine: Engine, context: Context) -> Verdict:
-    """`--max-model-len` bounds the prompt; a gateway's own limit is told by annotation."""
+    """The longest request bounds the prompt; a gateway's own limit is told by annotation."""
     limits = engine.reading.limits
     told = limits.get("max_input_tokens")
     if told is not None:
         place = engine.annotation_place(ANNOTATIONS["max_input_tokens"])
         return Verdict("pass", f"{number(told.value)} tokens, kept at the gateway", place)
     if (whole := limits.get("max_model_len")) is not None:
-        place = engine.option_place("max-model-len")
+        place = engine.limit_place("max_model_len")
         return Verdict("pass", f"prompt and output together at most {number(whole.value)} tokens", place)
-    fix = fixes.flag(engine, "--max-model-len", f"{context.thresholds.advice_long_context_min_tokens:.0f}")
-    return undeclared(engine, "max_model_len", "max-model-len", "no limit: the model's whole context length", fix)
+    fix = fixes.limit(engine, "max_model_len", f"{context.thresholds.advice_long_context_min_tokens:.0f}")
+    return undeclared(engine, "max_model_len", "no limit: the model's whole context length", fix)
 
 
 def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """`max_new_tokens` of the generation config bounds every request's output; so may a gateway."""
+    """The server bounds every request's output, where it can; so may a gateway."""
     annotation = ANNOTATIONS["max_output_tokens"]
     told = engine.reading.limits.get("max_output_tokens")
     if told is not None:
         by_gateway = annotation in told.where
-        place = engine.annotation_place(annotation) if by_gateway else engine.option_place("override-generation-config")
+        place = engine.annotation_place(annotation) if by_gateway else engine.limit_place("max_output_tokens")
         how = "kept at the gateway" if by_gateway else "kept by the server"
         return Verdict("pass", f"{number(told.value)} tokens, {how}", place)
     reason = "no limit: an output may run to the end of the context"
-    fix = fixes.annotation(annotation, "1024") + "  # once the gateway keeps it; or let vLLM:\n"
-    why = "the longest output that clients need"
-    fix += fixes.flag(engine, "--override-generation-config", '{"max_new_tokens": 1024}', why)
-    return undeclared(engine, "max_output_tokens", "override-generation-config", reason, fix)
+    fix = fixes.annotation(annotation, "1024") + "  # once the gateway keeps it"
+    if example := engine.runtime.audit.output_cap:
+        why = "the longest output that clients need"
+        fix += f"; or let {engine.runtime.title}:\n{fixes.limit(engine, 'max_output_tokens', example, why)}"
+    return undeclared(engine, "max_output_tokens", reason, fix)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import (
+    BY_ITS_PAGE,
     BaseUrl,
     Gpus,
     HttpPath,
@@ -41,7 +42,9 @@ class TargetSettings(ClientSettings):
         description="The `target` label; must be unique.",
         json_schema_extra={DERIVED: "the URL's host:port"},
     )
-    runtime: Runtime = Field(default="vllm", description="What serves the model.")
+    runtime: Runtime = Field(
+        default=BY_ITS_PAGE, description="What serves the model: `auto`, or the one whose page is expected."
+    )
     labels: TargetLabels = Field(default=TargetLabels(), description="Where the engine runs.")
     gpus: Gpus | None = Field(
         default=None,

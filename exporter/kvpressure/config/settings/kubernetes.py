@@ -56,7 +56,7 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
 def _requirement(term: str) -> Requirement:
     found = _REQUIREMENT.fullmatch(term)
     if found is None:
-        raise ValueError(f"is not a label selector: {term!r} must be like app=vllm, app in (a,b), app or !app")
+        raise ValueError(f"is not a label selector: {term!r} must be like app=llama, app in (a,b), app or !app")
     if found["absent"]:
         return Requirement(found["gone"], negated=True)
     if not found["sign"] and not found["set"]:

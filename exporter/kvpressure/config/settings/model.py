@@ -127,7 +127,7 @@ class Settings(Section):
 
     @property
     def single_machine(self) -> bool:
-        """True when no engines were configured at all: serve a vLLM on localhost:8000 and every GPU found."""
+        """True when no engines were configured at all: serve an engine on localhost:8000 and every GPU found."""
         return not {"targets", "file_sd"} & self.engines.model_fields_set
 
     @property

@@ -17,7 +17,7 @@ _INTRO: Final = f"""\
 <!-- Generated from exporter/kvpressure/settings; `make docs` writes it again. -->
 
 kvpressure takes its settings from a file, then from the environment, then from flags; the later ones win. With none
-at all it serves a single machine: a vLLM at `http://localhost:8000` and every GPU it finds.
+at all it serves a single machine: an engine at `http://localhost:8000` and every GPU it finds.
 
 - **File**: `--{CONFIG_FLAG}`, else `{CONFIG_ENV}`, else `kvpressure.yaml` in the working directory, if there is one.
   A key without a value means its default. Paths in the file are relative to the file.
@@ -48,7 +48,7 @@ The files hold what Prometheus's file_sd reads, as JSON or YAML: a list of group
 | `__metrics_path__` | path of the page | `/metrics` |
 | `kvpressure_name` | the `target` label; only in groups with one target | `namespace/pod:port`, else `host:port` |
 | `namespace`, `pod` | where the engine runs | empty |
-| `kvpressure_runtime` | what serves the model | `vllm` |
+| `kvpressure_runtime` | what serves the model | `auto`: as its page shows |
 | `kvpressure_gpus` | `all`, or uuids or indices separated by commas | none joined |
 | `kvpressure_kv_bytes_per_token` | KV cache bytes of one token | from the page |
 

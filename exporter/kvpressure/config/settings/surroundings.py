@@ -17,7 +17,7 @@ _UNIT: Final = re.compile(r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*")
 def journal_unit(text: str) -> str:
     """Check the name of a systemd unit. Raises ValueError."""
     if not _UNIT.fullmatch(text):
-        raise ValueError("must be the name of a systemd unit, such as vllm.service")
+        raise ValueError("must be the name of a systemd unit, such as llama.service")
     return text
 
 

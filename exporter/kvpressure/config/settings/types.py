@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
@@ -13,7 +15,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from kvpressure.addresses import refusal
 
 Vendor = Literal["auto", "nvidia", "amd", "simulated"]
-Runtime = Literal["vllm"]
+BY_ITS_PAGE: Final = "auto"
+"""The `runtime` of a target whose page says what it runs."""
+
+if TYPE_CHECKING:
+    Runtime = str
+else:
+    # The folders of `runtimes`, which are listed and not imported: those are above the settings.
+    _FOLDER = find_spec("kvpressure.runtimes").submodule_search_locations
+    Runtime = Literal[(BY_ITS_PAGE, *sorted(module.name for module in iter_modules(_FOLDER) if module.ispkg))]
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
 _PATH: Final = re.compile(r"/[^\s?#\x00-\x1f\x7f]*")
 _TELEMETRY_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?|/")
@@ -93,7 +103,7 @@ def http_path(text: str) -> str:
 def telemetry_path(text: str) -> str:
     """Check the path of the metrics page, which must not be another page's, nor be open. Raises ValueError."""
     if not _TELEMETRY_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
-        example = "such as /metrics or /vllm/metrics"
+        example = "such as /metrics or /llama/metrics"
         raise ValueError(f"must be a path of letters, digits and . _ ~ - between slashes, {example}, got {text!r}")
     taken = next((path for path in _TAKEN_PATHS if f"{text}/".startswith(f"{path}/")), "/" if text == "/" else None)
     if taken is not None:

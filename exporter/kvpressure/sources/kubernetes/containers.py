@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.limits.budget import MOST, WORK, Budget, SpentError
+from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
 from kvpressure.limits.declared import Reading, annotated, declared, read_limits
-from kvpressure.limits.recognise import is_vllm, serving_port
+from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import Start, read_start
 from kvpressure.model.workload import DeclaredLimit
+from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.kubernetes.annotations import Wishes
 from kvpressure.sources.kubernetes.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.sources.kubernetes.states import ENDED
@@ -25,8 +26,8 @@ _GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/"
 class Container:
     """One container of a pod's spec while it is looked at; `ports` are those it declares, by name or else number.
 
-    `holds_gpu` is true for a GPU resource or a claim, `is_vllm` where image, command or arguments are vLLM's;
-    `serving_port` is the port in the server's own arguments or environment.
+    `holds_gpu` is true for a GPU resource or a claim, `runtime` is whose server image, command or arguments show, None
+    for no engine's; `serving_port` is the port in the server's own arguments or environment.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Container:
     ports: Mapping[str, int]
     holds_gpu: bool
     start: Start
-    is_vllm: bool
+    runtime: Runtime | None
     serving_port: int | None
     reading: Reading
 
@@ -71,7 +72,7 @@ def _container(entry: Object, budget: Budget) -> Container:
         ports=ports,
         holds_gpu=holds_gpu,
         start=start,
-        is_vllm=is_vllm(image, start),
+        runtime=runtime_of(image, start),
         serving_port=serving_port(start),
         reading=read_limits(start),
     )
@@ -112,7 +113,7 @@ def engine_containers(
     """The containers that are engines, in the order of the pod.
 
     `scrape: "false"` is the last word. A pod that is asked for, by annotation or label selector, has at least one:
-    the container it names, those that are vLLM or hold a GPU behind the named port, the one that declares the port it
+    the container it names, engines or those with a GPU behind the named port, the one that declares the port it
     names, the first that holds a GPU (service meshes put their sidecars before it), else its first. In any other pod
     only those count that show by themselves what they are.
     """
@@ -122,7 +123,7 @@ def engine_containers(
     asked = bool(wishes.scrape) or selected
     if asked and wishes.containers:
         return pool
-    evident = [c for c in pool if c.is_vllm or (c.holds_gpu and port_name and port_name in c.ports)]
+    evident = [c for c in pool if c.runtime or (c.holds_gpu and port_name and port_name in c.ports)]
     if evident or not asked:
         return evident
     declaring = [c for c in pool if any(c.declares(port) for port in wishes.ports)]
@@ -148,5 +149,5 @@ def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, po
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
     """What is declared; None where nothing is seen and something may be hidden: in a start script, a mounted file."""
-    seen = container.start.seen or (container.is_vllm and not container.start.command)
+    seen = container.start.seen or (container.runtime is not None and not container.start.command)
     return declared(annotated(container.reading, annotations), seen=seen)

@@ -1,7 +1,7 @@
-"""PURE: which kind of trouble a log line tells of. One row per wording, with the versions of vLLM that have it.
+"""PURE: which kind of trouble a log line tells of, whichever runtime wrote it. One row per wording.
 
-Only what vLLM itself says counts. Lines at level INFO or DEBUG are no failures, and neither are access-log lines and
-lines that quote a request: what a user typed ("CUDA out of memory") must never look like one.
+Only what the server itself says counts. Lines at level INFO or DEBUG are no failures, and neither are access-log lines
+and lines that quote a request: what a user typed ("CUDA out of memory") must never look like one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.sources.logs import learn
 from kvpressure.sources.logs.quoted import quotes_request
 
@@ -23,36 +24,12 @@ _LEVEL_WITHIN: Final = 160
 _CAPACITY: Final = "kv_capacity"
 _REFUSED: Final = re.compile(r"\bvalueerror: ")
 _OF_VALUE_ERRORS: Final = ("kv_exhausted", _CAPACITY)
-_FREE_MEMORY: Final = "desired gpu memory utilization"
-_WORDINGS: Final = (
-    # Death before the others: "EngineDeadError: ... OutOfMemoryError(...)" repeats why it died.
-    # Not "enginecore " alone: newer versions begin every line of that process with it.
-    ("engine_dead", "enginecore encountered a fatal error", ""),
-    ("engine_dead", "enginecore hit an exception", ""),
-    ("engine_dead", "enginecore failed to start", ""),
-    ("engine_dead", "engine core initialization failed", ""),
-    ("engine_dead", "enginedeaderror", ""),  # with V0's AsyncEngineDeadError and MQEngineDeadError
-    ("engine_dead", "workerproc ", r"workerproc (?:hit an exception|failed to start|initialization failed)"),
-    ("engine_dead", " died unexpectedly", r"(?:worker|engine core) proc \S{1,80} died unexpectedly"),
-    ("engine_dead", "engine background task failed", ""),  # V0
+# Of the libraries that every runtime is built on.
+_SHARED: Final = (
     ("device_oom", "out of memory", r"(?:cuda|hip|xpu|npu|gpu)(?: error:| failure(?: \d+)?)? '?out of memory"),
     ("device_oom", "outofmemoryerror", r"\boutofmemoryerror\b"),  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
     ("device_oom", "cudaerrormemoryallocation", ""),
     ("device_oom", "hiperroroutofmemory", ""),
-    ("device_oom", _FREE_MEMORY, r"free memory on device .{0,200}is less than desired"),
-    ("preemption", "not enough kv cache space", r"is preempted by .{0,80}mode because there is not enough"),  # V0
-    ("kv_exhausted", "no available memory for the cache blocks", ""),
-    ("kv_exhausted", "larger than the maximum number of tokens that can be stored in kv cache", ""),  # until 0.8
-    ("kv_exhausted", "kv cache is needed, which is larger than the available kv cache memory", ""),  # since 0.8
-    ("kv_exhausted", "exceeds the capacity of block_manager", ""),  # V0
-    ("kv_exhausted", " free blocks from the pool", r"cannot get \d{1,12} free blocks"),
-    ("kv_exhausted", "aborted due to the lack of cpu swap space", ""),  # V0
-    (_CAPACITY, "available kv cache memory: ", ""),
-    (_CAPACITY, "kv cache size: ", r"\bkv cache size: [\d,]{1,20} tokens"),
-    (_CAPACITY, "maximum concurrency for ", r"maximum concurrency for [\d,]{1,20} tokens per request: "),
-    (_CAPACITY, " blocks: ", r"# \w{1,20} blocks: \d"),  # V0, and V1 until 0.7.2
-    (_CAPACITY, "memory reserved for kv cache is ", ""),  # V0
-    (_CAPACITY, "memory for kv cache as specified by kv_cache_memory_bytes", ""),
     ("other", "cuda error: ", ""),
     ("other", "hip error: ", ""),
     ("other", "nccl", r"\bnccl (?:error|warn)|\bnccl\w{0,20}error\b"),
@@ -60,8 +37,13 @@ _WORDINGS: Final = (
     ("other", "hsa_status_error", ""),
     ("other", "fatal python error: ", ""),
 )
+# Death before the others: "EngineDeadError: ... OutOfMemoryError(...)" repeats why it died.
+_ORDER: Final = ("engine_dead", "device_oom", "preemption", "kv_exhausted", _CAPACITY, "other")
+_LOGS: Final = tuple(runtime.logs for runtime in RUNTIMES)
+_WORDINGS: Final = sorted((*_SHARED, *(row for log in _LOGS for row in log.rows)), key=lambda row: _ORDER.index(row[0]))
 """Kind, words that a line of it holds, and what these must be part of ("" for nothing more); all in lower case."""
 
+_REFUSALS: Final = frozenset(words for log in _LOGS for words in log.refusals)
 _ROWS: Final = tuple((kind, words, re.compile(pattern or re.escape(words))) for kind, words, pattern in _WORDINGS)
 _SKIMMED: Final = tuple({words.encode() for _, words, _ in _WORDINGS} | {words.encode() for words in learn.WORDS})
 
@@ -128,12 +110,12 @@ def _in_a_url(low: str, start: int) -> bool:
 
 
 def _of_a_request(kind: str, words: str, low: str, start: int) -> bool:
-    """Whether the words are the message of a ValueError that vLLM never raises for them: then a request's own."""
-    return kind not in _OF_VALUE_ERRORS and words != _FREE_MEMORY and _REFUSED.search(low, 0, start) is not None
+    """Whether the words are the message of a ValueError that no server raises for them: then a request's own."""
+    return kind not in _OF_VALUE_ERRORS and words not in _REFUSALS and _REFUSED.search(low, 0, start) is not None
 
 
 def _quiet(text: str) -> bool:
-    """Whether vLLM says by the line's level that nothing is wrong; a line without a level says nothing."""
+    """Whether the server says by the line's level that nothing is wrong; a line without a level says nothing."""
     level = _LEVEL.search(text, 0, _LEVEL_WITHIN)
     if level is not None:
         return level[1] in ("TRACE", "DEBUG", "INFO")

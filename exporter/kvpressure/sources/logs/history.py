@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 from kvpressure.sources.logs.live import Sink
 
 HEAD_BYTES: Final = 512 * 1024
-"""vLLM has said how large its cache is long before this much."""
+"""A server has said how large its cache is long before this much."""
 TAIL_BYTES: Final = 256 * 1024
 MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 """Of a compressed file no more is unpacked; the kubelet rotates at 10 MiB by default."""

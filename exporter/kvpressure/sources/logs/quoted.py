@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kvpressure.runtimes.registry import RUNTIMES
+
 _REQUEST: Final = re.compile(
-    r"received (?:raw http )?request |generated response |request \S{1,200} details: |\bprompts?: |\bprompts?="
+    r"\bprompts?: |\bprompts?="
     r"|['\"](?:prompt|messages|input|content)['\"]\s*:|\binput_value=|\bmessages="
     r"|\"[A-Z]{3,10} \S{0,4000} HTTP/\d"
-    # At level ERROR and WARNING vLLM names the model that a request asked for and fields it does not know.
-    r"|error with model |\bthe model [`'\"]|fields were present in the request"
     # Errors of a request alone, whose messages name its parts, its template's complaints and the URLs it asked for.
     r"|\b(?:NotImplementedError|TypeError|KeyError|HTTPException|HTTPError|InvalidURL|UnidentifiedImageError"
-    r"|\w{0,40}(?:Client|Template|Undefined|Validation|JSONDecode|BadRequest)\w{0,40}Error): ",
+    r"|\w{0,40}(?:Client|Template|Undefined|Validation|JSONDecode|BadRequest)\w{0,40}Error): "
+    + "".join(f"|{runtime.logs.quotes}" for runtime in RUNTIMES if runtime.logs.quotes),
     re.IGNORECASE,
 )
 

@@ -24,7 +24,7 @@ INCIDENT_SECONDS: Final = {
 """Lines of a kind within so many seconds of the first one are one incident.
 
 One traceback names its error several times, and each rank and each request that was running prints its own. A death or
-a start takes a minute of which every process tells; a preemption line (vLLM writes every 50th) is one by itself.
+a start takes a minute of which every process tells; a preemption line (servers write a few of them) is one by itself.
 """
 
 

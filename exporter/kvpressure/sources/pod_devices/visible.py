@@ -13,11 +13,6 @@ _HIP: Final = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _ROCR: Final = "ROCR_VISIBLE_DEVICES"
 _CONTAINER: Final = "NVIDIA_VISIBLE_DEVICES"
 _NO_LIST: Final = frozenset({"", "all", "none", "void"})
-_RANK_FLAGS: Final = (
-    ("--tensor-parallel-size", "-tp"),
-    ("--pipeline-parallel-size", "-pp"),
-    ("--data-parallel-size-local", "-dpl", "--data-parallel-size", "-dp"),
-)
 
 
 class NotToldError(Exception):
@@ -41,15 +36,16 @@ def visible_gpus(environ: Mapping[str, str], names: KernelNames, *, amd: bool) -
     return tuple(_inside(entry, within) for entry in entries)
 
 
-def ranks(argv: Sequence[str]) -> int | None:
-    """How many GPUs a vLLM command line asks for on this machine; None where a file may say more.
+def ranks(argv: Sequence[str], flags: Sequence[Sequence[str]]) -> int | None:
+    """How many GPUs an engine's command line asks for on this machine; None where a file may say more.
 
-    Tensor times pipeline times local data parallel size. With several machines it is more than there are here.
+    `flags` are the spellings of each size that is multiplied: tensor, pipeline and local data parallel. With several
+    machines it is more than there are here.
     """
     if any(arg == "--config" or arg.startswith("--config=") for arg in argv):
         return None
     count = 1
-    for spellings in _RANK_FLAGS:
+    for spellings in flags:
         text = next((value for flag in spellings if (value := _option(argv, flag)) is not None), "1")
         if not text.isdecimal() or not 0 < int(text) <= 4096:
             return None

@@ -1,47 +1,26 @@
-"""The options of one `vllm serve`, found the way vLLM's parser finds them.
+"""The options of one server's command line, found the way its parser finds them.
 
 Dashes and underscores are the same, the last of an option wins, unambiguous beginnings of a name do for it
-(`--max-num-se`), `--config FILE` stands before the command line and so loses to it, and `--name.key value` builds JSON.
+(`--max-num-se` for `--max-num-seqs`), `--config FILE` stands before the command line and so loses to it, and
+`--name.key value` builds JSON.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 
+from kvpressure.commandline.budget import Budget, SpentError
+from kvpressure.commandline.numbers import human
+from kvpressure.commandline.shell import unresolved
 from kvpressure.config import strict_yaml
-from kvpressure.limits.budget import Budget, SpentError
-from kvpressure.limits.numbers import human
-from kvpressure.limits.shell import unresolved
-
-NAMES: Final[Mapping[str, str]] = {
-    "backend": "backend",
-    "block-size": "block-s",
-    "config": "config",
-    "generation-config": "generation-c",
-    "gpu-memory-utilization": "gpu-memory-u",
-    "headless": "headl",
-    "http-port": "http-port",
-    "kv-cache-memory-bytes": "kv-cache-mem",
-    "max-model-len": "max-mo",
-    "max-num-batched-tokens": "max-num-ba",
-    "max-num-seqs": "max-num-se",
-    "model": "model",
-    "num-gpu-blocks-override": "num-gpu-b",
-    "override-generation-config": "override-g",
-    "port": "por",
-    "served-model-name": "served-",
-}
-"""Options that are looked for, and the shortest beginning that means them in every version from 0.6 on."""
 
 _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?", re.DOTALL)
-# Flags that take no value: a word behind them is something else.
-_SWITCH: Final = re.compile(r"--(no|enable|disable|enforce|trust|headless|async|skip|use|fully|calculate)([-_]|$)")
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
 # What they cost: a character of JSON may become an object in memory; a YAML event takes several steps to be read.
 _JSON: Final = 8
@@ -59,11 +38,36 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one program spells its options.
+
+    `names` are the options that are looked for, each with the shortest beginning that means it in every version;
+    `aliases` are other names of them. `switches` finds flags that take no value: a word behind them is something else.
+    `output_caps` finds the caps on outputs among what is given, of which the last is in force; it takes the texts of
+    mounted files by path and may raise SpentError.
+    """
+
+    names: Mapping[str, str]
+    switches: re.Pattern[str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    output_caps: Callable[[Mapping[str, Given], Mapping[str, str], Budget], Iterable[Given]] | None = None
+
+    def full_name(self, beginning: str) -> str | None:
+        """The option that `beginning` means, None for one that is not looked for."""
+        name = beginning.replace("_", "-")
+        if name in self.names or name in self.aliases:
+            return self.aliases.get(name, name)
+        return next(
+            (full for full, least in self.names.items() if name.startswith(least) and full.startswith(name)), None
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What the words of one start say.
 
-    `given` are the options in `NAMES` by full name; `new_tokens` the caps on outputs in generation configs, of which
-    the last is in force; `hidden` says why there may be options that are not seen, in sentences without a full stop.
+    `given` are the options of the dialect by full name; `new_tokens` the caps on outputs, of which the last is in
+    force; `hidden` says why there may be options that are not seen, in sentences without a full stop.
     """
 
     given: Mapping[str, Given] = field(default_factory=dict)
@@ -71,16 +75,16 @@ class Options:
     hidden: tuple[str, ...] = ()
 
 
-def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget) -> Options:
-    """Read the words after `vllm serve`. `files` are the texts of mounted files by path. Raises SpentError."""
+def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget, dialect: Dialect) -> Options:
+    """Read the words behind a server's program. `files` are the texts of mounted files by path. Raises SpentError."""
     given: dict[str, Given] = {}
     dotted: dict[str, dict[str, Any]] = {}
     hidden: dict[str, None] = {}
     for at, word in enumerate(words):
         budget.take(len(word))
-        if _may_be_options(words, at):
+        if _may_be_options(words, at, dialect):
             hidden[f"{word} is not set in the manifest"] = None
-        if (found := _option(words, at, budget)) is not None:
+        if (found := _option(words, at, budget, dialect)) is not None:
             name, key, value = found
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
@@ -95,19 +99,12 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget)
         entries = _entries(files[config.text], config.text, budget)
         if entries is None:
             hidden[f"the file of --config, {config.text}, is not a YAML mapping"] = None
-        given = _from_file(entries or {}, config.text, budget) | given
-    return Options(given, tuple(_new_tokens(given, files, budget)), tuple(hidden))
+        given = _from_file(entries or {}, config.text, budget, dialect) | given
+    caps = () if dialect.output_caps is None else tuple(dialect.output_caps(given, files, budget))
+    return Options(given, caps, tuple(hidden))
 
 
-def full_name(beginning: str) -> str | None:
-    """The option that `beginning` means, None for one that is not looked for."""
-    name = beginning.replace("_", "-")
-    if name in NAMES:
-        return name
-    return next((full for full, least in NAMES.items() if name.startswith(least) and full.startswith(name)), None)
-
-
-def _may_be_options(words: Sequence[str], at: int) -> bool:
+def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
     """Whether a variable stands where an option may, and not where a value or the model does."""
     word = words[at]
     if word[:1] not in {"$", "`", "{"} or not unresolved(word):
@@ -115,13 +112,13 @@ def _may_be_options(words: Sequence[str], at: int) -> bool:
     if at == 0:
         return len(words) == 1
     before = words[at - 1]
-    return not before.startswith("--") or "=" in before or _SWITCH.match(before) is not None
+    return not before.startswith("--") or "=" in before or dialect.switches.match(before) is not None
 
 
-def _option(words: Sequence[str], at: int, budget: Budget) -> tuple[str, str, Given] | None:
+def _option(words: Sequence[str], at: int, budget: Budget, dialect: Dialect) -> tuple[str, str, Given] | None:
     """Name, dotted key and value of the option that begins there, None where none does that is looked for."""
     match = _OPTION.fullmatch(words[at])
-    if match is None or (name := full_name(match[1])) is None:
+    if match is None or (name := dialect.full_name(match[1])) is None:
         return None
     value, written = match[3], words[at]
     if value is None:
@@ -133,7 +130,7 @@ def _option(words: Sequence[str], at: int, budget: Budget) -> tuple[str, str, Gi
 
 
 def _is_read(config: Given) -> bool:
-    # Only the two-word form is read by vLLM: it looks for the word "--config".
+    # Only the two-word form is read: servers look for the word "--config".
     return "=" not in config.written
 
 
@@ -152,31 +149,10 @@ def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
         if not isinstance(inner, dict):
             return
         into = inner
-    into[last] = value if (value := _parse_json(text, budget)) is not None else (human(text) or text)
+    into[last] = value if (value := parse_json(text, budget)) is not None else (human(text) or text)
 
 
-def _new_tokens(given: Mapping[str, Given], files: Mapping[str, str], budget: Budget) -> Iterator[Given]:
-    """`max_new_tokens` of the generation config caps every request's output; the override wins over the file."""
-    folder, override = given.get("generation-config"), given.get("override-generation-config")
-    if folder is not None and folder.text not in {"auto", "vllm", ""}:
-        path = f"{folder.text.rstrip('/')}/generation_config.json"
-        if path in files:
-            yield from _cap(files[path], f"max_new_tokens of {path}", budget)
-    if override is not None:
-        yield from _cap(override.text, override.written, budget, override.file)
-
-
-def _cap(text: str, written: str, budget: Budget, file: str = "") -> Iterator[Given]:
-    config = _parse_json(text, budget)
-    if isinstance(config, dict):
-        value = config.get("max_new_tokens")
-        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-            yield Given(str(value).removesuffix(".0"), written, file)
-    elif unresolved(text):
-        yield Given(text, written, file)
-
-
-def _parse_json(text: str, budget: Budget) -> Any:
+def parse_json(text: str, budget: Budget) -> Any:
     """The value of a JSON text, None for anything else. Raises SpentError for deep nesting too."""
     budget.take(_JSON * len(text))
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
@@ -187,11 +163,11 @@ def _parse_json(text: str, budget: Budget) -> Any:
         return None
 
 
-def _from_file(entries: Mapping[str, Any], path: str, budget: Budget) -> dict[str, Given]:
+def _from_file(entries: Mapping[str, Any], path: str, budget: Budget, dialect: Dialect) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for key, value in entries.items():
         budget.take(len(key))
-        name = full_name(key)
+        name = dialect.full_name(key)
         if name is None or value is False or value is None:
             continue
         shown = json.dumps(value) if isinstance(value, dict) else "" if value is True else str(value)

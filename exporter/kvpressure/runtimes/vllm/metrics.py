@@ -138,7 +138,7 @@ VLLM: Final = Table(
     counters=COUNTERS,
     histograms=HISTOGRAMS,
     info="vllm:cache_config_info",
-    cache=cache_config,
+    info_cache=cache_config,
 )
 POLL_NAMES: Final = VLLM.poll_names()
 ALL_NAMES: Final = VLLM.all_names()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Final
 
-from kvpressure.limits.budget import Budget, SpentError
+from kvpressure.commandline.budget import Budget, SpentError
 
 Words = tuple[str, ...]
 """One simple command: the program and its arguments."""

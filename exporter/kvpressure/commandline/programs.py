@@ -1,4 +1,4 @@
-"""Finds vLLM servers among the commands that a container runs, with the arguments that each gets."""
+"""Finds the programs that a container's command runs, through shells, `eval` and scripts given in place."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.limits.budget import NESTING, Budget, SpentError
-from kvpressure.limits.shell import Words, commands, expand
-
-MODULES: Final = frozenset(("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"))
-"""Modules that `python -m` starts a server with; the second has no metrics page in old versions."""
-
-KSERVE_MODULE: Final = "huggingfaceserver"
+from kvpressure.commandline.budget import NESTING, Budget, SpentError
+from kvpressure.commandline.shell import Words, commands, expand
 
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
@@ -26,10 +21,10 @@ _TALKERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One start of a server: the words after `vllm serve` (or after the module)."""
+    """One start of a server: the words after its program or module, and which of its runtime's it was."""
 
     arguments: Words
-    module: str = "vllm"
+    module: str = ""
 
 
 def programs(command: Sequence[str], args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Iterator[Words]:
@@ -83,19 +78,9 @@ def _script(words: Words, budget: Budget) -> tuple[str, Words] | None:
     return (words[at], words[at + 1 :]) if seen and at < len(words) else None
 
 
-def launch(words: Words) -> Launch | None:
-    """The server that a program is, None for any other."""
-    if not words or base(words[0]) in _TALKERS:
-        return None
-    for at, word in enumerate(words[:-1]):
-        following = words[at + 1]
-        if following == "serve" and base(word) == "vllm":
-            return Launch(words[at + 2 :])
-        if word == "-m" and (following in MODULES or following == KSERVE_MODULE):
-            return Launch(words[at + 2 :], "vllm" if following in MODULES else following)
-        if word.endswith("vllm/entrypoints/openai/api_server.py"):
-            return Launch(words[at + 1 :])
-    return None
+def talks(words: Words) -> bool:
+    """Whether the program takes the words behind it as text, so that they start nothing; or there is none."""
+    return not words or base(words[0]) in _TALKERS
 
 
 def base(word: str) -> str:

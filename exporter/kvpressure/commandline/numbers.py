@@ -1,4 +1,4 @@
-"""Numbers as vLLM's command line reads them. None stands for what it would refuse, and for "choose yourself"."""
+"""Numbers as servers' command lines read them. None stands for what they would refuse, and for "choose yourself"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def whole(text: str) -> float | None:
-    """A positive integer without suffix, as `--max-num-seqs` takes it."""
+    """A positive integer without suffix, as counts are given."""
     match = _WHOLE.fullmatch(text.strip())
     value = float(int(match[1])) if match else 0.0
     return value if value >= 1 else None
@@ -23,8 +23,7 @@ def whole(text: str) -> float | None:
 def human(text: str) -> float | None:
     """A positive integer with an optional suffix: `32k` is 32,000 and `32K` is 32,768; `1.5k` is 1,500.
 
-    A fraction with a capital suffix is refused. From vLLM's `human_readable_int`, which `--max-model-len`,
-    `--max-num-batched-tokens` and `--kv-cache-memory-bytes` are read with; `auto` and -1 of the first are None here.
+    A fraction with a capital suffix is refused; words such as `auto`, and -1, are None here.
     """
     match = _SHORT.fullmatch(text.strip())
     if match is None:
@@ -38,7 +37,7 @@ def human(text: str) -> float | None:
 
 
 def share(text: str) -> float | None:
-    """A ratio of at most 1, as `--gpu-memory-utilization` takes it; with less than a thousandth no server starts."""
+    """A ratio of at most 1, as shares of memory are given; with less than a thousandth no server starts."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         return None

@@ -1,0 +1,107 @@
+"""How advice is put to who runs a runtime: its flags, what it takes where nothing is set, and what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A flag that is worth setting, with its value, and sentences: what it is, in force now, why, and the price."""
+
+    key: str
+    title: str
+    flag: str
+    value: str
+    current: str
+    why: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Names and sentences, by the name of the limit where there is one for each.
+
+    `serve` starts a server of the model MODEL by hand, on `port` where nothing else is said. `process` is what its
+    processes are found by, `failures` the words of its log that tell why it died (for grep -E), `series` how its series
+    begin. `flags` are written before `=VALUE` at the end of the command line; `words` are what a limit is called
+    in a sentence; `unset` is what is in force where nobody set it, for people.
+
+    `caps` are the flags that cap a request at so many tokens, and so many of output, where no gateway does. `step_why`
+    and `step_cost` are of fewer tokens in a step, `sequences_cost` of more sequences. `too_little` says how a memory
+    target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes are shared, `told`
+    where the log names the flags {flags} that are in force.
+
+    `frontends` is more processes that take requests in, `reserve` what keeps requests from being thrown out of the
+    batch; None where there is no such flag.
+    """
+
+    serve: str
+    port: int
+    process: str
+    failures: str
+    series: str
+    flags: Mapping[str, str]
+    words: Mapping[str, str]
+    unset: Mapping[str, str]
+    caps: Callable[[int, int], str]
+    step_why: str
+    step_cost: str
+    sequences_cost: str
+    too_little: str
+    larger_pool: str
+    prefixes: str
+    told: str
+    frontends: Change | None = None
+    reserve: Change | None = None
+
+    def change(self, limit: str, value: str) -> dict[str, str]:
+        """The flag that sets a limit, and its value; empty where the runtime has none."""
+        return {self.flags[limit]: value} if limit in self.flags else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the checklist says of a runtime.
+
+    `undeclared` says of a limit, by name, what is in force without it. `largest_sequences` is the most that the runtime
+    takes by itself, None where it has no such number; `sequences` is what to write where nothing better is known, with
+    where that comes from, `step_tokens` the same for the tokens of a step. `needs_step` says that no more sequences may
+    run than a step has tokens. `output_cap` is a value of the flag that bounds outputs, "" where there is none.
+    """
+
+    undeclared: Mapping[str, str]
+    sequences: tuple[str, str]
+    step_tokens: str
+    largest_sequences: int | None = None
+    needs_step: bool = False
+    output_cap: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """What a plan must keep to, and how it says so.
+
+    `most_sequences` is the runtime's own largest default, `step_tokens` its defaults of tokens in a step on most GPUs
+    and on large ones, `step_default` the sentence for it. `memory_share` is the share of the memory that it takes where
+    nothing is set. `activations_outside` says that the share holds weights and pool alone, and no activations.
+    `command` is what the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a
+    page that does not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its
+    memory and the weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of
+    types of cached values that it spells in its own way.
+    """
+
+    command: str
+    flags: Mapping[str, str]
+    most_sequences: int
+    step_tokens: tuple[int, int]
+    step_default: str
+    unsized: str
+    pool_log: str
+    memory_log: str
+    weights_log: str
+    windows: str
+    memory_share: float = 0.9
+    activations_outside: bool = False
+    cache_types: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,31 @@
+"""What a runtime is to everything else: its names, its pages, how it is started, what its log says, what to advise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvpressure.runtimes.advising import Advice, Audit, Planning
+from kvpressure.runtimes.deploying import Chart, KServe
+from kvpressure.runtimes.starting import Starting
+from kvpressure.runtimes.table import Table
+from kvpressure.runtimes.wordings import Wordings
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One runtime. `name` is for settings and labels, `title` for sentences.
+
+    `assumed` is true of the one that is taken where nothing says what runs. `charts` are Helm charts that deploy it.
+    """
+
+    name: str
+    title: str
+    table: Table
+    starting: Starting
+    logs: Wordings
+    advice: Advice
+    audit: Audit
+    planning: Planning
+    kserve: KServe = field(default_factory=KServe)
+    charts: tuple[Chart, ...] = ()
+    assumed: bool = False

@@ -1,0 +1,97 @@
+"""What to advise of SGLang, in its own flags; after its guide to hyperparameters and its server arguments."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.runtimes.advising import Advice, Audit, Change, Planning
+
+_FLAGS: Final = {
+    "max_num_seqs": "--max-running-requests",
+    "max_num_batched_tokens": "--chunked-prefill-size",
+    "max_model_len": "--context-length",
+    "gpu_memory_utilization": "--mem-fraction-static",
+}
+
+
+def _caps(total: int, output: int) -> str:  # noqa: ARG001 - no flag bounds outputs
+    return f"--context-length={total}"
+
+
+ADVICE: Final = Advice(
+    serve="python3 -m sglang.launch_server --model-path MODEL",
+    port=30000,
+    process="sglang",
+    failures="out of memory|Not enough memory|hit an exception",
+    series="sglang:",
+    flags=_FLAGS,
+    words={
+        "max_num_seqs": "max-running-requests",
+        "max_num_batched_tokens": "chunked-prefill-size",
+        "max_model_len": "context-length",
+        "gpu_memory_utilization": "mem-fraction-static",
+    },
+    unset={
+        "max_num_seqs": "2,048 to 4,096 unless set, by the size of the pool",
+        "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",
+        "gpu_memory_utilization": "0.8 to 0.9 unless set, by GPU",
+    },
+    caps=_caps,
+    step_why="A chunk's activations live outside the pool. Where mem-fraction-static is not set SGLang keeps room for "
+    "them and gives the rest to the pool: smaller chunks leave more to it and lower the peak that ends in an OOM.",
+    step_cost="Long prompts are computed in more chunks: time to first token rises.",
+    sequences_cost="Larger batches make each token take longer. Beyond cuda-graph-max-bs steps run without a graph.",
+    too_little=" If the server then ends with Not enough memory, please try to increase --mem-fraction-static, the "
+    "weights need more: go back up in steps of 0.05.",
+    larger_pool="more replicas or GPUs (--tp-size), or --kv-cache-dtype=fp8_e4m3, which halves the bytes per token at "
+    "some accuracy.",
+    prefixes="shared prefixes (unless --disable-radix-cache is given)",
+    told="its first log line (server_args) names {flags} with the new values.",
+    frontends=Change(
+        key="tokenizer_workers",
+        title="More tokenizer processes",
+        flag="--tokenizer-worker-num",
+        value="2",
+        current="not visible (1 unless set)",
+        why="One process takes requests in, tokenizes and writes answers. Time passes there, outside the engine, while "
+        "the GPU has room. If there are 2 already, double them.",
+        cost="Each takes a CPU core and some host memory. Needs SGLang 0.5 or later.",
+    ),
+    reserve=Change(
+        key="schedule_conservativeness",
+        title="Reserve more for each answer",
+        flag="--schedule-conservativeness",
+        value="1.3",
+        current="not visible (1.0 unless set)",
+        why="Requests are admitted with a part of the answer they may give reserved, and retracted when that was too "
+        "little: each then computes its whole context again. A higher value reserves more.",
+        cost="Fewer requests run at once. Where requests wait and the pool is not full, go back.",
+    ),
+)
+
+AUDIT: Final = Audit(
+    undeclared={
+        "max_num_seqs": "SGLang takes 2,048 to 4,096, whatever their answers hold in the KV cache",
+        "max_num_batched_tokens": "SGLang takes 2,048 to 16,384, by GPU",
+        "gpu_memory_utilization": "SGLang takes 0.8 to 0.9, by GPU",
+    },
+    sequences=("256", "a batch for most GPUs; kvpressure plan computes what fits"),
+    step_tokens="8192",
+    largest_sequences=4096,
+)
+
+PLANNING: Final = Planning(
+    command="sglang.launch_server",
+    flags=_FLAGS | {"tensor_parallel": "--tp-size", "kv_cache_dtype": "--kv-cache-dtype"},
+    most_sequences=4096,
+    step_tokens=(2048, 8192),
+    step_default="SGLang's own default is 2,048 to 16,384, by the memory of the GPU.",
+    unsized="neither sglang:max_total_num_tokens nor sglang:cache_config_info is there",
+    pool_log="max_total_num_tokens",
+    memory_log="K size and V size of the KV cache, from SGLang's log",
+    weights_log="Load weight end, mem usage",
+    windows="as SGLang's hybrid memory does; with --disable-hybrid-swa-memory they keep every token.",
+    memory_share=0.85,
+    activations_outside=True,
+    cache_types={"fp8": "fp8_e4m3"},
+)

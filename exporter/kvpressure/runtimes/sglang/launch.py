@@ -1,0 +1,62 @@
+"""Which programs and images are SGLang servers, and on which port they serve their API and `/metrics`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from kvpressure.commandline.numbers import whole
+from kvpressure.commandline.options import Options
+from kvpressure.commandline.programs import SHELLS, Launch, base
+from kvpressure.commandline.shell import Words
+from kvpressure.runtimes.sglang.flags import FLAGS
+from kvpressure.runtimes.starting import Starting
+
+MODULE: Final = "sglang.launch_server"
+PORT: Final = 30000
+
+_IMAGES: Final = re.compile(r"sglang(-[a-z0-9.-]+)?")
+_OTHERS: Final = re.compile(r"router|gateway|bench|client|proxy|sidecar|exporter|operator|controller|simulator")
+_SCRIPT: Final = re.compile(r"sglang|serv|start|launch|entry")
+
+
+def _launch(words: Words) -> Launch | None:
+    for at, word in enumerate(words):
+        following = words[at + 1] if at + 1 < len(words) else ""
+        if (word == "-m" and following == MODULE) or (base(word) == "sglang" and following == "serve"):
+            return Launch(words[at + 2 :])
+        if word.endswith("sglang/launch_server.py"):
+            return Launch(words[at + 1 :])
+    return None
+
+
+def _worker(options: Options) -> bool:
+    """Of several nodes the first serves the API."""
+    rank = options.given.get("node-rank")
+    return rank is not None and whole(rank.text) is not None
+
+
+def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - there is one module
+    return not _worker(options)
+
+
+def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
+    """The images' own entrypoint is a shell: only a start script of theirs is believed, by its name."""
+    name = base(image.split("@", 1)[0]).split(":", 1)[0].lower()
+    if not command or not _IMAGES.fullmatch(name) or _OTHERS.search(name):
+        return False
+    words = [base(word) for word in (*command, *args)]
+    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
+    return script.endswith(".sh") and _SCRIPT.search(script) is not None and not _OTHERS.search(script)
+
+
+def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one module
+    value = options.given.get("port")
+    if value is None:
+        return PORT
+    port = whole(value.text)
+    return int(port) if port is not None and port <= 65535 else None
+
+
+STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port)

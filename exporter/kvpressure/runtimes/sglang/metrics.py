@@ -1,0 +1,88 @@
+"""SGLang's metrics page, which it serves with `--enable-metrics`.
+
+Its scheduler's series have the labels engine_type, tp_rank, pp_rank, moe_ep_rank and, with data parallelism, dp_rank;
+those of its tokenizer (tokens, lengths and latencies of requests that ended) have none of these. Ranks of one engine
+report the same batch, so the highest counts and nothing is summed over them. With priorities each queue has a series
+per priority beside the whole, whose priority is empty.
+
+The page comes from several processes: it has no process start. What it does not tell: steps, requests that were refused
+and how long prefill took. Names, types and labels: tests/fixtures/sglang/inventory.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvpressure.model.samples import CacheConfig
+from kvpressure.runtimes.table import PageFacts, Row, Table
+
+_ROUNDING: Final = 1e-6
+_MOST_TOKENS: Final = 2**53
+_WHOLE: Final = (("priority", ""),)
+
+GAUGES: Final = (
+    Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
+    # Requests whose grammar is still being compiled are in another queue and not among these.
+    Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
+    # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
+    Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
+)
+
+COUNTERS: Final = (
+    Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
+    # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
+    Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
+    Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
+    Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
+    Row("generation_tokens", ("sglang:generation_tokens_total",)),
+    Row("finished", ("sglang:num_requests_total",)),
+    Row("prefix_queries", ("sglang:prompt_tokens_total",), slow=True),
+    Row("prefix_hits", ("sglang:cached_tokens_total",), slow=True),
+    Row("started", ("sglang:time_to_first_token_seconds_count",)),
+    Row("finished_prompts", ("sglang:prompt_tokens_histogram_count",)),
+    Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
+)
+
+HISTOGRAMS: Final = (
+    Row("e2e", ("sglang:e2e_request_latency_seconds",)),
+    Row("ttft", ("sglang:time_to_first_token_seconds",)),
+    Row("inter_token", ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds")),
+    Row("queue", ("sglang:queue_time_seconds",)),
+    Row("request_prompt_tokens", ("sglang:prompt_tokens_histogram",)),
+    Row("request_output_tokens", ("sglang:generation_tokens_histogram",)),
+)
+
+CACHE: Final = (
+    Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MOST_TOKENS),
+    Row("block_size", ("sglang:page_size",), merge="max", most=_MOST_TOKENS),
+    Row("max_model_len", ("sglang:context_len",), merge="max", most=_MOST_TOKENS),
+)
+"""Until 0.5.10 pages and their size were labels of an info metric; `max_total_num_tokens` is older than that."""
+
+
+def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  # noqa: ARG001 - of every rank alone
+    """The KV cache of one rank from the labels of `cache_config_info`: pages and tokens of a page."""
+    size, pages = _count(labels, "page_size"), _count(labels, "num_pages")
+    tokens = size * pages if size and pages else None
+    return CacheConfig(block_size=size, capacity_tokens=tokens if tokens and tokens <= _MOST_TOKENS else None)
+
+
+def _count(labels: Mapping[str, str], name: str) -> int | None:
+    text = labels.get(name, "")
+    return int(text) or None if text.isdecimal() and text.isascii() and len(text) < 17 else None
+
+
+SGLANG: Final = Table(
+    runtime="sglang",
+    prefix="sglang:",
+    spellings=("sglang:", "sglang_"),
+    relayed=frozenset(),
+    gauges=GAUGES,
+    counters=COUNTERS,
+    histograms=HISTOGRAMS,
+    info="sglang:cache_config_info",
+    info_cache=cache_config,
+    cache=CACHE,
+    engine_label="dp_rank",
+)

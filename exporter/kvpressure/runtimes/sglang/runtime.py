@@ -1,0 +1,24 @@
+"""SGLang as one record."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.sglang.advice import ADVICE, AUDIT, PLANNING
+from kvpressure.runtimes.sglang.deploying import KSERVE
+from kvpressure.runtimes.sglang.launch import STARTING
+from kvpressure.runtimes.sglang.logs import LOGS
+from kvpressure.runtimes.sglang.metrics import SGLANG
+
+RUNTIME: Final = Runtime(
+    name="sglang",
+    title="SGLang",
+    table=SGLANG,
+    starting=STARTING,
+    logs=LOGS,
+    advice=ADVICE,
+    audit=AUDIT,
+    planning=PLANNING,
+    kserve=KSERVE,
+)

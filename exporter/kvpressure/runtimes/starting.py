@@ -1,0 +1,64 @@
+"""How a runtime is started: which programs and images are its servers, and how it spells its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.options import Dialect, Given, Options
+from kvpressure.commandline.programs import Launch
+from kvpressure.commandline.shell import Words
+
+Read = Callable[[str], float | None]
+"""A value of the command line to a number; None for what the server would refuse or choose itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The options of a runtime's command line.
+
+    `limits` are those that are one option, by the name of the limit (`surroundings.LIMIT_NAMES`), and how its value is
+    read. `capacity` computes the pool's tokens and where they are given from several options. `sizes_pool` is an
+    option that sizes the pool by itself, so that the share of the memory says nothing, "" where there is none;
+    `output_cap` one that bounds every request's output. `ranks` are the options whose product is how many GPUs a
+    server takes on its machine, every spelling of each, with their dashes. `tls` makes it serve https.
+    """
+
+    dialect: Dialect
+    limits: Mapping[str, tuple[str, Read]]
+    capacity: Callable[[Mapping[str, Given]], tuple[float, str] | None] | None = None
+    sizes_pool: str = ""
+    output_cap: str = ""
+    model: str = "model"
+    ranks: tuple[tuple[str, ...], ...] = ()
+    tls: str = ""
+
+    def option(self, limit: str) -> str:
+        """The option, without dashes, that gives a limit; "" where the runtime has none."""
+        if limit == "max_output_tokens":
+            return self.output_cap
+        return self.limits[limit][0] if limit in self.limits else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """What recognises a runtime's servers in commands and images. Nothing here raises but SpentError, where it pays.
+
+    `launch` is the server that a program's words start, None for any other program. `worker` says that by its options
+    it works for another server and has no API; `serves` says of a server that is started (its module and options, and
+    the container's image) whether it is one of the runtime's with an API.
+    `image_serves` says whether an image's own entrypoint, or a start script in it, is the server, from the image, the
+    command, the arguments and the options among them. `port` is the port of the API where it can be told. `completed`
+    are the words of an entrypoint with what it makes of the environment.
+    """
+
+    flags: Flags
+    launch: Callable[[Words], Launch | None]
+    worker: Callable[[Options], bool]
+    serves: Callable[[str, Options, str], bool]
+    image_serves: Callable[[str, Words, Words, Sequence[Options]], bool]
+    port: Callable[[str, Options], int | None]
+    completed: Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words] = field(
+        default=lambda words, args, env, budget: words  # noqa: ARG005 - one of several
+    )

@@ -1,0 +1,92 @@
+"""What to advise of vLLM, in its own flags."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Final
+
+from kvpressure.runtimes.advising import Advice, Audit, Change, Planning
+
+_FLAGS: Final = {
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "max_model_len": "--max-model-len",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+}
+
+
+def _caps(total: int, output: int) -> str:
+    answers = shlex.quote(json.dumps({"max_new_tokens": output}))
+    return f"--max-model-len={total} --override-generation-config={answers}"
+
+
+ADVICE: Final = Advice(
+    serve="vllm serve MODEL",
+    port=8000,
+    process="vllm",
+    failures="out of memory|cache blocks|EngineDead",
+    series="vllm:",
+    flags=_FLAGS,
+    words={
+        "max_num_seqs": "max_num_seqs",
+        "max_num_batched_tokens": "max-num-batched-tokens",
+        "max_model_len": "max-model-len",
+        "gpu_memory_utilization": "gpu-memory-utilization",
+    },
+    unset={
+        "max_num_seqs": "256 unless set; 1,024 on large GPUs",
+        "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",
+        "gpu_memory_utilization": "0.9 unless set; 0.92 in recent versions",
+    },
+    caps=_caps,
+    step_why="At start vLLM sets aside the memory that one step of so many tokens needs and gives the rest to the "
+    "pool: less per step leaves more to the pool and lowers the peak that ends in a device OOM.",
+    step_cost="Long prompts are computed in more steps: time to first token rises. It must stay at or above "
+    "max_num_seqs, and without chunked prefill at or above max-model-len.",
+    sequences_cost="Larger batches make each token take longer. max-num-batched-tokens must stay at or above it.",
+    too_little=" If the server then ends with No available memory for the cache blocks, the weights need more: go back "
+    "up in steps of 0.05.",
+    larger_pool="more replicas or GPUs (--tensor-parallel-size), or --kv-cache-dtype=fp8, which halves the bytes per "
+    "token at some accuracy.",
+    prefixes="shared prefixes (--enable-prefix-caching)",
+    told="its first log lines (non-default args) name {flags} with the new values.",
+    frontends=Change(
+        key="api_servers",
+        title="More API server processes",
+        flag="--api-server-count",
+        value="2",
+        current="not visible (1 unless set)",
+        why="One process takes requests in, tokenizes and writes answers. Time passes there, outside the engine, while "
+        "the GPU has room. If there are 2 already, double them.",
+        cost="Each takes a CPU core and some host memory. Needs vLLM 0.9 or later.",
+    ),
+)
+
+AUDIT: Final = Audit(
+    undeclared={
+        "max_num_seqs": "vLLM takes 256, or 1,024 on large GPUs, whatever fits into the KV cache",
+        "max_num_batched_tokens": "vLLM takes 2,048 to 16,384, by version and GPU",
+        "gpu_memory_utilization": "vLLM takes 0.9 (0.92 in recent versions)",
+    },
+    sequences=("256", "vLLM's default on most GPUs; kvpressure plan computes what fits"),
+    step_tokens="8192",
+    largest_sequences=1024,
+    needs_step=True,
+    output_cap='{"max_new_tokens": 1024}',
+)
+
+PLANNING: Final = Planning(
+    command="vllm serve",
+    flags=_FLAGS | {"tensor_parallel": "--tensor-parallel-size", "kv_cache_dtype": "--kv-cache-dtype"},
+    # engine/arg_utils.py: samplers and graphs are made for that many.
+    most_sequences=1024,
+    step_tokens=(2048, 8192),
+    step_default="vLLM's own default is 2,048, and 8,192 on GPUs of 70 GiB and more (not the A100).",
+    unsized="vllm:cache_config_info has neither kv_cache_size_tokens nor num_gpu_blocks",
+    pool_log="GPU KV cache size",
+    memory_log="Available KV cache memory, from vLLM's log",
+    weights_log="Model loading took ... GiB",
+    windows="as vLLM does since 0.10.1; older versions, and --disable-hybrid-kv-cache-manager, keep every token in "
+    "them",
+)

@@ -1,0 +1,40 @@
+"""vLLM as the production stack's chart and KServe deploy it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kvpressure.runtimes.deploying import Chart, KServe
+from kvpressure.runtimes.vllm.launch import EXTRA_ARGUMENTS
+
+_FORMATS: Final = frozenset(("vllm", "huggingface"))
+
+PRODUCTION_STACK: Final = Chart(
+    config="vllmConfig",
+    extra="extraArgs",
+    flags={
+        "maxModelLen": "--max-model-len",
+        "maxNumSeqs": "--max-num-seqs",
+        "gpuMemoryUtilization": "--gpu-memory-utilization",
+    },
+    command=("vllm", "serve"),
+    container="vllm",
+)
+
+
+def _serves(model: Mapping[str, Any]) -> bool:
+    """KServe serves both formats with vLLM; a runtime's name may say so for others."""
+    described, given = model.get("modelFormat"), model.get("args")
+    name = _text(described.get("name")) if isinstance(described, Mapping) else ""
+    runtime = _text(model.get("runtime"))
+    if isinstance(given, list) and "--backend=huggingface" in given:
+        return False
+    return "vllm" in runtime or (name in _FORMATS and runtime in {"", "kserve-huggingfaceserver"}) or name == "vllm"
+
+
+def _text(value: Any) -> str:
+    return value.lower() if isinstance(value, str) else ""
+
+
+KSERVE: Final = KServe(_serves, EXTRA_ARGUMENTS, by_default=True)

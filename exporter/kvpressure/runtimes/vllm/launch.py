@@ -1,0 +1,152 @@
+"""Which programs and images are vLLM servers, and on which port they serve their API and `/metrics`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.numbers import whole
+from kvpressure.commandline.options import Options
+from kvpressure.commandline.programs import SHELLS, Launch, base
+from kvpressure.commandline.shell import Words
+from kvpressure.runtimes.starting import Starting
+from kvpressure.runtimes.vllm.flags import FLAGS
+
+MODULES: Final = frozenset(("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"))
+"""Modules that `python -m` starts a server with; the second has no metrics page in old versions."""
+
+KSERVE_MODULE: Final = "huggingfaceserver"
+
+KSERVE_PORT: Final = 8080
+
+EXTRA_ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
+"""Read by start scripts: KServe appends it to `vllm serve`."""
+
+# SageMaker makes options of these.
+_OPTION_VARIABLES: Final = "SM_VLLM_"
+
+# Images whose entrypoint is the server. The name is the last part of the path: registries are mirrored.
+_SERVERS: Final = re.compile(
+    r"vllm|vllm-openai(-[a-z0-9.-]+)?|vllm-serve|pytorch-vllm-serve|vllm-omni|vllm-ascend"
+    r"|vllm-(cpu|cuda|rocm|tpu|xpu|gaudi|hpu|neuron|spyre|server)(-[a-z0-9.-]+)?|odh-vllm-[a-z0-9.-]+"
+    r"|llm-d(-(cuda|rocm|xpu|cpu|hpu|tpu|aws|gke|dev))*"
+)
+_OTHERS: Final = re.compile(
+    r"router|bench|client|simulator|-sim\b|exporter|operator|controller|gateway|proxy|sidecar|scheduler|production-stack"
+)
+# First words of arguments that replace what the entrypoint would serve.
+_OTHER_COMMANDS: Final = frozenset(
+    (
+        *SHELLS,
+        "bench",
+        "chat",
+        "complete",
+        "run-batch",
+        "collect-env",
+        "sleep",
+        "tail",
+        "cat",
+        "ray",
+        "python",
+        "python3",
+    )
+)
+_SCRIPT: Final = re.compile(r"vllm|serv|start|entry")
+
+
+def _launch(words: Words) -> Launch | None:
+    for at, word in enumerate(words[:-1]):
+        following = words[at + 1]
+        if following == "serve" and base(word) == "vllm":
+            return Launch(words[at + 2 :])
+        if word == "-m" and (following in MODULES or following == KSERVE_MODULE):
+            return Launch(words[at + 2 :], "" if following in MODULES else following)
+        if word.endswith("vllm/entrypoints/openai/api_server.py"):
+            return Launch(words[at + 1 :])
+    return None
+
+
+def _serves(module: str, options: Options, image: str) -> bool:
+    """Workers of a multi-node engine (`--headless`, `ray start`) serve no page."""
+    if module == KSERVE_MODULE:
+        return _own_backend(options) and not image.rsplit("/", 1)[-1].endswith("-cpu")
+    return not _worker(options)
+
+
+def _worker(options: Options) -> bool:
+    return "headless" in options.given
+
+
+def _own_backend(options: Options) -> bool:
+    return "backend" not in options.given or options.given["backend"].text in {"auto", "vllm"}
+
+
+def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:
+    name = _name(image)
+    if name == KSERVE_MODULE:
+        on_gpu = not command and image.rsplit(":", 1)[-1].endswith("-gpu")
+        return on_gpu and all(map(_own_backend, options))
+    if not _SERVERS.fullmatch(name) or _OTHERS.search(name):
+        return False
+    if command:
+        return _by_script([base(word) for word in (*command, *args)])
+    return _by_entrypoint(image, name, args)
+
+
+def _port(module: str, options: Options) -> int | None:
+    """The port of `--port`, None where none is given (vLLM then takes 8000) or it cannot be read.
+
+    `VLLM_PORT` is not it: vLLM's documentation says that it is for internal use and not the API server's.
+    """
+    default = KSERVE_PORT if module == KSERVE_MODULE else None
+    value = options.given.get("http-port" if default else "port")
+    port = None if value is None else whole(value.text)
+    return default if port is None else int(port) if port <= 65535 else None
+
+
+def _by_entrypoint(image: str, name: str, args: Words) -> bool:
+    """Arguments alone go to the image's entrypoint; that of rocm/vllm is a shell."""
+    if name == "vllm" and "rocm/" in image:
+        return False
+    return not args or base(args[0]) not in _OTHER_COMMANDS
+
+
+def _by_script(words: list[str]) -> bool:
+    """A start script of the image's own is believed where its name says that it starts a server."""
+    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
+    named = script.endswith(".sh") and _SCRIPT.search(script) is not None
+    return named and not _OTHERS.search(script) and "worker" not in words
+
+
+def _name(image: str) -> str:
+    """`registry:5000/vllm/vllm-openai:v0.9@sha256:…` is `vllm-openai`."""
+    return base(image.split("@", 1)[0]).split(":", 1)[0].lower()
+
+
+def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
+    """What an image's own entrypoint makes of its arguments."""
+    return (*_from_env(env), *words, *_appended(env, args, budget))
+
+
+def _appended(env: Mapping[str, str], args: Sequence[str], budget: Budget) -> list[str]:
+    text = env.get(EXTRA_ARGUMENTS, "")
+    if any(EXTRA_ARGUMENTS in word for word in args):
+        return []
+    budget.take(steps=len(text))
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _from_env(env: Mapping[str, str]) -> Iterator[str]:
+    for name, value in env.items():
+        if name.startswith(_OPTION_VARIABLES) and len(name) > len(_OPTION_VARIABLES):
+            yield f"--{name.removeprefix(_OPTION_VARIABLES).lower()}"
+            yield value
+
+
+STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port, _completed)

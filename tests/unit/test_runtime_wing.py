@@ -1,0 +1,127 @@
+"""A runtime is one folder: nothing outside it, and the simulator of one, knows its names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kvpressure
+from kvpressure.app.pollers import poll_names, tables_of
+from kvpressure.model.workload import LIMIT_NAMES, LOG_KINDS
+from kvpressure.runtimes.registry import ASSUMED, NAMES, RUNTIMES, TABLES, named
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.signals import COUNTERS, GAUGES, HISTOGRAMS
+from kvpressure.sources.targets import Target
+
+PACKAGE = Path(kvpressure.__file__).parent
+
+OWN_OPTIONS = {
+    # `kvpressure plan`, `advise` and `triage` take limits in our own vocabulary, whatever engine it is about.
+    "cli/engine_options.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
+    "cli/plan.py": ("gpu-memory-utilization", "kv-cache-dtype", "max-model-len", "max-num-batched-tokens"),
+    # The audit's checks are named after the limits; their names are in people's --skip lists.
+    "audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
+    # Docstrings that say what may be written, by an example.
+    "audit/engine.py": ("max-num-seqs",),
+    "commandline/options.py": ("max-num-seqs",),
+}
+"""Where a word that is also some runtime's flag is ours."""
+
+
+def sources(runtime: Runtime) -> Iterator[tuple[str, str]]:
+    """The package's Python files outside the runtime's folder and the simulator, with their text."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE)
+        if inside.parts[0] != "simulator" and inside.parts[:2] != ("runtimes", runtime.name):
+            yield str(inside), path.read_text()
+
+
+def flags(runtime: Runtime) -> set[str]:
+    """The options that the runtime's limits, advice and plans are written with, without dashes."""
+    advice = runtime.advice
+    changes = [change.flag for change in (advice.frontends, advice.reserve) if change is not None]
+    found = {*advice.flags.values(), *runtime.planning.flags.values(), *changes}
+    own = runtime.starting.flags
+    found |= {option for option, _ in own.limits.values()} | {own.output_cap, own.sizes_pool}
+    return {flag.removeprefix("--") for flag in found} - {""}
+
+
+def metrics(runtime: Runtime) -> set[str]:
+    """The names of its metrics without their prefix: others may be called like the shortest of them."""
+    table = runtime.table
+    bare = {name.removeprefix(table.prefix) for name in table.all_names() if name.startswith(table.prefix)}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in bare}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=NAMES)
+def test_no_code_outside_its_folder_names_a_runtime(runtime: Runtime):
+    naming = [path for path, text in sources(runtime) if runtime.name in text.lower()]
+    assert naming == []
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=NAMES)
+def test_no_code_outside_its_folder_writes_a_runtimes_flags(runtime: Runtime):
+    found = {
+        (path, flag)
+        for path, text in sources(runtime)
+        for flag in flags(runtime)
+        if re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text) and flag not in OWN_OPTIONS.get(path, ())
+    }
+    assert {one for one in found if not one[0].startswith("runtimes/")} == set()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=NAMES)
+def test_no_code_outside_its_folder_names_a_runtimes_metrics(runtime: Runtime):
+    signals = {*GAUGES, *COUNTERS, *HISTOGRAMS}
+    telling = {name for name in metrics(runtime) if name.count("_") >= 2} - signals
+    assert len(telling) > 5
+    outside = [(path, text) for path, text in sources(runtime) if not path.startswith("runtimes/")]
+    found = {
+        (path, name) for path, text in outside for name in telling if re.search(rf'(?<!kvpressure_)"{name}"', text)
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=NAMES)
+def test_a_runtime_is_whole(runtime: Runtime):
+    table, advice = runtime.table, runtime.advice
+    assert table.runtime == runtime.name
+    assert {row.signal for row in table.gauges} <= set(GAUGES)
+    assert {row.signal for row in table.counters} <= set(COUNTERS)
+    assert {row.signal for row in table.histograms} <= set(HISTOGRAMS)
+    assert {"running", "waiting", "kv_usage"} <= {row.signal for row in table.gauges}
+    assert {kind for kind, _, _ in runtime.logs.rows} <= set(LOG_KINDS)
+    assert all(words == words.lower() for _, words, _ in runtime.logs.rows)
+    assert set(runtime.starting.flags.limits) <= set(LIMIT_NAMES)
+    limits = {"max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"}
+    assert limits <= set(advice.flags)
+    assert limits <= set(advice.words)
+    assert limits <= set(advice.unset)
+    assert limits <= set(runtime.audit.undeclared)
+    planned = {*limits, "max_model_len", "tensor_parallel", "kv_cache_dtype"}
+    assert planned <= set(runtime.planning.flags)
+    for limit in limits:
+        assert advice.flags[limit] == f"--{runtime.starting.flags.option(limit)}"
+
+
+def test_one_runtime_is_assumed_and_the_names_are_the_folders():
+    assert [runtime for runtime in RUNTIMES if runtime.assumed] == [ASSUMED]
+    folders = {path.parent.name for path in (PACKAGE / "runtimes").glob("*/__init__.py")}
+    assert set(NAMES) == folders
+    assert named("no such runtime") is ASSUMED
+
+
+def test_a_target_without_a_runtime_is_read_by_all_tables_and_asked_for_one_runtimes_names_once_it_is_known():
+    names = poll_names(tables_of(Target("a", "http://a:1")))
+    for table in TABLES:
+        assert set(table.poll_names()) <= set(names.poll)
+        assert names.own[table.runtime].poll == table.poll_names()
+        assert names.own[table.runtime].full == table.all_names()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=NAMES)
+def test_a_target_with_a_runtime_is_read_by_that_one_alone(runtime: Runtime):
+    assert tables_of(Target("a", "http://a:1", runtime=runtime.name)) == (runtime.table,)
