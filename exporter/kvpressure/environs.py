@@ -8,12 +8,12 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from kvpressure.fleet import cancel
+from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch.source import is_wanted
+from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.samples import GpuSample, SourceHealth
 from kvpressure.settings import Settings
 from kvpressure.sources.host import HostSource
-from kvpressure.sources.kubernetes import KubernetesSource
-from kvpressure.sources.kubernetes.source import is_wanted
-from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kvpressure.environs import Environs
+from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.settings import Settings
 from kvpressure.settings.kubernetes import KubernetesSettings
 from kvpressure.settings.pod_resources import PodResourcesSettings
 from kvpressure.settings.surroundings import HostSettings, LogsSettings
-from kvpressure.sources.kubernetes import KubernetesSource
-from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.schedule import SystemClock
 from kvpressure.sources.targets import Target
 from kvpressure.surroundings import ContainerId, ContainerState

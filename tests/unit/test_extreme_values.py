@@ -20,11 +20,11 @@ from kvpressure.derive.values import plain
 from kvpressure.diagnosis.advice import Action, Place, advise, known_limits
 from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import EngineView, Snapshot
+from kvpressure.kubernetes.objects import fields
 from kvpressure.limits import numbers
 from kvpressure.pipeline import Pipeline, PipelineSettings
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.kubernetes import fields
 from kvpressure.surroundings import DeclaredLimit
 from kvpressure.thresholds import load_thresholds
 from kvpressure.trail import Trail

@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
 from kvpressure.settings.kubernetes import KubernetesSettings
-from kvpressure.sources.kubernetes.pods import PodReader, PodRecord
 from kvpressure.surroundings import Termination
 from tests.tools import FIXTURES
 

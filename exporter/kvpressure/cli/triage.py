@@ -20,7 +20,7 @@ from kvpressure.cli.findings import CANNOT_TELL, Finding, as_json, exit_code
 from kvpressure.cli.report import console, gpu_table, show, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, targets_of
 from kvpressure.cli.say import say, say_json
-from kvpressure.kube.references import is_reference
+from kvpressure.kubernetes.references import is_reference
 from kvpressure.printable import clean
 from kvpressure.thresholds import Thresholds, load_thresholds
 
