@@ -10,6 +10,7 @@ import ssl
 import urllib.request
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,8 +125,8 @@ class KubeClient:
                 if response.status_code == 200:
                     yield response
                     return
+                message = _message(await capped(response, LARGEST_STATUS_BYTES))
                 if response.status_code != 401 or renewed or not self._credentials.renewable:
-                    message = _message(await capped(response, LARGEST_STATUS_BYTES))
                     raise self._refusal(response.status_code, message, action)
             self._credentials.renew()
 
@@ -134,8 +135,8 @@ class KubeClient:
         from kvpressure.kubernetes.websocket import NotUpgradedError, WebSocket  # noqa: PLC0415 - few need it
 
         try:
+            http, request = await self._opened(), await self._request(path, query)
             async with asyncio.timeout(DEADLINE_SECONDS):
-                http, request = await self._opened(), await self._request(path, query)
                 return await WebSocket.open(http, protocol, request)
         except NotUpgradedError as error:
             status = error.status
@@ -154,6 +155,7 @@ class KubeClient:
 
     async def _body(self, path: str, action: Action, query: Query, cap_bytes: int, *, cut: bool = False) -> bytes:
         try:
+            await self._opened()  # outside of the deadline: a plugin may wait for a person
             async with asyncio.timeout(DEADLINE_SECONDS), self.answer(path, action, query) as response:
                 body = await capped(response, cap_bytes)
         except TimeoutError as error:
@@ -189,7 +191,8 @@ class KubeClient:
                 ),
                 proxied=bool(self._proxy),
             )
-            made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, trust_env=False)
+            nothing_kept = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+            made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, cookies=nothing_kept, trust_env=False)
             self._http, self._made_with = await self._stack.enter_async_context(made), context
         return self._http
 

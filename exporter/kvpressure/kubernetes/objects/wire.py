@@ -88,10 +88,10 @@ def read_event(line: bytes) -> tuple[str, Mapping[str, Any] | None]:
     cursor, kind, at = _Cursor(line), "", 0
     for key in cursor.members():
         if key == "type":
-            kind = str(_made(cursor.value()))
+            kind = _made(cursor.value())
         elif key == "object":
             at = cursor.at
-        if kind and at:
+        if kind and at and isinstance(kind, str):
             return kind, _name_of(_Cursor(line, at))
     raise ValueError("no event")
 
