@@ -12,8 +12,8 @@ import pytest
 
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, log_files
-from kvpressure.sources.logs.inside import Tree
 from kvpressure.sources.logs.pod_log import PodLog
+from kvpressure.sources.logs.safe_open import Tree
 from kvpressure.surroundings import ContainerId
 
 START = 1_704_067_200.0

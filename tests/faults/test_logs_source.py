@@ -15,7 +15,7 @@ import structlog
 from kvpressure.settings.surroundings import LogFileSettings, LogsSettings
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.logs import LogsSource, source
-from kvpressure.sources.logs.inside import Tree
+from kvpressure.sources.logs.safe_open import Tree
 from kvpressure.surroundings import LOG_KINDS, ContainerId, ContainerState
 from tests.faults.engine_kit import VirtualClock
 

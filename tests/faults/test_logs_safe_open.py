@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvpressure.sources.base import SourceError
-from kvpressure.sources.logs import inside
-from kvpressure.sources.logs.inside import Tree, open_regular
+from kvpressure.sources.logs import safe_open
+from kvpressure.sources.logs.safe_open import Tree, open_regular
 
 SECRET = b"root:$6$secret"
 
@@ -104,31 +104,31 @@ def test_a_name_that_is_a_path_is_refused(root: Path, name: str):
 
 
 def test_a_link_put_in_place_of_a_file_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", inside._opened
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
 
     def swap(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
         file.unlink()
         file.symlink_to(root.parent / "outside" / "shadow")
         return real(name, info, how, shown)
 
-    monkeypatch.setattr(inside, "_opened", swap)
+    monkeypatch.setattr(safe_open, "_opened", swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "outside"
 
 
 def test_a_fifo_put_in_place_of_a_file_at_the_last_moment_is_refused_without_waiting(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", inside._opened
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
 
     def swap(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
         file.unlink()
         os.mkfifo(file)
         return real(name, info, how, shown)
 
-    monkeypatch.setattr(inside, "_opened", swap)
+    monkeypatch.setattr(safe_open, "_opened", swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "not_a_file"
 
 
 def test_a_directory_swapped_for_a_link_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    directory, real = root / "pod" / "vllm", inside._link
+    directory, real = root / "pod" / "vllm", safe_open._link
 
     def swap(parent: int, name: str) -> str | None:
         target = real(parent, name)
@@ -137,7 +137,7 @@ def test_a_directory_swapped_for_a_link_at_the_last_moment_is_not_followed(root:
             directory.symlink_to(root.parent / "outside")
         return target
 
-    monkeypatch.setattr(inside, "_link", swap)
+    monkeypatch.setattr(safe_open, "_link", swap)
     assert refused(Tree(root), "pod", "vllm", "shadow") in ("outside", "missing")
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_may_not_be_read_names_the_user_and_what_to_do(root: Path, m
     def denied(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(inside, "_opened", denied)  # root, who runs some of these tests, may read everything
+    monkeypatch.setattr(safe_open, "_opened", denied)  # root, who runs some of these tests, may read everything
     with pytest.raises(SourceError, match=f"user {os.geteuid()}") as error:
         content(Tree(root), "pod", "vllm", "0.log")
     assert error.value.reason == "permission"
