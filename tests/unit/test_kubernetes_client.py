@@ -209,3 +209,18 @@ async def test_a_server_that_is_no_address_is_a_sentence(server: str) -> None:
     with pytest.raises(KubeError, match="."):  # noqa: RUF043
         async with KubeClient(Config(server, "test", origin="kc")) as client:
             await client.json("/pods", LIST)
+
+
+@pytest.mark.fault("a token that no header can hold, such as one of two lines", "nothing is sent, and it is not told")
+@pytest.mark.parametrize("token", ["hunter2\nX-Other: 1", "hunter2\x00", "hunter2é"])
+async def test_a_token_that_no_header_can_hold_is_not_told(tmp_path: Path, token: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        raise AssertionError("must not be asked")
+
+    file = tmp_path / "token"
+    file.write_text(token)
+    for how in ({"token": token}, {"token_file": file}):
+        async with asking(answer, origin="kc", **how) as client:
+            with pytest.raises(KubeError, match="the Authorization header of kc holds") as refused:
+                await client.json("/pods", LIST)
+            assert "hunter2" not in str(refused.value)

@@ -46,7 +46,13 @@ class Credentials:
     async def headers(self) -> list[tuple[str, str]]:
         """Headers of a request. Raises KubeError."""
         authorization = await self._authorization()
-        return [*([("Authorization", authorization)] if authorization else []), *self._config.impersonate]
+        found = [*([("Authorization", authorization)] if authorization else []), *self._config.impersonate]
+        for name, value in found:
+            if not value.isascii() or not value.isprintable():
+                # Said here, and without the value: whoever else stumbles over it quotes it.
+                what = f"the {name} header of {self._config.origin}"
+                raise KubeError(f"{what} holds line breaks, control characters or other than ASCII; nothing was sent")
+        return found
 
     async def tls(self) -> ssl.SSLContext | None:
         """The TLS context, the same one until the certificate changes; None without TLS. Raises KubeError."""

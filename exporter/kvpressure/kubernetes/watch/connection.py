@@ -113,7 +113,7 @@ class Watch:
         """The events as they come; ends where the server or the network ends it. Raises KubeError."""
         rest = b""
         # A connection that breaks is an ordinary end of a watch: the next one goes on where this one was.
-        with suppress(*FAILURES):
+        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
             async with aclosing(self._response.aiter_raw()) as chunks:
                 async for chunk in chunks:
                     *lines, rest = (rest + chunk).split(b"\n")
