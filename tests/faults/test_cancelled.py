@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.app import pollers as fleet
 from kvpressure.cli.triage_pod import PodTriage
-from kvpressure.kube.forward import PortForward
+from kvpressure.kubernetes.port_forward import PortForward
 from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.settings import GpuSettings

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch import source as source_module
+from kvpressure.kubernetes.watch import stores as stores_module
+from kvpressure.kubernetes.watch.source import NODE_ID
 from kvpressure.model.workload import ContainerId, ContainerState, Termination
-from kvpressure.sources.kubernetes import KubernetesSource
-from kvpressure.sources.kubernetes import source as source_module
-from kvpressure.sources.kubernetes import stores as stores_module
-from kvpressure.sources.kubernetes.source import NODE_ID
 from tests.faults.test_kubernetes_watch import HASTY, following, names, until
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
 
@@ -287,7 +287,7 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:
-    code = "import sys, kvpressure.sources.kubernetes; print({'lightkube', 'httpx2', 'msgspec'} & set(sys.modules))"
+    code = "import sys, kvpressure.kubernetes.watch; print({'httpx2', 'wsproto'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes import kubeconfig
+from kvpressure.kubernetes.objects.pods import PodReader
+from kvpressure.kubernetes.watch import KubernetesSource, connection
+from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.model.samples import SourceHealth
-from kvpressure.sources.kubernetes import KubernetesSource
-from kvpressure.sources.kubernetes import api as api_module
-from kvpressure.sources.kubernetes.pods import PodReader
-from kvpressure.sources.kubernetes.tuning import Tuning
 from tests.faults import certificates
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod, node
@@ -433,7 +433,7 @@ async def test_in_a_pod_the_service_account_and_its_rotated_token_are_used_over_
     (account / "ca.crt").write_bytes(authority.ca_file.read_bytes())
     (account / "namespace").write_text("monitoring")
     (account / "token").write_text("first")
-    monkeypatch.setattr(api_module, "SERVICE_ACCOUNT", account)
+    monkeypatch.setattr(kubeconfig, "SERVICE_ACCOUNT", account)
     context = certificates.server_context(*authority.issue("api"))
     async with KubeApi(token="first", tls=context) as api:
         api.put("pods", engine_pod("a-0"))
@@ -485,13 +485,13 @@ async def test_redirects_are_not_followed_with_our_token(api: KubeApi, tmp_path:
 async def test_a_connection_that_cannot_even_be_closed_does_not_end_the_watching(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = api_module.Watch.aclose
+    real = connection.Watch.aclose
 
-    async def broken(watch: api_module.Watch) -> None:
+    async def broken(watch: connection.Watch) -> None:
         await real(watch)
         raise RuntimeError("event loop of another stack")
 
-    monkeypatch.setattr(api_module.Watch, "aclose", broken)
+    monkeypatch.setattr(connection.Watch, "aclose", broken)
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
         await api.stop()

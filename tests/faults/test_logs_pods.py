@@ -13,8 +13,8 @@ import pytest
 from kvpressure.model.workload import ContainerId
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, log_files
-from kvpressure.sources.logs.inside import Tree
 from kvpressure.sources.logs.pod_log import PodLog
+from kvpressure.sources.logs.safe_open import Tree
 
 START = 1_704_067_200.0
 BUDGET = 1024 * 1024

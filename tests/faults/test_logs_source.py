@@ -16,7 +16,7 @@ from kvpressure.config.settings.surroundings import LogFileSettings, LogsSetting
 from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.logs import LogsSource, source
-from kvpressure.sources.logs.inside import Tree
+from kvpressure.sources.logs.safe_open import Tree
 from tests.faults.engine_kit import VirtualClock
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"

@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.sources.kubernetes import api as api_module
-from kvpressure.sources.kubernetes.pods import PodReader, PodRecord
+from kvpressure.kubernetes.objects import wire
+from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
 from tests.faults.test_kubernetes_watch import api, following, names, until
 from tests.stubs.kube_api import KubeApi, engine_pod
 from tests.unit.pod_specs import pod as numbered_pod
@@ -213,9 +212,9 @@ BOMBS = {
 async def test_an_object_of_too_many_values_is_known_by_name_only(api: KubeApi, tmp_path: Path, env: list[Any]) -> None:
     bomb = started("vllm", "serve", "m")
     bomb["spec"]["containers"][0]["env"] = env
-    raw = msgspec.Raw(json.dumps(bomb).encode())
-    assert cpu_seconds(lambda: api_module._object(raw)) < CPU_SECONDS
-    assert peak_bytes(lambda: api_module._object(raw)) < MEMORY_BYTES
+    raw = json.dumps(bomb).encode()
+    assert cpu_seconds(lambda: wire.read_object(raw)) < CPU_SECONDS
+    assert peak_bytes(lambda: wire.read_object(raw)) < MEMORY_BYTES
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
         api.put("pods", bomb)
@@ -230,8 +229,8 @@ async def test_an_object_of_too_many_values_is_known_by_name_only(api: KubeApi, 
 def test_an_object_of_almost_too_many_values_is_read_and_costs_next_to_nothing() -> None:
     for entry, size in (({"name": "A"}, 2), ({"": 0}, 2), ([], 2), ("a", 1)):
         pod = started("vllm", "serve", "m", "--max-num-seqs=8")
-        pod["metadata"]["finalizers"] = [entry] * ((api_module.MAX_VALUES - 99) // size)
-        raw = msgspec.Raw(json.dumps(pod, separators=(",", ":")).encode())
-        assert "spec" in (api_module._object(raw) or {}), entry
-        assert cpu_seconds(lambda: api_module._object(raw)) < CPU_SECONDS  # noqa: B023 - called at once
-        assert peak_bytes(lambda: api_module._object(raw)) < MEMORY_BYTES  # noqa: B023 - called at once
+        pod["metadata"]["finalizers"] = [entry] * ((wire.MAX_VALUES - 99) // size)
+        raw = json.dumps(pod, separators=(",", ":")).encode()
+        assert "spec" in (wire.read_object(raw) or {}), entry
+        assert cpu_seconds(lambda: wire.read_object(raw)) < CPU_SECONDS  # noqa: B023 - called at once
+        assert peak_bytes(lambda: wire.read_object(raw)) < MEMORY_BYTES  # noqa: B023 - called at once

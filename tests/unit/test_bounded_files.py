@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from kvpressure.cli import main
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kube.errors import KubeError
-from kvpressure.kube.kubeconfig import load_config
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.kubeconfig import load_config
+from kvpressure.kubernetes.watch.connection import connection_config
 from kvpressure.sources import traces
 from kvpressure.sources.base import SourceError
 from kvpressure.sources.gpu.backend import BackendError, Options, make_backend
-from kvpressure.sources.kubernetes.api import connection_config
 from kvpressure.sources.traces import TraceError, TraceLine, read_trace
 from kvpressure.sources.xz import XzReader
 from tests.unit.test_strict_yaml import LAUGHS

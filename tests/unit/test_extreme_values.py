@@ -23,12 +23,12 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
+from kvpressure.kubernetes.objects import fields
 from kvpressure.model.values import plain
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.lines import PageError
 from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.kubernetes import fields
 from tests.unit.pages import single
 
 THRESHOLDS = load_thresholds()

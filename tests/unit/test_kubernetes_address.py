@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.sources.kubernetes import address
-from kvpressure.sources.kubernetes.address import AddressError
-from kvpressure.sources.kubernetes.pods import MAX_TARGETS, PodReader
+from kvpressure.kubernetes.objects import address
+from kvpressure.kubernetes.objects.address import AddressError
+from kvpressure.kubernetes.objects.pods import MAX_TARGETS, PodReader
 
 HOST_IPS = ("10.0.0.7", "fd00::7")
 READER = PodReader(KubernetesSettings(node_name="gpu-1"))

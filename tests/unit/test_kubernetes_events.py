@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.kubernetes.objects.events import OTHER, REASONS, EventRecord, read_event
+from kvpressure.kubernetes.watch.event_book import MAX_SUBJECTS, EventBook
 from kvpressure.model.workload import ContainerId
-from kvpressure.sources.kubernetes.event_book import MAX_SUBJECTS, EventBook
-from kvpressure.sources.kubernetes.events import OTHER, REASONS, EventRecord, read_event
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
 START = 1_762_160_000.0

@@ -19,6 +19,8 @@ from kvpressure.cli.plan_live import engine_on
 from kvpressure.commandline.budget import Budget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
+from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers
 from kvpressure.limits.declared import read_limits
 from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import read_start
@@ -30,8 +32,6 @@ from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.wordings import GIB
 from kvpressure.sources.engine import EngineSource, PollOptions
-from kvpressure.sources.kubernetes.annotations import Wishes
-from kvpressure.sources.kubernetes.containers import engine_containers, limits_of, ports_of, read_containers
 from kvpressure.sources.logs.classify import classify
 from kvpressure.sources.logs.learn import StartUp
 from kvpressure.sources.targets import Target

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import Settings
+from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch.source import is_wanted
+from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Surroundings
 from kvpressure.sources.host import HostSource
-from kvpressure.sources.kubernetes import KubernetesSource
-from kvpressure.sources.kubernetes.source import is_wanted
-from kvpressure.sources.kubernetes.view import ClusterView
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners

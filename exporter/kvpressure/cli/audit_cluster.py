@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
-from lightkube import Client, KubeConfig
-from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SingleConfig
-from lightkube.core.exceptions import ApiError
-from lightkube.core.exceptions import ConfigError as KubeConfigError
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource, get_generic_resource
-from lightkube.resources import apps_v1, autoscaling_v2, batch_v1, core_v1
-
 from kvpressure.audit import Manifests, Problem, from_objects
 from kvpressure.audit.model import Place
-from kvpressure.config.small_file import read_text
-from kvpressure.config.strict_yaml import loose
+from kvpressure.kubernetes.actions import Action
+from kvpressure.kubernetes.client import KubeClient
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.kubeconfig import Config, load_config
 
 NAME: Final = "cluster"
 
-BUILT_IN: Final[tuple[Any, ...]] = (
-    *(core_v1.Pod, core_v1.ConfigMap, core_v1.Service),
-    *(apps_v1.Deployment, apps_v1.StatefulSet, apps_v1.DaemonSet, apps_v1.ReplicaSet),
-    *(batch_v1.Job, batch_v1.CronJob, autoscaling_v2.HorizontalPodAutoscaler),
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A kind that is listed: where its API is, its plural and its name; an API that is not installed is left out."""
+
+    api: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def resource(self) -> str:
+        """As RBAC and kubectl name it: `podmonitors.monitoring.coreos.com`."""
+        _, _, group_version = self.api.partition("/apis/")
+        return ".".join(filter(None, (self.plural, group_version.partition("/")[0])))
+
+
+LISTED: Final = (
+    Listed("/api/v1", "pods", "Pod"),
+    Listed("/api/v1", "configmaps", "ConfigMap"),
+    Listed("/api/v1", "services", "Service"),
+    Listed("/apis/apps/v1", "deployments", "Deployment"),
+    Listed("/apis/apps/v1", "statefulsets", "StatefulSet"),
+    Listed("/apis/apps/v1", "daemonsets", "DaemonSet"),
+    Listed("/apis/apps/v1", "replicasets", "ReplicaSet"),
+    Listed("/apis/batch/v1", "jobs", "Job"),
+    Listed("/apis/batch/v1", "cronjobs", "CronJob"),
+    Listed("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    Listed("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject"),
+    Listed("/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet"),
+    Listed("/apis/serving.kserve.io/v1beta1", "inferenceservices", "InferenceService"),
+    Listed("/apis/serving.kserve.io/v1alpha1", "llminferenceservices", "LLMInferenceService"),
+    Listed("/apis/serving.kserve.io/v1alpha1", "servingruntimes", "ServingRuntime"),
+    Listed("/apis/monitoring.coreos.com/v1", "podmonitors", "PodMonitor"),
+    Listed("/apis/monitoring.coreos.com/v1", "servicemonitors", "ServiceMonitor"),
+    Listed("/apis/monitoring.coreos.com/v1", "prometheusrules", "PrometheusRule"),
+    Listed("/apis/serving.kserve.io/v1alpha1", "clusterservingruntimes", "ClusterServingRuntime", namespaced=False),
 )
 
-CUSTOM: Final = (
-    ("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"),
-    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
-    ("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices"),
-    ("serving.kserve.io", "v1alpha1", "LLMInferenceService", "llminferenceservices"),
-    ("serving.kserve.io", "v1alpha1", "ServingRuntime", "servingruntimes"),
-    ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
-    ("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
-    ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
-)
-"""Group, version, kind and plural of what else is listed in namespaces; an API that is not installed is left out."""
-
-CUSTOM_GLOBAL: Final = (("serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"),)
-
-MAX_KUBECONFIG_BYTES: Final = 4 << 20
+EVERYWHERE: Final = "*"
 _CHUNK: Final = 500
 _NOT_INSTALLED: Final = 404
 _FORBIDDEN: Final = 403
@@ -57,67 +71,43 @@ def read_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequen
 
     What may not be listed is a problem of the answer, and of nothing else.
     """
-    config = _config(kubeconfig, context)
-    client: Any = Client(config=config)
+    try:
+        config = load_config(Path(kubeconfig).expanduser() if kubeconfig else None, context or "")
+    except KubeError as error:
+        raise ClusterError(f"kubeconfig: {error}") from error
+    try:
+        given = asyncio.run(_read(config, tuple(namespaces) or (config.namespace,)))
+    except KubeError as error:
+        raise ClusterError(f"{config.server}: {error}") from error
+    # In a few namespaces only, monitors may lie in another.
+    return given if EVERYWHERE in namespaces else Manifests(given.items, given.problems)
+
+
+async def _read(config: Config, namespaces: Sequence[str]) -> Manifests:
     found: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for resource, namespace in _resources(tuple(namespaces) or (config.namespace,)):
-        try:
-            listed = client.list(resource, namespace=namespace, chunk_size=_CHUNK)
-            found += [{**one.to_dict(), "kind": resource._api_info.resource.kind} for one in listed]  # noqa: SLF001
-        except ApiError as error:
-            if error.status.code != _NOT_INSTALLED:
-                problems.append(_refused(error, resource, namespace))
-        except (httpx2.HTTPError, ValueError) as error:
-            raise ClusterError(f"{config.cluster.server}: {error or type(error).__name__}; check --context") from error
-    given = from_objects(found, NAME, problems)
-    # In a few namespaces only, monitors may lie in another.
-    return given if "*" in namespaces else Manifests(given.items, given.problems)
+    async with KubeClient(config) as client:
+        for kind in LISTED:
+            for namespace in namespaces if kind.namespaced else (EVERYWHERE,):
+                try:
+                    found += await _list(client, kind, namespace)
+                except KubeError as error:
+                    if not error.status:
+                        raise
+                    if error.status != _NOT_INSTALLED:
+                        problems.append(_refused(error, kind.resource, namespace))
+    return from_objects(found, NAME, problems)
 
 
-def _resources(namespaces: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
-    for resource in (*BUILT_IN, *(_custom(kind, create_namespaced_resource) for kind in CUSTOM)):
-        for namespace in namespaces:
-            yield resource, namespace
-    for kind in CUSTOM_GLOBAL:
-        yield _custom(kind, create_global_resource), None
+async def _list(client: KubeClient, kind: Listed, namespace: str) -> list[dict[str, Any]]:
+    """Items of a list come without their kind."""
+    within = "" if namespace == EVERYWHERE else f"/namespaces/{namespace}"
+    action = Action("list", kind.resource, "" if namespace == EVERYWHERE else namespace)
+    items = await client.items(f"{kind.api}{within}/{kind.plural}", action, limit=_CHUNK)
+    return [{**item, "kind": kind.kind} for item in items]
 
 
-def _custom(kind: tuple[str, str, str, str], create: Callable[..., Any]) -> Any:
-    """Lightkube keeps one class per kind in the process."""
-    group, version, name, _ = kind
-    known: Callable[[str, str], Any] = get_generic_resource
-    return known(f"{group}/{version}", name) or create(*kind)
-
-
-def _refused(error: ApiError, resource: Any, namespace: str | None) -> Problem:
-    info = resource._api_info  # noqa: SLF001 - lightkube has no other way to tell a class's plural
-    name = ".".join(filter(None, (info.plural, info.resource.group)))
-    where = "" if namespace in {None, "*"} else f" in namespace {namespace}"
-    if error.status.code == _FORBIDDEN:
-        return Problem(f"{name} are left out{where}: you may not list them (RBAC: list {name})", Place(NAME, None))
-    return Problem(f"{name} are left out{where}: {error.status.message or error.status.code}", Place(NAME, None))
-
-
-def _config(kubeconfig: str | None, context: str | None) -> SingleConfig:
-    try:
-        config = _load(kubeconfig).get(context)
-    except (KubeConfigError, KeyError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise ClusterError(f"kubeconfig: {error}; give --kubeconfig or --context") from error
-    if config is None:
-        raise ClusterError("kubeconfig: no current context; give --context")
-    return config
-
-
-def _load(kubeconfig: str | None) -> KubeConfig:
-    """The file given, the first of $KUBECONFIG that exists, ~/.kube/config, or the pod's own service account."""
-    listed = [kubeconfig] if kubeconfig else os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    named = [path for path in listed if path]
-    path = next((path for path in named if Path(path).exists()), named[0] if named else None)
-    if path is None:
-        try:
-            return KubeConfig.from_service_account()
-        except KubeConfigError:
-            path = DEFAULT_KUBECONFIG
-    text = read_text(Path(path).expanduser(), max_bytes=MAX_KUBECONFIG_BYTES)
-    return KubeConfig.from_dict(loose(text, path, max_chars=MAX_KUBECONFIG_BYTES), fname=path)
+def _refused(error: KubeError, name: str, namespace: str) -> Problem:
+    where = "" if namespace == EVERYWHERE else f" in namespace {namespace}"
+    why = f"you may not list them (RBAC: list {name})" if error.status == _FORBIDDEN else error.message or error.status
+    return Problem(f"{name} are left out{where}: {why}", Place(NAME, None))

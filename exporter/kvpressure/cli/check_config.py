@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import click
 import os
-from kvpressure.cli.options import (given, refuse, settings_flags)
-from kvpressure.cli.say import (say)
-from kvpressure.config.loaded import (load)
-from kvpressure.config.settings import (ConfigError, Problem, load_settings)
-from kvpressure.web.auth import (WebGuard)
+
+import click
+
+from kvpressure.cli.options import given, refuse, settings_flags
+from kvpressure.cli.say import say
+from kvpressure.config.loaded import load
+from kvpressure.config.settings import ConfigError, Problem, load_settings
+from kvpressure.web.auth import WebGuard
+
 
 @click.command()
 @settings_flags

@@ -21,7 +21,7 @@ from kvpressure.cli.report import console, gpu_table, show, triage_report, verdi
 from kvpressure.cli.sampling import Sampler, targets_of
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.kube.references import is_reference
+from kvpressure.kubernetes.references import is_reference
 from kvpressure.printable import clean
 
 F = TypeVar("F", bound=Callable[..., Any])

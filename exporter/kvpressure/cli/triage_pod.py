@@ -24,13 +24,13 @@ from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
 from kvpressure.config.settings import TlsSettings
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.kube.client import KubeClient
-from kvpressure.kube.engine_pod import EnginePod, engine_pod
-from kvpressure.kube.errors import KubeError
-from kvpressure.kube.find import Found, find_pods
-from kvpressure.kube.kubeconfig import load_config
-from kvpressure.kube.opened import OpenedPod
-from kvpressure.kube.references import Reference, is_reference, parse_reference
+from kvpressure.kubernetes.client import KubeClient
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.find import find_pods
+from kvpressure.kubernetes.forwarded_pod import ForwardedPod
+from kvpressure.kubernetes.kubeconfig import load_config
+from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
+from kvpressure.kubernetes.references import Found, Reference, is_reference, parse_reference
 from kvpressure.model.workload import Surroundings
 from kvpressure.sources.targets import Target
 
@@ -106,13 +106,13 @@ async def triage_pods(what: Wanted, options: dict[str, Any]) -> int:
         return await _diagnose(client, pods, options)
 
 
-def _engines(found: Sequence[Found], what: Wanted) -> list[OpenedPod]:
+def _engines(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
     """The pods whose engine is known; says which are left out. Raises KubeError when none is left."""
-    pods: list[OpenedPod] = []
+    pods: list[ForwardedPod] = []
     problems: list[KubeError] = []
     for one in found[:MOST_PODS]:
         try:
-            pods.append(OpenedPod(one, engine_pod(one, time.time(), what.container, what.port)))
+            pods.append(ForwardedPod(one, engine_pod(one, time.time(), what.container, what.port)))
         except KubeError as error:
             problems.append(error)
     if not pods:
@@ -124,7 +124,7 @@ def _engines(found: Sequence[Found], what: Wanted) -> list[OpenedPod]:
     return pods
 
 
-async def _diagnose(client: KubeClient, pods: list[OpenedPod], options: dict[str, Any]) -> int:
+async def _diagnose(client: KubeClient, pods: list[ForwardedPod], options: dict[str, Any]) -> int:
     thresholds, access = load_thresholds(), access_of(options)
     targets = tuple(target_of(pod, pod.forward.url, access) for pod in pods if pod.forward is not None)
     triage = PodTriage(
@@ -147,7 +147,7 @@ async def _diagnose(client: KubeClient, pods: list[OpenedPod], options: dict[str
     return CANNOT_TELL
 
 
-def target_of(pod: OpenedPod, url: str, access: Access) -> Target:
+def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
     """Where and how to sample a pod whose port is forwarded to `url`."""
     id_ = pod.engine.state.id
     return Target(
@@ -179,7 +179,7 @@ class PodTriage(Triage):
 
     sampler: Sampler
     client: KubeClient
-    pods: list[OpenedPod]
+    pods: list[ForwardedPod]
 
     async def once(self) -> int:
         """Sample with what is known at the start, look again, print."""
@@ -209,7 +209,7 @@ class PodTriage(Triage):
         show(out, pods_report(self.pods, now))
         super(PodTriage, self).show(out, found, now)
 
-    def _of(self, pod: OpenedPod, seen: Seen | None) -> list[Finding]:
+    def _of(self, pod: ForwardedPod, seen: Seen | None) -> list[Finding]:
         if seen is None:
             return [Finding(pod.engine.name, problem=pod.problem)]
         # Commands are for later, when this run's own port is gone.

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure.exposition.wording import duration
-from kvpressure.kube.opened import OpenedPod
+from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.model.workload import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, Termination
 from kvpressure.printable import clean
 
@@ -28,7 +28,7 @@ ENDS = {
 """What a termination's reason means for an engine."""
 
 
-def pods_report(pods: Iterable[OpenedPod], now: float) -> Group:
+def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
     """A block per pod: state, last end, declared limits, telling log lines."""
     parts: list[RenderableType] = []
     for pod in pods:
@@ -38,7 +38,7 @@ def pods_report(pods: Iterable[OpenedPod], now: float) -> Group:
     return Group(*parts)
 
 
-def pod_json(pod: OpenedPod) -> dict[str, object]:
+def pod_json(pod: ForwardedPod) -> dict[str, object]:
     """The same for programs; what is not known is null."""
     engine, state = pod.engine, pod.engine.state
     return {
@@ -65,7 +65,7 @@ def pod_json(pod: OpenedPod) -> dict[str, object]:
     }
 
 
-def _facts(pod: OpenedPod, now: float) -> Table:
+def _facts(pod: ForwardedPod, now: float) -> Table:
     rows = [("runs", _runs(pod, now)), ("limits", _limits(pod)), ("log", _log(pod.logs.current, now))]
     if pod.engine.state.restarts:
         rows.append(("log before", _log(pod.logs.previous, now)))
@@ -78,7 +78,7 @@ def _facts(pod: OpenedPod, now: float) -> Table:
     return table
 
 
-def _runs(pod: OpenedPod, now: float) -> list[str]:
+def _runs(pod: ForwardedPod, now: float) -> list[str]:
     engine, state = pod.engine, pod.engine.state
     ready = {True: ", ready", False: ", not ready", None: ""}[state.ready]
     runs = f"up for {duration(now - state.started)}{ready}" if state.started is not None else _why_not(pod)
@@ -87,7 +87,7 @@ def _runs(pod: OpenedPod, now: float) -> list[str]:
     return [f"{runs}{made}{node}", f"{state.restarts} restart{'' if state.restarts == 1 else 's'}{_ended(state, now)}"]
 
 
-def _why_not(pod: OpenedPod) -> str:
+def _why_not(pod: ForwardedPod) -> str:
     waiting = pod.engine.state.waiting_reason
     return f"waits: {waiting}" if waiting else f"not running; the pod is {pod.engine.phase or 'new'}"
 
@@ -101,7 +101,7 @@ def _ended(state: ContainerState, now: float) -> str:
     return f"; it ended last{ago} with {ended.reason or 'no reason given'} (exit code {ended.exit_code}){means}"
 
 
-def _limits(pod: OpenedPod) -> list[str]:
+def _limits(pod: ForwardedPod) -> list[str]:
     if pod.engine.limits is None:
         return ["not known: they may stand in a start script, a mounted file or a variable from elsewhere"]
     declared = {one.name: one for one in pod.engine.limits}

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from kvpressure.kube.errors import KubeError
-from kvpressure.kube.kubeconfig import Config, load_config
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.kubeconfig import Config, load_config
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, WORDS, altered, file, written
 

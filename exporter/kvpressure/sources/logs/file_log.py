@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, Piece, read_piece
-from kvpressure.sources.logs.inside import open_regular
 from kvpressure.sources.logs.live import LiveFile, Sink
+from kvpressure.sources.logs.safe_open import open_regular
 
 
 class FileLog:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final, Protocol
 
-from kvpressure.sources.logs.inside import identity
 from kvpressure.sources.logs.lines import Line
+from kvpressure.sources.logs.safe_open import identity
 
 READ_BYTES: Final = 256 * 1024
 BACKLOG_SECONDS: Final = 10

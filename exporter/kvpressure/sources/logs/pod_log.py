@@ -16,8 +16,8 @@ from typing import Final
 from kvpressure.model.workload import ContainerState
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, LogFile, Piece, log_files, plan, read_piece
-from kvpressure.sources.logs.inside import Tree
 from kvpressure.sources.logs.live import LiveFile, Sink
+from kvpressure.sources.logs.safe_open import Tree
 
 _MAX_SWITCHES: Final = 8
 

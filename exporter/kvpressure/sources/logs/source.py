@@ -15,9 +15,9 @@ from kvpressure.model.workload import ContainerId, ContainerState, LogReport
 from kvpressure.sources.base import SourceError, brief
 from kvpressure.sources.logs.file_log import FileLog
 from kvpressure.sources.logs.follower import SOURCE, Follower, Reader
-from kvpressure.sources.logs.inside import Tree
 from kvpressure.sources.logs.journal import JournalLog
 from kvpressure.sources.logs.pod_log import PodLog, directory_of
+from kvpressure.sources.logs.safe_open import Tree
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
 from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread

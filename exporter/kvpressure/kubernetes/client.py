@@ -1,0 +1,286 @@
+"""Requests to the API server: objects, lists, watches, texts and websockets; every failure is a `KubeError`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import ssl
+import urllib.request
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+
+from kvpressure.kubernetes.actions import Action
+from kvpressure.kubernetes.credentials import Credentials
+from kvpressure.kubernetes.errors import GoneError, KubeError
+from kvpressure.kubernetes.kubeconfig import Config
+from kvpressure.kubernetes.names import Names
+from kvpressure.sources.base import brief
+
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.websocket import WebSocket
+
+DEADLINE_SECONDS: Final = 15.0
+LARGEST_JSON_BYTES: Final = 64 << 20
+LARGEST_STATUS_BYTES: Final = 64 << 10
+MOST_PAGES: Final = 200
+"""Of one list."""
+
+Object = dict[str, Any]
+"""One Kubernetes object as JSON."""
+
+Query = Mapping[str, str]
+
+FAILURES: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
+"""What a request may raise, beside `KubeError`."""
+
+_HEADERS: Final = (("User-Agent", "kvpressure"), ("Accept-Encoding", "identity"))
+_NO_TIMEOUTS: Final = httpx2.Timeout(None)
+_NO_LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A watch may be silent for minutes; so that a peer that vanished is noticed within one."""
+
+
+class KubeClient:
+    """One API server with one user's credentials. Use it as an async context manager.
+
+    Redirects are refused, answers are bounded, and addresses of clouds' metadata services are never asked. Only
+    what a person waits for has a deadline here. Proxies of the environment are for people, `daemon` says it is none.
+    """
+
+    def __init__(self, config: Config, *, daemon: bool = False) -> None:
+        try:
+            self._url = httpx2.URL(config.server)
+        except httpx2.InvalidURL as error:
+            raise KubeError(f"{config.origin} names a server that is no address: {brief(error)}") from error
+        self.config = config
+        self._credentials = Credentials(config)
+        self._proxy = _proxy(config, self._url, daemon=daemon)
+        self._stack = AsyncExitStack()
+        self._http: httpx2.AsyncClient | None = None
+        self._made_with: ssl.SSLContext | None = None
+
+    async def __aenter__(self) -> KubeClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._http = None
+        with suppress(*FAILURES):
+            await self._stack.aclose()
+
+    async def json(self, path: str, action: Action, query: Query | None = None) -> Object:
+        """One object or list. Raises KubeError, with the status that the API server answered."""
+        body = await self._body(path, action, query or {}, LARGEST_JSON_BYTES)
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            sentence = f"{self.config.server} answered something that is no JSON; is it an API server?"
+            raise KubeError(sentence, reason="garbage") from error
+        return found if isinstance(found, dict) else {}
+
+    async def items(self, path: str, action: Action, *, limit: int) -> list[Object]:
+        """Every object of a list, `limit` in one answer. Raises KubeError."""
+        found: list[Object] = []
+        query = {"limit": str(limit)}
+        for _ in range(MOST_PAGES):
+            page = await self.json(path, action, query)
+            items, meta = page.get("items"), page.get("metadata")
+            found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+            following = meta.get("continue") if isinstance(meta, dict) else None
+            if not following:
+                return found
+            query = {"limit": str(limit), "continue": str(following)}
+        raise KubeError(f"the answer to {action} has more than {MOST_PAGES} pages", reason="too_large")
+
+    async def text(self, path: str, action: Action, query: Query, cap_bytes: int) -> bytes:
+        """At most `cap_bytes` of a text, such as a log. Raises KubeError."""
+        return await self._body(path, action, query, cap_bytes, cut=True)
+
+    @asynccontextmanager
+    async def answer(self, path: str, action: Action, query: Query) -> AsyncGenerator[httpx2.Response, None]:
+        """The API server's answer while its body is read, without a deadline.
+
+        Raises KubeError for any status but 200, after asking once more where new credentials may help, and `FAILURES`.
+        """
+        for renewed in (False, True):
+            http = await self._opened()
+            async with http.stream("GET", **await self._request(path, query)) as response:
+                if response.status_code == 200:
+                    yield response
+                    return
+                message = _message(await capped(response, LARGEST_STATUS_BYTES))
+                if response.status_code != 401 or renewed or not self._credentials.renewable:
+                    raise self._refusal(response.status_code, message, action)
+            self._credentials.renew()
+
+    async def websocket(self, path: str, action: Action, query: Query, protocol: str) -> WebSocket:
+        """An open websocket that speaks `protocol`. Raises KubeError."""
+        from kvpressure.kubernetes.websocket import NotUpgradedError, WebSocket  # noqa: PLC0415 - few need it
+
+        try:
+            http, request = await self._opened(), await self._request(path, query)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                return await WebSocket.open(http, protocol, request)
+        except NotUpgradedError as error:
+            status = error.status
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except FAILURES as error:
+            raise self.unreachable(error) from error
+        if status == 101:
+            sentence = f"{self.config.server} does not forward ports over websockets ({protocol}); is a proxy cut in?"
+            raise KubeError(sentence, reason="garbage")
+        if status == 401 and self._credentials.renewable:
+            self._credentials.renew()
+        # The upgrade's answer comes without its body; the same request without an upgrade tells the reason.
+        await self._body(path, action, query, LARGEST_STATUS_BYTES)
+        raise self._refusal(status, "", action)
+
+    async def _body(self, path: str, action: Action, query: Query, cap_bytes: int, *, cut: bool = False) -> bytes:
+        try:
+            await self._opened()  # outside of the deadline: a plugin may wait for a person
+            async with asyncio.timeout(DEADLINE_SECONDS), self.answer(path, action, query) as response:
+                body = await capped(response, cap_bytes)
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except FAILURES as error:
+            raise self.unreachable(error) from error
+        if len(body) > cap_bytes and not cut:
+            sentence = f"the answer to {action} is larger than {cap_bytes >> 20} MiB; narrow it with -l or a name"
+            raise KubeError(sentence, reason="too_large")
+        return body[:cap_bytes]
+
+    async def _request(self, path: str, query: Query) -> dict[str, Any]:
+        name = self.config.server_name
+        return {
+            "url": self.config.server + path,
+            "params": dict(query),
+            "headers": [*_HEADERS, *await self._credentials.headers()],
+            "follow_redirects": False,
+            "extensions": {"sni_hostname": name} if name else {},
+        }
+
+    async def _opened(self) -> httpx2.AsyncClient:
+        """The HTTP client for the credentials of now; one made with others lives on for what it carries."""
+        context = await self._credentials.tls()
+        if self._http is None or context is not self._made_with:
+            transport = Names(
+                httpx2.AsyncHTTPTransport(
+                    verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # without TLS it is not used
+                    trust_env=False,
+                    proxy=self._proxy or None,
+                    limits=_NO_LIMITS,
+                    socket_options=_KEEPALIVE,
+                ),
+                proxied=bool(self._proxy),
+            )
+            nothing_kept = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+            made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, cookies=nothing_kept, trust_env=False)
+            self._http, self._made_with = await self._stack.enter_async_context(made), context
+        return self._http
+
+    @property
+    def where(self) -> str:
+        """The API server, for sentences."""
+        return brief(self._url.netloc.decode(), 80)
+
+    @property
+    def _shown(self) -> str:
+        return brief(self._url.copy_with(userinfo=b"", raw_path=self._url.raw_path.partition(b"?")[0]), 200)
+
+    @property
+    def _who(self) -> str:
+        return f"context {self.config.context}" if self.config.context else self.config.origin
+
+    def _refusal(self, status: int, message: str, action: Action) -> KubeError:
+        said = f" (it says: {brief(message, 300)})" if message else ""
+        server, reason = self._shown, {401: "unauthorized", 403: "forbidden"}.get(status, "http_status")
+        if 300 <= status < 400:
+            sentence = f"{server} answered with a redirect, which is not followed; is a proxy cut in?"
+        elif status == 401:
+            sentence = f"{server} does not know the credentials of {self._who}{said}; log in again"
+        elif status == 403:
+            sentence = f"you may not {action}{said}; ask whoever administers the cluster for a Role that allows it"
+        elif status == 404:
+            sentence = f"{server} has nothing to {action}{said}"
+        else:
+            sentence = f"{server} answered {status} to {action}{said}"
+        kind = GoneError if status == 410 else KubeError
+        return kind(sentence, status, reason=reason, message=message)
+
+    def _too_slow(self) -> KubeError:
+        return KubeError(f"{self._shown} did not answer within {DEADLINE_SECONDS:.0f} s", reason="timeout")
+
+    def unreachable(self, error: BaseException) -> KubeError:
+        """What it means that a request raised one of `FAILURES`."""
+        reason, cause = _explain(error, self._shown)
+        return KubeError(f"the API server of {self._who} cannot be reached: {cause}", reason=reason, cause=cause)
+
+
+async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
+    """The body, up to one chunk more than `cap_bytes` of it."""
+    chunks, size = [], 0
+    async with aclosing(response.aiter_raw()) as raw:
+        async for chunk in raw:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > cap_bytes:
+                break
+    return b"".join(chunks)
+
+
+def _message(body: bytes) -> str:
+    """The sentence of a `Status` object, else the start of whatever came."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return body[:300].decode(errors="replace").strip()
+    return str(found.get("message", "")) if isinstance(found, dict) else ""
+
+
+def _explain(error: BaseException, where: str) -> tuple[str, str]:
+    """The word and the sentence for what httpx2, ssl or the system raised on the way to `where`."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
+        causes.append(cause)
+    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
+        return "tls", f"TLS with {where} failed: {brief(found, 120)}; check the cluster's CA and the server's name"
+    if any(isinstance(one, ConnectionRefusedError) for one in causes):
+        return "unreachable", f"{where} refused the connection; is it up and the port right?"
+    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
+    plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):
+        return "unreachable", f"no connection to {where}: {plain}"
+    if isinstance(error, httpx2.InvalidURL | ValueError):
+        return "config", f"{where} cannot be asked: {plain}"
+    return "connection", f"the connection to {where} broke: {plain}"
+
+
+def _proxy(config: Config, url: httpx2.URL, *, daemon: bool) -> str:
+    """The kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError for one that is not HTTP."""
+    proxy = config.proxy
+    if not proxy and not daemon and not urllib.request.proxy_bypass_environment(url.host):  # type: ignore[attr-defined]
+        proxy = urllib.request.getproxies_environment().get(url.scheme, "")
+    if proxy and not proxy.startswith(("http://", "https://")):
+        scheme = proxy.partition(":")[0]
+        raise KubeError(
+            f"the proxy for {brief(url.host)} is a {scheme} one; only http and https proxies are understood"
+        )
+    return proxy

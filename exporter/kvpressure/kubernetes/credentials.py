@@ -1,0 +1,168 @@
+"""What a request to the API server carries: TLS, and an Authorization header that may come from an exec plugin.
+
+Protocol of the plugins: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import ssl
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin
+from kvpressure.kubernetes.named_files import read_named
+from kvpressure.sources.base import brief
+
+PLUGIN_SECONDS = 120.0
+"""A plugin may have to wait for a person in a browser."""
+
+_API = "client.authentication.k8s.io/"
+
+
+class Credentials:
+    """Credentials of one context. `renew` forgets what a plugin gave, for when the API server refused it."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._given: dict[str, Any] | None = None
+        self._context: ssl.SSLContext | None = None
+        self._shown: tuple[bytes, bytes] | None = None
+
+    @property
+    def renewable(self) -> bool:
+        """Whether asking anew may give something else."""
+        return self._config.plugin is not None or self._config.token_file is not None
+
+    def renew(self) -> None:
+        """Ask the plugin again the next time; files are read each time anyway."""
+        self._given = None
+
+    async def headers(self) -> list[tuple[str, str]]:
+        """Headers of a request. Raises KubeError."""
+        authorization = await self._authorization()
+        found = [*([("Authorization", authorization)] if authorization else []), *self._config.impersonate]
+        for name, value in found:
+            if not value.isascii() or not value.isprintable():
+                # Said here, and without the value: whoever else stumbles over it quotes it.
+                what = f"the {name} header of {self._config.origin}"
+                raise KubeError(f"{what} holds line breaks, control characters or other than ASCII; nothing was sent")
+        return found
+
+    async def tls(self) -> ssl.SSLContext | None:
+        """The TLS context, the same one until the certificate changes; None without TLS. Raises KubeError."""
+        if not self._config.server.startswith("https://"):
+            return None
+        given = await self._from_plugin()
+        certificate = str(given.get("clientCertificateData") or "").encode() or self._config.certificate
+        key = str(given.get("clientKeyData") or "").encode() or self._config.key
+        if self._context is None or self._shown != (certificate, key):
+            self._context, self._shown = _tls_context(self._config, certificate, key), (certificate, key)
+        return self._context
+
+    async def _authorization(self) -> str:
+        config = self._config
+        if config.token_file is not None:
+            return f"Bearer {_token_of(config.token_file)}"
+        if config.token:
+            return f"Bearer {config.token}"
+        if config.username:
+            return "Basic " + base64.b64encode(f"{config.username}:{config.password}".encode()).decode()
+        token = str((await self._from_plugin()).get("token") or "")
+        return f"Bearer {token}" if token else ""
+
+    async def _from_plugin(self) -> dict[str, Any]:
+        if self._config.plugin is None:
+            return {}
+        if self._given is None:
+            self._given = await _ask(self._config.plugin, self._config)
+        return self._given
+
+
+def _token_of(file: Path) -> str:
+    try:
+        return read_named(file).decode().strip()
+    except UnicodeDecodeError as error:
+        raise KubeError(f"cannot read the token file {file}, which the kubeconfig names: {error}") from error
+
+
+def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+        # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if config.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate:
+            _load_pair(context, certificate, key)
+    except (ssl.SSLError, ValueError, OSError) as error:
+        sentence = f"the certificates that {config.origin} has for context {config.context} cannot be used"
+        raise KubeError(f"{sentence}: {brief(error)}") from error
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """OpenSSL takes a client's certificate from files only; these live as long as the call and are the user's alone."""
+    with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
+        pair = Path(folder) / "pair.pem"
+        with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(certificate.rstrip() + b"\n" + key)
+        # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
+        context.load_cert_chain(pair, password=lambda: b"")
+
+
+async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
+    if not plugin.api_version.startswith(_API):
+        raise KubeError(f"{config.origin}: exec has apiVersion {plugin.api_version!r}, which is none of {_API}*")
+    out = await _run(plugin, _environment(plugin, config))
+    try:
+        status = json.loads(out)["status"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise KubeError(f"{plugin.command}, which {config.origin} runs for credentials, printed none") from error
+    if not isinstance(status, dict) or not (status.get("token") or status.get("clientCertificateData")):
+        raise KubeError(f"{plugin.command} gave neither a token nor a certificate; are you logged in there?")
+    return status
+
+
+def _environment(plugin: ExecPlugin, config: Config) -> dict[str, str]:
+    spec: dict[str, Any] = {"interactive": plugin.interactive and sys.stdin is not None and sys.stdin.isatty()}
+    if plugin.cluster_info:
+        cluster = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
+        ca = {"certificate-authority-data": base64.b64encode(config.ca).decode()} if config.ca else {}
+        spec["cluster"] = {**cluster, **ca, "tls-server-name": config.server_name, "proxy-url": config.proxy}
+    info = {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
+    return {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+
+
+async def _run(plugin: ExecPlugin, env: dict[str, str]) -> bytes:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            plugin.command,
+            *plugin.args,
+            env=env,
+            stdin=None if plugin.interactive else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+    except (OSError, ValueError) as error:  # a null byte in a word or a variable is a ValueError
+        hint = f" {brief(plugin.install_hint, 400)}" if plugin.install_hint else " Install it or log in another way."
+        why = getattr(error, "strerror", None) or brief(error)
+        raise KubeError(f"cannot run {plugin.command}, which gives the credentials: {why}.{hint}") from error
+    try:
+        async with asyncio.timeout(PLUGIN_SECONDS):
+            out, _ = await process.communicate()
+    except TimeoutError as error:
+        raise KubeError(f"{plugin.command} gave no credentials within {PLUGIN_SECONDS:.0f} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise KubeError(f"{plugin.command}, which gives the credentials, ended with exit code {process.returncode}")
+    return out

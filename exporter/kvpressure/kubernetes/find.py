@@ -1,0 +1,108 @@
+"""From what was named to the pods behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from kvpressure.kubernetes.actions import Action
+from kvpressure.kubernetes.client import KubeClient, Object
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.references import POD, Found, Reference, selector_text
+
+MOST_LISTED = 500
+
+
+async def find_pods(
+    client: KubeClient, namespace: str, references: Sequence[Reference], selector: str = ""
+) -> list[Found]:
+    """Every pod named, each once, running ones first, then by name. Raises KubeError where something is not there."""
+    found: dict[str, Found] = {}
+    for reference in references:
+        for one in await _behind(client, namespace, reference):
+            found.setdefault(one.pod["metadata"]["name"], one)
+    if selector:
+        pods = await _list(client, namespace, selector)
+        if not pods:
+            raise KubeError(
+                f"no pod in namespace {namespace} has the labels {selector}; kubectl get pods --show-labels"
+            )
+        for pod in pods:
+            found.setdefault(pod["metadata"]["name"], Found(pod))
+    return sorted(found.values(), key=lambda one: (_phase(one.pod) != "Running", one.pod["metadata"]["name"]))
+
+
+async def get_pod(client: KubeClient, namespace: str, name: str) -> Object:
+    """One pod as it is now. Raises KubeError."""
+    return await client.json(f"/api/v1/namespaces/{namespace}/pods/{name}", Action("get", "pods", namespace, name))
+
+
+async def _behind(client: KubeClient, namespace: str, reference: Reference) -> list[Found]:
+    if reference.kind is POD:
+        return [Found(await _named(client, namespace, reference))]
+    if reference.kind.labels:
+        selector = reference.kind.labels.format(reference.name)
+    else:
+        workload = await _named(client, namespace, reference)
+        selector = selector_text(workload.get("spec", {}).get("selector"))
+    pods = await _list(client, namespace, selector) if selector else []
+    if not pods:
+        raise KubeError(
+            f"{reference} in namespace {namespace} has no pods; kubectl -n {namespace} describe {reference}"
+        )
+    return [Found(pod, reference) for pod in pods]
+
+
+async def _named(client: KubeClient, namespace: str, reference: Reference) -> Object:
+    """The object itself; where there is none, the error names those that are spelled alike."""
+    folder = f"{reference.kind.api}/namespaces/{namespace}/{reference.kind.resource}"
+    try:
+        return await client.json(
+            f"{folder}/{reference.name}", Action("get", reference.kind.resource, namespace, reference.name)
+        )
+    except KubeError as error:
+        if error.status != 404:
+            raise
+    listed = await _list_or_nothing(client, folder, Action("list", reference.kind.resource, namespace))
+    raise KubeError(_missing(reference, namespace, client.config.namespace, [_name(one) for one in listed]), 404)
+
+
+def _missing(reference: Reference, namespace: str, default: str, names: Sequence[str]) -> str:
+    sentence = f"there is no {reference} in namespace {namespace}"
+    begins = [name for name in names if name.startswith(reference.name) or reference.name.startswith(name)]
+    close = begins[:3] or get_close_matches(reference.name, names, n=3, cutoff=0.6)
+    if close:
+        return f"{sentence}; did you mean {' or '.join(f'{reference.kind.short}/{name}' for name in close)}?"
+    if names:
+        shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+        return f"{sentence}; its {reference.kind.resource} are {shown}"
+    other = " (the context's own)" if namespace == default else ""
+    return f"{sentence}, which{other} has no {reference.kind.resource} that you may list; choose another with -n"
+
+
+async def _list(client: KubeClient, namespace: str, selector: str) -> list[Object]:
+    query = {"labelSelector": selector, "limit": str(MOST_LISTED)}
+    path, action = f"/api/v1/namespaces/{namespace}/pods", Action("list", "pods", namespace)
+    return _items(await client.json(path, action, query))
+
+
+async def _list_or_nothing(client: KubeClient, folder: str, action: Action) -> list[Object]:
+    """Names to suggest are a kindness: who may not list gets none."""
+    try:
+        return _items(await client.json(folder, action, {"limit": str(MOST_LISTED)}))
+    except KubeError:
+        return []
+
+
+def _items(answer: Mapping[str, object]) -> list[Object]:
+    items = answer.get("items")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _name(item: Object) -> str:
+    return str(item.get("metadata", {}).get("name", ""))
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return str(pod.get("status", {}).get("phase", ""))

@@ -1,0 +1,40 @@
+"""Names of API servers, resolved beside the event loop, and addresses that are never asked (decision 0152)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import httpx2
+
+from kvpressure.addresses import parsed, refusal
+from kvpressure.sources.resolver import RefusedAddressError, ThreadPerLookup
+
+
+class Names(httpx2.AsyncBaseTransport):
+    """Gives `transport` requests to addresses; behind a proxy, which resolves names itself, they stay as they are."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport, *, proxied: bool) -> None:
+        self._transport, self._proxied = transport, proxied
+        self._resolver = ThreadPerLookup(partial(refusal, link_local=False))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer of the first address that a connection can be made to. Raises what httpx2 does, and OSError."""
+        url, host = request.url, request.url.host
+        if reason := refusal(host, link_local=True):
+            raise RefusedAddressError(f"{host} is {reason}, which is never asked")
+        if self._proxied or parsed(host) is not None:
+            return await self._transport.handle_async_request(request)
+        request.extensions = {"sni_hostname": host, **request.extensions}
+        *others, last = [one["host"] for one in await self._resolver.resolve(host, url.port or 0)]
+        for address in others:
+            request.url = url.copy_with(host=address)
+            try:
+                return await self._transport.handle_async_request(request)
+            except httpx2.ConnectError:
+                continue
+        request.url = url.copy_with(host=last)
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._transport.aclose()

@@ -1,0 +1,107 @@
+"""What a pod's `kvpressure.io/` annotations ask for.
+
+One that says where requests go (port, path, scheme, container) and cannot be understood keeps the pod from being
+polled at all: a guess instead of it would be polled for ever without anybody noticing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kvpressure.kubernetes.objects import address
+from kvpressure.limits.declared import ANNOTATIONS
+from kvpressure.sources.base import brief
+
+PREFIX: Final = "kvpressure.io/"
+_WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token")
+MAX_CHARACTERS: Final = 1024
+MAX_ENTRIES: Final = 16
+
+_CONTAINER: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_KV_BYTES: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Annotations, read. Empty and None mean "not asked for"; `refused` that the pod must not be polled."""
+
+    scrape: bool | None = None
+    ports: tuple[int, ...] = ()
+    path: str = ""
+    scheme: str = ""
+    containers: tuple[str, ...] = ()
+    kv_bytes_per_token: float | None = None
+    refused: bool = False
+    problems: tuple[str, ...] = ()
+
+
+def own_annotations(annotations: Mapping[str, Any]) -> dict[str, str]:
+    """Those that are ours, bounded in length; one that is too long stays, cut, and is refused later."""
+    keys = (*(PREFIX + name for name in _WISHES), *ANNOTATIONS.values())
+    return {key: value[: MAX_CHARACTERS + 1] for key in keys if isinstance(value := annotations.get(key), str)}
+
+
+@dataclass(slots=True)
+class _Reading:
+    annotations: Mapping[str, str]
+    problems: list[str] = field(default_factory=list)
+    refused: bool = False
+
+    def read(self, name: str, parse: Callable[[str], Any], default: Any, *, decides_where: bool = True) -> Any:
+        value = self.annotations.get(PREFIX + name)
+        if value is None:
+            return default
+        try:
+            if len(value) > MAX_CHARACTERS:
+                raise ValueError(f"must be at most {MAX_CHARACTERS} characters long")
+            return parse(value.strip(" "))
+        except ValueError as error:
+            self.problems.append(f"annotation {PREFIX}{name} {error}, not {brief(value, 40)!r}")
+            self.refused = self.refused or decides_where
+            return default
+
+
+def read_wishes(annotations: Mapping[str, str]) -> Wishes:
+    """Read the annotations that `own_annotations` gave; never raises."""
+    reading = _Reading(annotations)
+    return Wishes(
+        scrape=reading.read("scrape", _truth, None),
+        ports=reading.read("port", _list_of(address.port_number), ()),
+        path=reading.read("path", address.url_path, ""),
+        scheme=reading.read("scheme", address.scheme, ""),
+        containers=reading.read("container", _list_of(_container), ()),
+        kv_bytes_per_token=reading.read("kv-bytes-per-token", _kv_bytes, None, decides_where=False),
+        refused=reading.refused,
+        problems=tuple(reading.problems),
+    )
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError('must be "true" or "false"')
+    return text.lower() == "true"
+
+
+def _container(text: str) -> str:
+    if not _CONTAINER.fullmatch(text):
+        raise ValueError("must name a container")
+    return text
+
+
+def _kv_bytes(text: str) -> float:
+    if not _KV_BYTES.fullmatch(text) or not 0 < float(text) <= 1e9:
+        raise ValueError("must be a number of bytes above 0")
+    return float(text)
+
+
+def _list_of(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    def read(text: str) -> tuple[Any, ...]:
+        parts = text.split(",")
+        if len(parts) > MAX_ENTRIES:
+            raise ValueError(f"must have at most {MAX_ENTRIES} entries")
+        return tuple(dict.fromkeys(parse(part.strip(" ")) for part in parts))
+
+    return read

@@ -1,0 +1,153 @@
+"""Which containers of a pod are engines, and on which ports each of them serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
+from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
+from kvpressure.kubernetes.objects.states import ENDED
+from kvpressure.limits.declared import Reading, annotated, declared, read_limits
+from kvpressure.limits.recognise import runtime_of, serving_port
+from kvpressure.limits.start import Start, read_start
+from kvpressure.model.workload import DeclaredLimit
+from kvpressure.runtimes.runtime import Runtime
+
+MAX_CONTAINERS: Final = 32
+_MAX_IMAGE: Final = 1024  # more than any has, and few enough for regular expressions
+
+_GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod's spec while it is looked at; `ports` are those it declares, by name or else number.
+
+    `holds_gpu` is true for a GPU resource or a claim, `runtime` is whose server image, command or arguments show, None
+    for no engine's; `serving_port` is the port in the server's own arguments or environment.
+    """
+
+    name: str
+    image: str
+    ports: Mapping[str, int]
+    holds_gpu: bool
+    start: Start
+    runtime: Runtime | None
+    serving_port: int | None
+    reading: Reading
+
+    @property
+    def only_port(self) -> int | None:
+        """The one port it declares, None where there are none or several."""
+        numbers = set(self.ports.values())
+        return numbers.pop() if len(numbers) == 1 else None
+
+    def declares(self, port: int) -> bool:
+        """Whether it serves this port, as far as the pod says."""
+        return port in self.ports.values() or port == self.serving_port
+
+
+def read_containers(pod: Object) -> list[Container]:
+    """The pod's regular containers; init containers, and sidecars among them, are none of ours."""
+    # Those that have run stay until somebody cleans up, maybe by the thousand, and nothing is asked of them any more.
+    budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
+    found = (_container(entry, budget) for entry in objects(pod, "spec", "containers", limit=MAX_CONTAINERS))
+    return [container for container in found if container.name]
+
+
+def _container(entry: Object, budget: Budget) -> Container:
+    image = text(entry, "image")[:_MAX_IMAGE]
+    try:
+        ports, holds_gpu = _ports(entry, budget), _holds_gpu(entry, budget)
+        words = _words(entry, "command", budget), _words(entry, "args", budget)
+        start = read_start(*words, _env(entry, budget), budget)
+    except SpentError:
+        ports, holds_gpu, start = {}, False, Start(cut=True)
+    return Container(
+        name=dns_name(entry, "name"),
+        image=image,
+        ports=ports,
+        holds_gpu=holds_gpu,
+        start=start,
+        runtime=runtime_of(image, start),
+        serving_port=serving_port(start),
+        reading=read_limits(start),
+    )
+
+
+def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
+    found = texts(entry, name, limit=MOST)
+    budget.take(steps=len(found))
+    return found
+
+
+def _env(entry: Object, budget: Budget) -> dict[str, str]:
+    found = objects(entry, "env", limit=MOST)
+    budget.take(steps=2 * len(found))
+    return {text(item, "name"): text(item, "value") for item in found if "value" in item}
+
+
+def _holds_gpu(entry: Object, budget: Budget) -> bool:
+    named = [mapping(entry, "resources", which) for which in ("limits", "requests")]
+    budget.take(steps=sum(map(len, named)))
+    gpu = any(str(key).startswith(_GPU_VENDORS) for keys in named for key in keys)
+    return gpu or bool(at(entry, "resources", "claims"))
+
+
+def _ports(entry: Object, budget: Budget) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in objects(entry, "ports", limit=64):
+        budget.take(steps=4)
+        number = whole(item, "containerPort")
+        if number is not None and 0 < number <= 65535 and text(item, "protocol") in ("", "TCP"):
+            found.setdefault(text(item, "name") or str(number), number)
+    return found
+
+
+def engine_containers(
+    containers: Sequence[Container], wishes: Wishes, *, selected: bool, port_name: str
+) -> list[Container]:
+    """The containers that are engines, in the order of the pod.
+
+    `scrape: "false"` is the last word. A pod that is asked for, by annotation or label selector, has at least one:
+    the container it names, engines or those with a GPU behind the named port, the one that declares the port it
+    names, the first that holds a GPU (service meshes put their sidecars before it), else its first. In any other pod
+    only those count that show by themselves what they are.
+    """
+    if wishes.scrape is False:
+        return []
+    pool = [c for c in containers if c.name in wishes.containers] if wishes.containers else list(containers)
+    asked = bool(wishes.scrape) or selected
+    if asked and wishes.containers:
+        return pool
+    evident = [c for c in pool if c.runtime or (c.holds_gpu and port_name and port_name in c.ports)]
+    if evident or not asked:
+        return evident
+    declaring = [c for c in pool if any(c.declares(port) for port in wishes.ports)]
+    return declaring or [c for c in pool if c.holds_gpu][:1] or pool[:1]
+
+
+def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, port: int) -> list[tuple[Container, int]]:
+    """Each engine's ports, none twice: containers of a pod share one network.
+
+    Annotated ports belong to the container that declares them, else to the first engine. Without them it is the port
+    of the server's own arguments, of the named container port, the only one that is declared, or `port`.
+    """
+    found: dict[int, Container] = {}
+    if wishes.ports:
+        for wanted in wishes.ports:
+            found[wanted] = next((c for c in engines if c.declares(wanted)), engines[0])
+    else:
+        for container in engines:
+            own = container.serving_port or container.ports.get(port_name) or container.only_port or port
+            found.setdefault(own, container)
+    return [(container, number) for number, container in found.items()]
+
+
+def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
+    """What is declared; None where nothing is seen and something may be hidden: in a start script, a mounted file."""
+    seen = container.start.seen or (container.runtime is not None and not container.start.command)
+    return declared(annotated(container.reading, annotations), seen=seen)

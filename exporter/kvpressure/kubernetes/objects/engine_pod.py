@@ -1,0 +1,146 @@
+"""What one pod's object tells of the engine in it: which container, which port, its state, its limits. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Final
+
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
+from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
+from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
+from kvpressure.kubernetes.objects.states import container_state
+from kvpressure.kubernetes.references import Found
+from kvpressure.model.workload import ContainerId, ContainerState, DeclaredLimit
+from kvpressure.runtimes.registry import ASSUMED
+
+DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+_HASH: Final = "pod-template-hash"
+_SHORT: Final[Mapping[str, str]] = {"Deployment": "deploy"}
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePod:
+    """One pod with an engine in it, as it was read at `state.t`.
+
+    `workload` is what kubectl takes for whatever made it, such as `deploy/llama`, "" for a bare pod. `trouble` says why
+    its page cannot be asked, "" while the container runs. `limits` are those declared on the container, None where
+    none is seen and some may be hidden.
+    """
+
+    state: ContainerState
+    port: int
+    scheme: str = "http"
+    path: str = "/metrics"
+    node: str = ""
+    phase: str = ""
+    workload: str = ""
+    trouble: str = ""
+    limits: tuple[DeclaredLimit, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """`namespace/pod:port`, as targets of discovery are named."""
+        return f"{self.state.id.namespace}/{self.state.id.pod}:{self.port}"
+
+
+def engine_pod(found: Found, now: float, container: str = "", port: int | None = None) -> EnginePod:
+    """Read a pod. Raises KubeError when it cannot be said which of its containers is meant."""
+    pod, defaults = found.pod, KubernetesSettings()
+    chosen = engine_container(pod, container)
+    annotations = own_annotations(mapping(pod, "metadata", "annotations"))
+    wishes = read_wishes(annotations)
+    pairs = ports_of([chosen], wishes, port_name=defaults.port_name, port=defaults.port)
+    id_ = ContainerId(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"), chosen.name)
+    state = replace(container_state(pod, id_, uid(pod, "metadata", "uid")), t=now)
+    return EnginePod(
+        state=state,
+        port=port or pairs[0][1],
+        scheme=wishes.scheme or ("https" if _serves_tls(chosen) else "http"),
+        path=wishes.path or defaults.path,
+        node=text(pod, "spec", "nodeName"),
+        phase=text(pod, "status", "phase"),
+        workload=f"{found.through}" if found.through and found.through.kind.short != "service" else workload_of(pod),
+        trouble=_trouble(pod, state),
+        limits=limits_of(chosen, annotations),
+    )
+
+
+def engine_container(pod: Object, wanted: str = "") -> Container:
+    """The container named, the only one, the one that runs an engine, or kubectl's default one. Raises KubeError."""
+    containers = {one.name: one for one in read_containers(pod)}
+    where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
+    if wanted:
+        if wanted in containers:
+            return containers[wanted]
+        close = get_close_matches(wanted, containers, n=1)
+        raise KubeError(
+            f"{where} has no container {wanted!r}; {f'did you mean {close[0]}?' if close else f'it has {names}'}"
+        )
+    candidates = _candidates(pod, list(containers.values()))
+    if len(candidates) == 1:
+        return candidates[0]
+    what = "several of them run" if candidates else "none of them is known to run"
+    raise KubeError(f"{where} has the containers {names}, and {what} an engine; choose one with --container")
+
+
+def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]:
+    annotations = mapping(pod, "metadata", "annotations")
+    named = read_wishes(own_annotations(annotations)).containers or (text(annotations, DEFAULT_CONTAINER),)
+    if len(containers) < 2:
+        return list(containers)
+    engines = [one for one in containers if one.runtime is not None]
+    chosen = [one for one in engines or containers if one.name in named]
+    return chosen or engines
+
+
+def workload_of(pod: Object) -> str:
+    """What made the pod, as kubectl takes it; a ReplicaSet's Deployment is told by its name.
+
+    >>> owner = [{"kind": "ReplicaSet", "name": "llama-5d4f8c", "controller": True}]
+    >>> workload_of({"metadata": {"ownerReferences": owner, "labels": {"pod-template-hash": "5d4f8c"}}})
+    'deploy/llama'
+    """
+    owner = next((one for one in objects(pod, "metadata", "ownerReferences") if truth(one, "controller")), None)
+    if owner is None:
+        return ""
+    kind, name = text(owner, "kind"), text(owner, "name")
+    suffix = f"-{text(mapping(pod, 'metadata', 'labels'), _HASH)}"
+    if kind == "ReplicaSet" and len(suffix) > 1 and name.endswith(suffix):
+        return f"deploy/{name.removesuffix(suffix)}"
+    return f"{_SHORT.get(kind, kind.lower())}/{name}"
+
+
+def _serves_tls(container: Container) -> bool:
+    flag = f"--{(container.runtime or ASSUMED).starting.flags.tls}"
+    return any(
+        word.partition("=")[0].replace("_", "-") == flag for word in (*container.start.command, *container.start.args)
+    )
+
+
+def _trouble(pod: Object, state: ContainerState) -> str:
+    where, phase = f"pod {state.id.namespace}/{state.id.pod}", text(pod, "status", "phase")
+    if phase == "Running" and state.started is not None:
+        return ""
+    if state.waiting_reason and phase not in ("Failed", "Succeeded"):
+        return f"container {state.id.container} of {where} waits: {state.waiting_reason}{_last(state)}"
+    if phase == "Running":
+        return f"container {state.id.container} of {where} is not running{_last(state)}"
+    said = [text(pod, "status", key) for key in ("reason", "message")]
+    why = ": ".join(word for word in said if word) or _unscheduled(pod)
+    return f"{where} is {phase or 'not started'}, not running{f' ({why})' if why else ''}"
+
+
+def _unscheduled(pod: Object) -> str:
+    for one in objects(pod, "status", "conditions"):
+        if text(one, "type") == "PodScheduled" and text(one, "status") != "True":
+            return text(one, "message") or text(one, "reason")
+    return ""
+
+
+def _last(state: ContainerState) -> str:
+    ended = state.termination
+    return "" if ended is None else f"; it ended last with {ended.reason or 'no reason'}, exit code {ended.exit_code}"

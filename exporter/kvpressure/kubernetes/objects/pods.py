@@ -1,0 +1,144 @@
+"""One pod as the API server tells it, reduced to what is kept: its engines, their addresses and states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
+from kvpressure.kubernetes.objects import address
+from kvpressure.kubernetes.objects.address import AddressError
+from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
+from kvpressure.kubernetes.objects.containers import Container, engine_containers, limits_of, ports_of, read_containers
+from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
+from kvpressure.kubernetes.objects.states import ENDED, container_state
+from kvpressure.model.workload import ContainerId, ContainerState
+from kvpressure.sources.targets import Target
+
+MAX_TARGETS: Final = 16
+"""Targets of one pod: as many as it could have data-parallel ranks with a port each."""
+
+_TOO_MUCH: Final = "its object holds more than is read; no engine is looked for in it"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod; one without engines has no `states`, and nothing of it is kept.
+
+    `ip` is canonical and "" where there are no targets. `finished` pods have run and stay only until somebody cleans
+    up. `problems` are sentences about what its annotations or its address got wrong.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    ip: str = ""
+    host_network: bool = False
+    finished: bool = False
+    states: tuple[ContainerState, ...] = ()
+    targets: tuple[Target, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What it is known by: unique among the pods of one moment."""
+        return f"{self.namespace}/{self.name}"
+
+
+class PodReader:
+    """Reads pods by the settings; pure."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._selector = parse_selector(settings.label_selector)
+
+    def read(self, pod: Object) -> PodRecord | None:
+        """The pod's record; None for an object that does not even have a name. Never raises for what a pod holds."""
+        meta = mapping(pod, "metadata")
+        namespace, name = dns_name(meta, "namespace"), dns_name(meta, "name")
+        if not namespace or not name:
+            return None
+        annotations = own_annotations(mapping(meta, "annotations"))
+        wishes = read_wishes(annotations)
+        selected = bool(self._selector) and all(term.matches(mapping(meta, "labels")) for term in self._selector)
+        if "spec" not in pod:
+            return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, [_TOO_MUCH]))
+        containers = read_containers(pod)
+        engines = engine_containers(containers, wishes, selected=selected, port_name=self._settings.port_name)
+        if engines:
+            return self._engine_pod(pod, PodRecord(namespace, name, uid(meta, "uid")), engines, wishes, annotations)
+        problems = () if wishes.scrape is False else (*wishes.problems, *_unknown(containers, wishes))
+        return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, problems))
+
+    def _engine_pod(
+        self, pod: Object, bare: PodRecord, engines: list[Container], wishes: Wishes, annotations: Mapping[str, str]
+    ) -> PodRecord:
+        problems = list(wishes.problems)
+        host_network, ip = at(pod, "spec", "hostNetwork") is True, ""
+        if _is_served(pod) and not wishes.refused:
+            try:
+                ip = address.pod_ip(_ip_text(pod), _host_ips(pod), host_network=host_network)
+            except AddressError as error:
+                problems.append(str(error))
+        pairs = ports_of(engines, wishes, port_name=self._settings.port_name, port=self._settings.port) if ip else []
+        if len(pairs) > MAX_TARGETS:
+            problems.append(f"only the first {MAX_TARGETS} of its {len(pairs)} ports are polled")
+        ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
+        return PodRecord(
+            namespace=bare.namespace,
+            name=bare.name,
+            uid=bare.uid,
+            ip=ip,
+            host_network=host_network,
+            finished=text(pod, "status", "phase") in ENDED,
+            states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
+            targets=tuple(
+                self._target(bare, container, address.base_url(wishes.scheme or "http", ip, port), wishes, annotations)
+                for container, port in pairs[:MAX_TARGETS]
+            ),
+            problems=_about(bare.namespace, bare.name, problems),
+        )
+
+    def _target(
+        self, pod: PodRecord, container: Container, url: str, wishes: Wishes, annotations: Mapping[str, str]
+    ) -> Target:
+        settings = self._settings
+        return Target(
+            name=f"{pod.key}:{url.rpartition(':')[2]}",
+            url=url,
+            path=wishes.path or settings.path,
+            namespace=pod.namespace,
+            pod=pod.name,
+            kv_bytes_per_token=wishes.kv_bytes_per_token,
+            tls=settings.tls,
+            bearer_token_file=settings.bearer_token_file,
+            basic_auth=settings.basic_auth,
+            container=container.name,
+            limits=limits_of(container, annotations),
+        )
+
+
+def _is_served(pod: Object) -> bool:
+    terminating = at(pod, "metadata", "deletionTimestamp") is not None
+    return text(pod, "status", "phase") == "Running" and bool(_ip_text(pod)) and not terminating
+
+
+def _ip_text(pod: Object) -> str:
+    ips = objects(pod, "status", "podIPs", limit=1)
+    return text(pod, "status", "podIP") or (text(ips[0], "ip") if ips else "")
+
+
+def _host_ips(pod: Object) -> list[str]:
+    status: Any = mapping(pod, "status")
+    return [text(status, "hostIP"), *(text(item, "ip") for item in objects(status, "hostIPs", limit=16))]
+
+
+def _unknown(containers: Sequence[Container], wishes: Wishes) -> list[str]:
+    known = {container.name for container in containers}
+    missing = [name for name in wishes.containers if name not in known]
+    return [f"annotation {PREFIX}container names {', '.join(missing)}, which it does not have"] if missing else []
+
+
+def _about(namespace: str, name: str, problems: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"pod {namespace}/{name}: {problem}" for problem in problems)

@@ -1,0 +1,39 @@
+"""What the API server says of one container: restarts, how it ended the last time, readiness, why it waits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.kubernetes.objects.fields import Object, at, mapping, moment, objects, text, truth, whole, word
+from kvpressure.model.workload import ContainerId, ContainerState, Termination
+
+ENDED: Final = ("Failed", "Succeeded")
+"""Phases of a pod that has run, and stays only until somebody cleans up."""
+
+
+def container_state(pod: Object, container: ContainerId, pod_uid: str) -> ContainerState:
+    """The container's state with `t` 0: when it was true is for the one who listens to know.
+
+    A pod that failed as a whole (`Evicted`, `NodeShutdown`) may have no container status left; its reason then
+    stands where a waiting container's would.
+    """
+    status = next((s for s in objects(pod, "status", "containerStatuses") if s.get("name") == container.container), {})
+    state, finished = mapping(status, "state"), text(pod, "status", "phase") in ENDED
+    return ContainerState(
+        id=container,
+        t=0.0,
+        pod_uid=pod_uid,
+        runtime_id=text(status, "containerID").rpartition("://")[2][:128],
+        restarts=max(0, whole(status, "restartCount") or 0),
+        started=moment(state, "running", "startedAt"),
+        ready=False if finished else truth(status, "ready"),
+        waiting_reason=word(pod, "status", "reason") if finished else word(state, "waiting", "reason"),
+        termination=_termination(at(state, "terminated")) or _termination(at(status, "lastState", "terminated")),
+    )
+
+
+def _termination(ended: object) -> Termination | None:
+    exit_code = whole(ended, "exitCode")
+    if exit_code is None:
+        return None
+    return Termination(word(ended, "reason"), exit_code, moment(ended, "finishedAt"))

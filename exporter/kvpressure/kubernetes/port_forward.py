@@ -1,0 +1,199 @@
+"""Forwards a port of a pod to a port of this machine's loopback address, through the API server.
+
+One websocket is one TCP connection in the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from kvpressure.kubernetes.actions import Action
+from kvpressure.kubernetes.client import KubeClient
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.frames import DATA, PROTOCOL, Frames, explain_forward
+from kvpressure.sources.base import brief
+
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.websocket import WebSocket
+
+CHUNK_BYTES: Final = 64 * 1024
+SETTLE_SECONDS: Final = 0.3
+"""A kubelet that cannot connect says so on channel 1 within moments of the upgrade."""
+
+
+class PortForward:
+    """One port of one pod. As an async context manager it listens; `url` is where.
+
+    `problem` is the newest failure in words for people, "" again as soon as the pod answers.
+    """
+
+    def __init__(self, client: KubeClient, namespace: str, pod: str, port: int, scheme: str = "http") -> None:
+        self._client = client
+        self._namespace, self._pod, self._port, self._scheme = namespace, pod, port, scheme
+        self._server: asyncio.Server | None = None
+        self._spare: asyncio.Task[Tunnel] | None = None
+        self._relays: set[asyncio.Task[None]] = set()
+        self.problem = ""
+        self.url = ""
+
+    async def __aenter__(self) -> PortForward:
+        """Open the first tunnel, so that what is refused is refused before anything is sampled. Raises KubeError."""
+        tunnel = await self._open()
+        try:
+            await tunnel.settle(SETTLE_SECONDS)
+        except KubeError:
+            await tunnel.close()
+            raise
+        self._spare = asyncio.create_task(_ready(tunnel))
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        relays = [*self._relays]
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+        if self._spare is not None:
+            await _close_unused(self._spare)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - asyncio runs callbacks in tasks
+        self._relays.add(task)
+        try:
+            tunnel = await self._take()
+            await tunnel.relay(reader, writer, self._answered)
+        except KubeError as error:
+            self.problem = f"{error}"
+        except OSError as error:
+            self.problem = f"the port-forward to {self._namespace}/{self._pod} broke: {brief(error)}"
+        except asyncio.CancelledError:
+            pass  # the end of the block; asyncio would print a traceback for a cancelled callback
+        finally:
+            self._relays.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    def _answered(self) -> None:
+        self.problem = ""
+
+    async def _take(self) -> Tunnel:
+        """The tunnel that is ready, or a new one.
+
+        Opening takes several round trips and a poll's deadline may be shorter: it goes on when the poll has given up,
+        and the tunnel then serves the next one.
+        """
+        while True:
+            if self._spare is None:
+                self._spare = asyncio.create_task(self._open())
+            opening = self._spare
+            try:
+                tunnel = await asyncio.shield(opening)
+            except KubeError:
+                self._spare = None if self._spare is opening else self._spare
+                raise
+            if self._spare is opening:
+                self._spare = None
+                if not tunnel.closed:
+                    return tunnel
+
+    async def _open(self) -> Tunnel:
+        action = Action("get", "pods/portforward", self._namespace, self._pod)
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{self._pod}/portforward"
+        socket = await self._client.websocket(path, action, {"ports": str(self._port)}, PROTOCOL)
+        return Tunnel(socket, self._port, f"{self._namespace}/{self._pod}")
+
+
+class Tunnel:
+    """One websocket: one connection into the pod."""
+
+    def __init__(self, socket: WebSocket, port: int, where: str) -> None:
+        self._socket, self._port, self._where = socket, port, where
+        self._frames = Frames(port)
+        self._early = b""
+
+    @property
+    def closed(self) -> bool:
+        """True when it can carry nothing any more."""
+        return self._socket.closed
+
+    async def close(self) -> None:
+        """Close both ends."""
+        await self._socket.close()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait a moment for a refusal. Raises KubeError when there is one."""
+        end = asyncio.get_running_loop().time() + seconds
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    message = await self._socket.receive()
+            except TimeoutError:
+                return
+            if not self._take(message):
+                raise self._broken()
+
+    async def relay(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answered: Callable[[], None]
+    ) -> None:
+        """Carry bytes both ways until either side closes. Raises KubeError with what the pod's node said."""
+        up = asyncio.create_task(self._up(reader))
+        down = asyncio.create_task(self._down(writer, answered))
+        try:
+            done, _ = await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (up, down):
+                task.cancel()
+            await asyncio.gather(up, down, return_exceptions=True)
+            await self.close()
+
+    async def _up(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            await self._socket.send(bytes((DATA,)) + data)
+
+    async def _down(self, writer: asyncio.StreamWriter, answered: Callable[[], None]) -> None:
+        while True:
+            data, self._early = self._early, b""
+            if data:
+                writer.write(data)
+                await writer.drain()
+                answered()
+            if not self._take(await self._socket.receive()):
+                if self._frames.error:
+                    raise self._broken()
+                return
+
+    def _take(self, message: bytes | None) -> bool:
+        """Whether the tunnel is still open after this message."""
+        if message is not None:
+            self._early += self._frames.feed(message)
+        return message is not None and not self._frames.error
+
+    def _broken(self) -> KubeError:
+        return KubeError(explain_forward(self._frames.error, self._where, self._port))
+
+
+async def _close_unused(opening: asyncio.Task[Tunnel]) -> None:
+    opening.cancel()
+    # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
+    await asyncio.wait({opening})
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
+
+
+async def _ready(tunnel: Tunnel) -> Tunnel:
+    return tunnel

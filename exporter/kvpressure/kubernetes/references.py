@@ -1,0 +1,106 @@
+"""What a user may name at the prompt: `pod/NAME`, `deploy/NAME` and the like. PURE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvpressure.kubernetes.errors import KubeError
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of workload. `api` is its API's path; without one its pods are found by `labels`, in which {} is the name.
+
+    `short` is what kubectl takes.
+    """
+
+    short: str
+    resource: str
+    api: str = ""
+    labels: str = ""
+
+
+_APPS: Final = "/apis/apps/v1"
+
+POD: Final = Kind("pod", "pods", "/api/v1")
+_KINDS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    POD: ("pod", "pods", "po"),
+    Kind("deploy", "deployments", _APPS): ("deploy", "deployment", "deployments"),
+    Kind("statefulset", "statefulsets", _APPS): ("sts", "statefulset", "statefulsets"),
+    Kind("replicaset", "replicasets", _APPS): ("rs", "replicaset", "replicasets"),
+    Kind("daemonset", "daemonsets", _APPS): ("ds", "daemonset", "daemonsets"),
+    Kind("service", "services", "/api/v1"): ("svc", "service", "services"),
+    Kind(
+        "leaderworkerset",
+        "leaderworkersets",
+        labels="leaderworkerset.sigs.k8s.io/name={},leaderworkerset.sigs.k8s.io/worker-index=0",
+    ): ("lws", "leaderworkerset", "leaderworkersets"),
+    Kind("inferenceservice", "inferenceservices", labels="serving.kserve.io/inferenceservice={}"): (
+        "isvc",
+        "inferenceservice",
+        "inferenceservices",
+    ),
+}
+_BY_WORD: Final = {word: kind for kind, words in _KINDS.items() for word in words}
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One thing that was named."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.short}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pod, and the workload it was found through (None where the pod itself or a selector was named)."""
+
+    pod: Mapping[str, Any]
+    through: Reference | None = None
+
+
+def is_reference(word: str) -> bool:
+    """Whether a word names something in a cluster rather than an address.
+
+    >>> is_reference("deploy/llama"), is_reference("http://pod/x"), is_reference("gpu-7:8000"), is_reference("pod")
+    (True, False, False, False)
+    """
+    kind, slash, name = word.partition("/")
+    return bool(slash) and kind.lower() in _BY_WORD and "/" not in name and ":" not in name
+
+
+def parse_reference(word: str) -> Reference:
+    """Read `kind/name`. Raises KubeError for a name that no object can have."""
+    kind, _, name = word.partition("/")
+    if not _NAME.fullmatch(name):
+        raise KubeError(f"{word!r} names no object: names are lower-case letters, digits, - and .")
+    return Reference(_BY_WORD[kind.lower()], name)
+
+
+def selector_text(selector: Any) -> str:
+    """A `LabelSelector`, or a service's plain mapping, as the API server takes it in a query; "" selects nothing here.
+
+    >>> selector_text({"matchLabels": {"app": "llama"}, "matchExpressions": [{"key": "v", "operator": "Exists"}]})
+    'app=llama,v'
+    """
+    if not isinstance(selector, Mapping):
+        return ""
+    labels = selector.get("matchLabels") or {}
+    expressions = selector.get("matchExpressions") or ()
+    if not {"matchLabels", "matchExpressions"} & set(selector):
+        labels = selector
+    return ",".join([*(f"{key}={value}" for key, value in labels.items()), *map(_expression, expressions)])
+
+
+def _expression(one: Mapping[str, Any]) -> str:
+    key, values = str(one.get("key", "")), ",".join(map(str, one.get("values") or ()))
+    forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key, "DoesNotExist": f"!{key}"}
+    return forms[str(one.get("operator"))]

@@ -1,0 +1,131 @@
+"""One reflector's connection to the API server, made anew after every failure, with its credentials read anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
+from typing import Final, NoReturn
+
+import httpx2
+
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.client import FAILURES, KubeClient, capped
+from kvpressure.kubernetes.errors import GoneError, KubeError
+from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
+from kvpressure.kubernetes.objects.wire import Page, read_page
+from kvpressure.kubernetes.watch.resource import Resource
+from kvpressure.sources.base import brief
+
+MAX_PAGE_BYTES: Final = 32 << 20
+MAX_LINE_BYTES: Final = 4 << 20
+
+
+def connection_config(settings: KubernetesSettings) -> Config:
+    """The kubeconfig of the settings, else this pod's service account, and never what somebody has at home.
+
+    Raises KubeError.
+    """
+    file = settings.kubeconfig_file
+    try:
+        found = load_config(file) if file else service_account()
+    except KubeError as error:
+        where = f"the kubeconfig {file}" if file else "this pod's service account"
+        raise KubeError(f"cannot use {where}: {error}") from error
+    if found is None:
+        raise KubeError(
+            "cannot use this pod's service account: there is none; set kubernetes.kubeconfig_file when not in a pod"
+        )
+    return found
+
+
+class Connection:
+    """Lists and watches without deadlines but those of whoever awaits them. Raises KubeError, GoneError for a 410."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._client: KubeClient | None = None
+
+    async def page(self, resource: Resource, query: Mapping[str, str]) -> Page:
+        """One page of a list."""
+        client = self._opened()
+        try:
+            async with client.answer(f"/{resource.path}", resource.action("list"), query) as response:
+                body = await capped(response, MAX_PAGE_BYTES)
+        except (KubeError, *FAILURES) as error:
+            await self._fail(error, client)
+        if len(body) > MAX_PAGE_BYTES:
+            sentence = f"the API server {client.where} answered with more than {MAX_PAGE_BYTES >> 20} MiB"
+            raise KubeError(sentence, reason="too_large")
+        try:
+            return await asyncio.to_thread(read_page, body)
+        except ValueError as error:
+            sentence = f"the API server {client.where} answered /{resource.path} with something that is not a list"
+            raise KubeError(f"{sentence}: {brief(error)}", reason="garbage") from error
+
+    async def watch(self, resource: Resource, query: Mapping[str, str]) -> Watch:
+        """Open a watch."""
+        client, stack = self._opened(), AsyncExitStack()
+        action = resource.action("watch")
+        try:
+            response = await stack.enter_async_context(
+                client.answer(f"/{resource.path}", action, {**query, "watch": "1"})
+            )
+        except (KubeError, *FAILURES) as error:
+            await self._fail(error, client)
+        return Watch(response, stack, client.where)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _opened(self) -> KubeClient:
+        if self._client is None:
+            self._client = KubeClient(connection_config(self._settings), daemon=True)
+        return self._client
+
+    async def _fail(self, error: BaseException, client: KubeClient) -> NoReturn:
+        """Raise what the exporter's page says of it."""
+        if isinstance(error, GoneError):
+            raise error
+        # Kubeconfig, certificates and token are read anew the next time: any of them may have been the reason.
+        await self.aclose()
+        found = error if isinstance(error, KubeError) else client.unreachable(error)
+        sentence = found.sentence
+        if found.reason == "unreachable":
+            sentence = (
+                f"no connection to the API server {client.where}: {found.cause}; do network policies let us through?"
+            )
+        elif found.reason == "unauthorized":
+            sentence = f"the API server {client.where} does not accept our credentials (401)"
+        raise KubeError(sentence, found.status, reason=found.reason, message=found.message) from error
+
+
+class Watch:
+    """An open watch."""
+
+    def __init__(self, response: httpx2.Response, stack: AsyncExitStack, where: str) -> None:
+        self._response, self._stack, self._where = response, stack, where
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """The events as they come; ends where the server or the network ends it. Raises KubeError."""
+        rest = b""
+        # A connection that breaks is an ordinary end of a watch: the next one goes on where this one was.
+        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
+            async with aclosing(self._response.aiter_raw()) as chunks:
+                async for chunk in chunks:
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if len(rest) > MAX_LINE_BYTES:
+                        sentence = (
+                            f"the API server {self._where} sent more than {MAX_LINE_BYTES >> 20} MiB as one event"
+                        )
+                        raise KubeError(sentence, reason="too_large")
+                    for line in filter(bytes.strip, lines):
+                        yield line
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        with suppress(*FAILURES):
+            await self._stack.aclose()

@@ -1,0 +1,265 @@
+"""Lists and then watches one kind of object, for ever, whatever the API server does.
+
+What is known stays known until the API server says otherwise: a failure never empties anything. The rules are those
+of https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, bookmarks, 410 Gone, chunks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import structlog
+
+from kvpressure.kubernetes.errors import GoneError, KubeError
+from kvpressure.kubernetes.objects.fields import mapping, text
+from kvpressure.kubernetes.objects.wire import read_event
+from kvpressure.kubernetes.watch.resource import Record, Resource, Sink
+from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.model.samples import SourceHealth
+from kvpressure.sources.base import Guard, SourceError, brief
+from kvpressure.sources.schedule import Backoff, Clock
+
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.watch.connection import Connection, Watch
+
+MAX_PAGES: Final = 200
+OPENINGS_BEFORE_LIST: Final = 3
+ITEMS_AT_ONCE: Final = 16
+"""Objects read in one go beside the event loop."""
+
+_REFUSED: Final = frozenset({"forbidden", "unauthorized"})
+
+_GONE: Final = object()
+
+log = structlog.get_logger("kvpressure.sources")
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Reflector(Generic[R]):
+    """One list-and-watch: `run` it in a task of its own."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        connect: Callable[[], Connection],
+        read: Callable[[Mapping[str, Any]], R | None],
+        sink: Sink[R],
+        clock: Clock,
+        tuning: Tuning,
+    ) -> None:
+        self._resource, self._read, self._sink, self._clock, self._tuning = resource, read, sink, clock, tuning
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._guard: Guard[Any] = Guard(
+            resource.source,
+            resource.target,
+            interval_seconds=tuning.retry_seconds,
+            deadline_seconds=2 * (tuning.list_seconds + tuning.watch_seconds + tuning.grace_seconds),
+            clock=clock,
+        )
+        self._version: str | None = None
+        self._exact = False
+        self._failures = 0
+        self._watching = False
+        self._heard: float | None = None
+        self._told_of_bug = False
+        self._watch_seconds = tuning.watch_seconds
+
+    @property
+    def confirmed(self) -> float | None:
+        """Until when what was learned is known to hold: now while a watch is open, else when it ended."""
+        return self._clock.wall() if self._watching else self._heard
+
+    def health(self) -> SourceHealth:
+        """How it is doing; an open watch is a success that lasts."""
+        health = self._guard.health()
+        return replace(health, t=self._clock.wall(), last_success=self.confirmed) if self._watching else health
+
+    async def run(self) -> None:
+        """Lists and watches until cancelled."""
+        try:
+            while True:
+                if self._version is not None or await self._guard.attempt(self._list):
+                    await self._sleep(await self._watch())
+                else:
+                    await self._sleep(False)
+        finally:
+            if self._connection is not None:
+                await self._connection.aclose()
+
+    def _connected(self) -> Connection:
+        # Made inside an attempt: a client that cannot even be loaded is this source's failure, not the process's.
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    async def _sleep(self, went_well: bool) -> None:
+        # A list is no success yet: a server that ends every watch at once must not be asked for list after list.
+        self._failures = 0 if went_well else self._failures + 1
+        await self._clock.sleep_until(self._clock.monotonic() + self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        tuning = self._tuning
+        if not self._failures:
+            return tuning.spacing_seconds
+        reason = self._guard.health().reason
+        limit = tuning.refused_limit_seconds if reason in _REFUSED else tuning.retry_limit_seconds
+        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, self._failures, tuning.retry_seconds)
+        # Every node's exporter loses the API server at the same moment; they should not all come back at one.
+        return tuning.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
+
+    async def _list(self) -> bool:
+        records: list[R] = []
+        try:
+            async with asyncio.timeout(self._tuning.list_seconds):
+                version = await self._pages(records)
+        except TimeoutError:
+            sentence = f"listing {self._resource.plural} took longer than {self._tuning.list_seconds:g} s"
+            raise SourceError("timeout", f"{sentence}; is the API server overloaded or cut off?") from None
+        except GoneError:
+            self._exact = True
+            raise SourceError("expired", f"listing {self._resource.plural} took so long that it expired") from None
+        except KubeError as error:
+            raise self._refused(error, "list") from error
+        self._version, self._exact, self._heard = version, False, self._clock.wall()
+        self._sink.replaced(records)
+        return True
+
+    async def _pages(self, records: list[R]) -> str:
+        # Version 0 is answered from the server's cache; without a version it reads all pods of the cluster from etcd.
+        # After a 410 that cache may be the one that is too old, so then it is asked for the truth.
+        narrowed = {**self._resource.params, "limit": str(self._tuning.page_items)}
+        params = narrowed if self._exact else {**narrowed, "resourceVersion": "0"}
+        for _ in range(MAX_PAGES):
+            page = await self._connected().page(self._resource, params)
+            while some := await asyncio.to_thread(self._some, page.items):
+                records.extend(record for record in some if record is not None)
+            if not page.next_page:
+                return page.version
+            params = {**narrowed, "continue": page.next_page}
+        raise SourceError("too_large", f"the list of {self._resource.plural} has more than {MAX_PAGES} pages")
+
+    def _some(self, items: Iterator[Mapping[str, Any] | None]) -> list[R | None]:
+        return [self._record(item) for item in islice(items, ITEMS_AT_ONCE)]
+
+    async def _watch(self) -> bool:
+        """One watch from where the last one ended; false when it could not be opened or was no good."""
+        stream = await self._guard.attempt(self._open)
+        if stream is None:
+            self._give_up_version()
+        if stream is None or stream is _GONE:
+            return False
+        opened, heard_before = self._clock.monotonic(), self._heard
+        self._watching = True
+        try:
+            ended_well = bool(await self._guard.attempt(partial(self._follow, stream)))
+        finally:
+            self._watching = False
+            with suppress(Exception):  # one that cannot even be closed must not end the watching
+                await stream.aclose()
+        said_something = self._heard != heard_before
+        if ended_well:
+            self._heard = self._clock.wall()
+        return ended_well and (said_something or self._clock.monotonic() - opened >= self._tuning.spacing_seconds)
+
+    def _give_up_version(self) -> None:
+        # A version that a restored or replaced server has never heard of is refused with anything but a 410.
+        if self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in _REFUSED:
+            self._version = None
+
+    async def _open(self) -> Any:
+        # Spread out, as the exporters of all nodes may have begun together.
+        self._watch_seconds = round(self._tuning.watch_seconds * random.uniform(0.8, 1.2))
+        params = {
+            **self._resource.params,
+            "resourceVersion": self._version or "",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(self._watch_seconds),
+        }
+        try:
+            async with asyncio.timeout(self._tuning.open_seconds):
+                stream = await self._connected().watch(self._resource, params)
+        except TimeoutError:
+            sentence = f"no answer to a watch of {self._resource.plural} within {self._tuning.open_seconds:g} s"
+            raise SourceError("timeout", f"{sentence}; is the API server overloaded or cut off?") from None
+        except GoneError:
+            return self._gone()
+        except KubeError as error:
+            raise self._refused(error, "watch") from error
+        return stream
+
+    async def _follow(self, stream: Watch) -> bool:
+        tuning = self._tuning
+        heard = self._clock.monotonic()
+        try:
+            async with (
+                asyncio.timeout(self._watch_seconds + tuning.grace_seconds),
+                aclosing(stream.lines()) as lines,
+            ):
+                async for line in lines:
+                    heard = self._clock.monotonic()
+                    await self._take(line)
+        except TimeoutError:
+            if self._clock.monotonic() - heard < tuning.grace_seconds:
+                return True  # a server that does not keep to the timeout, but is there
+            sentence = f"the watch of {self._resource.plural} said nothing for longer than its timeout"
+            raise SourceError("stalled", f"{sentence}; it is begun anew") from None
+        except GoneError:
+            return self._gone() is not _GONE
+        except SourceError:
+            self._version = None  # what was in the part that could not be read is only told by a list
+            raise
+        return True
+
+    async def _take(self, line: bytes) -> None:
+        kind, version, record = await asyncio.to_thread(self._understood, line)
+        # Only now: ended while it is read, the watch is begun anew with this very event.
+        self._heard = self._clock.wall()
+        self._version = version or self._version
+        if record is not None:
+            self._sink.changed(record, deleted=kind == "DELETED")
+
+    def _understood(self, line: bytes) -> tuple[str, str, R | None]:
+        """Kind, resource version and record of an event. Raises GoneError, KubeError."""
+        try:
+            kind, found = read_event(line)
+        except ValueError as error:
+            sentence = f"the watch of {self._resource.plural} sent a line that is not an event: {brief(error)}"
+            raise KubeError(sentence, reason="garbage") from error
+        if kind == "ERROR":
+            told = mapping(found)
+            message = brief(told.get("message", "without a message"))
+            gone = told.get("code") == 410 or told.get("reason") in ("Expired", "Gone")
+            sentence = f"the watch of {self._resource.plural} ended with an error: {message}"
+            raise (GoneError if gone else KubeError)(sentence, reason="watch_error")
+        known = kind in ("ADDED", "MODIFIED", "DELETED")
+        return kind, text(found, "metadata", "resourceVersion"), self._record(found) if known else None
+
+    def _gone(self) -> object:
+        self._version, self._exact = None, True
+        return _GONE
+
+    def _refused(self, error: KubeError, verb: str) -> SourceError:
+        missing = error.reason == "forbidden"
+        return SourceError("forbidden", self._resource.missing(verb, error.message)) if missing else error
+
+    def _record(self, found: Mapping[str, Any] | None) -> R | None:
+        if found is None:
+            return None
+        try:
+            return self._read(found)
+        except Exception as error:
+            # One object that nobody thought of must not cost all the others. Told once, not at each of its changes.
+            if not self._told_of_bug:
+                self._told_of_bug = True
+                log.error("object not understood", source=self._resource.source, error=brief(error), exc_info=error)
+            return None

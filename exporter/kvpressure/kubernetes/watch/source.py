@@ -1,0 +1,293 @@
+"""Follows this node's engines through the API server: one task per kind of object and namespace.
+
+Each part stands alone: a permission that is missing for events costs the events and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.objects.events import read_event
+from kvpressure.kubernetes.objects.node import read_node
+from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
+from kvpressure.kubernetes.watch.event_book import EventBook
+from kvpressure.kubernetes.watch.reflector import Reflector
+from kvpressure.kubernetes.watch.resource import Resource
+from kvpressure.kubernetes.watch.stores import MAX_FINISHED, EventStore, NodeStore, PodStore
+from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.kubernetes.watch.view import ClusterView
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import ContainerId, ContainerState, EventReport
+from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.sources.targets import Target
+
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.watch.connection import Connection
+
+PODS: Final = "kubernetes_pods"
+EVENTS: Final = "kubernetes_events"
+NODE: Final = "kubernetes_node"
+NODE_ID: Final = ContainerId("", "", "")
+NODE_EVENTS_NAMESPACE: Final = "default"
+"""Events on objects without a namespace are kept there (`metav1.NamespaceDefault`, client-go's recorder)."""
+
+TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+MAX_EVENT_NAMESPACES: Final = 32
+MAX_DELETED: Final = 256
+MAX_PROBLEMS: Final = 64
+NO_NODE_NAME: Final = (
+    "kubernetes.node_name is not set, so no engines are looked for: in a pod, set KVPRESSURE_KUBERNETES__NODE_NAME "
+    "from fieldRef spec.nodeName"
+)
+
+log = structlog.get_logger("kvpressure.sources")
+
+
+def is_wanted(settings: KubernetesSettings) -> bool:
+    """Whether the settings, and where this process runs, ask for Kubernetes at all."""
+    if settings.enabled != "auto":
+        return settings.enabled == "true"
+    in_cluster = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and TOKEN_FILE.is_file()
+    return in_cluster or settings.kubeconfig_file is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One running list-and-watch and what it fills."""
+
+    reflector: Reflector[Any]
+    store: Any
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Everything that runs, by namespace ("" is all of them, and for events the node)."""
+
+    pods: dict[str, _Part] = field(default_factory=dict)
+    events: dict[str, _Part] = field(default_factory=dict)
+    node: _Part | None = None
+
+    def all(self) -> Iterator[_Part]:
+        yield from self.pods.values()
+        if self.node is not None:
+            yield self.node
+        yield from self.events.values()
+
+
+class KubernetesSource:
+    """Engines, their containers, their events and the node's memory pressure, as the API server tells them.
+
+    `on_change` is called on the event loop when targets, containers or the node's condition differ; events are read
+    from `view`. Each list-and-watch has a connection of its own, that `connect` makes.
+    """
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        clock: Clock | None = None,
+        on_change: Callable[[], None] | None = None,
+        *,
+        tuning: Tuning | None = None,
+        connect: Callable[[], Connection] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._on_change = on_change or (lambda: None)
+        self._tuning = tuning or Tuning()
+        self._connect = connect or self._connection
+        self._wanted = is_wanted(settings)
+        self._made = self._clock.wall()
+        self._reader = PodReader(settings)
+        self._book = EventBook()
+        self._parts = _Parts()
+        self._deleted: dict[ContainerId, tuple[str, float]] = {}
+        self._shown: dict[ContainerId, str] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled; returns at once where Kubernetes is off. Raises nothing else."""
+        if not self._wanted:
+            return
+        if not self._settings.node_name:
+            log.warning("source down", source=PODS, reason="no_node_name", error=NO_NODE_NAME)
+            return
+        try:
+            for namespace in self._settings.namespaces or ("",):
+                self._parts.pods[namespace] = self._follow_pods(namespace)
+            if self._settings.node_conditions:
+                self._parts.node = self._follow_node()
+            if self._settings.events:
+                self._parts.events[""] = self._follow_events("")
+            await asyncio.Event().wait()
+        finally:
+            await self._end()
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record for each list-and-watch; empty where Kubernetes is off."""
+        if not self._wanted:
+            return ()
+        if not self._settings.node_name:
+            return (SourceHealth(PODS, "", False, self._clock.wall(), error=NO_NODE_NAME, reason="no_node_name"),)
+        found = tuple(part.reflector.health() for part in self._parts.all())
+        return found or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
+
+    @property
+    def listed(self) -> bool:
+        """Whether all pods that are asked for have been listed once: before, what is not in `view` may be there."""
+        parts = self._parts.pods.values()
+        return bool(parts) and all(part.reflector.confirmed is not None for part in parts)
+
+    def ended(self, container: ContainerId) -> bool:
+        """Whether a container is of an engine's pod that has run to its end: it holds no device any more."""
+        part = self._parts.pods.get(container.namespace) or self._parts.pods.get("")
+        record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
+        return record is not None and record.finished
+
+    @property
+    def view(self) -> ClusterView:
+        """Everything that is known now."""
+        now = self._clock.wall()
+        shown = _shown(self._records())
+        return ClusterView(
+            t=now,
+            targets=_in_turn(record for record in shown if self._may_be_polled(record)),
+            containers=self._containers(shown),
+            events=self._events(now),
+            memory_pressure=self._memory_pressure(now),
+            problems=tuple(islice(self._problems(), MAX_PROBLEMS)),
+        )
+
+    def _connection(self) -> Connection:
+        # Imported here: a process without Kubernetes must not pay for a second HTTP stack.
+        from kvpressure.kubernetes.watch.connection import Connection  # noqa: PLC0415
+
+        return Connection(self._settings)
+
+    def _records(self) -> Iterator[PodRecord]:
+        for part in self._parts.pods.values():
+            yield from part.store.records.values()
+
+    def _problems(self) -> Iterator[str]:
+        for part in self._parts.pods.values():
+            for problems in part.store.problems.values():
+                yield from problems
+
+    def _may_be_polled(self, record: PodRecord) -> bool:
+        # The pod's own status was asked for the node's addresses already; the node's is what the kubelet wrote.
+        node = self._parts.node.store.record if self._parts.node is not None else None
+        return node is None or record.host_network or record.ip not in node.addresses
+
+    def _containers(self, records: list[PodRecord]) -> dict[ContainerId, ContainerState]:
+        found: dict[ContainerId, ContainerState] = {}
+        for record in records:
+            part = self._parts.pods.get(record.namespace) or self._parts.pods.get("")
+            t = (part.reflector.confirmed if part else None) or self._made
+            found.update((state.id, replace(state, t=t)) for state in record.states)
+        return found
+
+    def _events(self, now: float) -> dict[ContainerId, EventReport]:
+        found: dict[ContainerId, EventReport] = {}
+        if self._listens(""):
+            found[NODE_ID] = self._book.report(NODE_ID, "")
+        lingering = {container: uid for container, (uid, until) in self._deleted.items() if now < until}
+        for container, uid in (lingering | self._shown).items():
+            if uid and self._listens(container.namespace):
+                found[container] = self._book.report(container, uid)
+        return found
+
+    def _listens(self, namespace: str) -> bool:
+        part = self._parts.events.get(namespace)
+        return part is not None and part.store.since is not None
+
+    def _memory_pressure(self, now: float) -> bool | None:
+        part = self._parts.node
+        if part is None or part.store.record is None:
+            return None
+        heard = part.reflector.confirmed
+        fresh = heard is not None and now - heard <= self._tuning.condition_seconds
+        pressure: bool | None = part.store.record.memory_pressure
+        return pressure if fresh else None
+
+    def _pods_changed(self) -> None:
+        now = self._clock.wall()
+        before, self._shown = self._shown, {s.id: r.uid for r in _shown(self._records()) for s in r.states}
+        self._deleted = {c: (uid, until) for c, (uid, until) in self._deleted.items() if now < until}
+        gone = {c: (uid, now + self._tuning.linger_seconds) for c, uid in before.items() if c not in self._shown}
+        self._deleted = dict([*self._deleted.items(), *gone.items()][-MAX_DELETED:])
+        self._book.keep({uid for uid, _ in self._deleted.values()} | set(self._shown.values()) | {""})
+        if self._settings.events:
+            self._follow_namespaces()
+        self._on_change()
+
+    def _follow_namespaces(self) -> None:
+        """Watch the events of namespaces with engines, and no longer those of namespaces without any."""
+        watched = self._parts.events
+        for namespace in watched.keys() - {c.namespace for c in (*self._shown, *self._deleted)} - {""}:
+            task = watched.pop(namespace).task
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+        for namespace in {c.namespace for c in self._shown} - watched.keys():
+            if len(watched) <= MAX_EVENT_NAMESPACES:
+                watched[namespace] = self._follow_events(namespace)
+
+    def _follow_pods(self, namespace: str) -> _Part:
+        params = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
+        resource = Resource(PODS, "pods", namespace, namespace, params)
+        return self._start(resource, self._reader.read, PodStore(self._pods_changed))
+
+    def _follow_node(self) -> _Part:
+        params = {"fieldSelector": f"metadata.name={self._settings.node_name}"}
+        return self._start(Resource(NODE, "nodes", params=params), read_node, NodeStore(self._on_change))
+
+    def _follow_events(self, namespace: str) -> _Part:
+        if namespace:
+            resource = Resource(EVENTS, "events", namespace, namespace, {"fieldSelector": "involvedObject.kind=Pod"})
+        else:
+            selector = f"involvedObject.kind=Node,involvedObject.name={self._settings.node_name}"
+            resource = Resource(EVENTS, "events", NODE_EVENTS_NAMESPACE, "", {"fieldSelector": selector})
+        return self._start(resource, read_event, EventStore(self._book, self._clock.wall))
+
+    def _start(self, resource: Resource, read: Callable[[Any], Any], store: Any) -> _Part:
+        reflector = Reflector(resource, self._connect, read, store, self._clock, self._tuning)
+        name = f"{resource.source} {resource.target}".strip()
+        return _Part(reflector, store, asyncio.get_running_loop().create_task(reflector.run(), name=name))
+
+    async def _end(self) -> None:
+        tasks = [*(part.task for part in self._parts.all()), *self._ending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _shown(records: Iterable[PodRecord]) -> list[PodRecord]:
+    """Pods by name, then those that have ended, the last few of them."""
+    ordered = sorted(records, key=lambda record: record.key)
+    ended = sorted((record for record in ordered if record.finished), key=_ended)
+    return [record for record in ordered if not record.finished] + ended[-MAX_FINISHED:]
+
+
+def _in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
+    """Namespaces in turn, and each pod's first target before any second one.
+
+    Where there are more than may be polled, nobody's pods then keep out everybody else's.
+    """
+    queues: dict[str, list[tuple[int, Target]]] = {}
+    for record in records:
+        queues.setdefault(record.namespace, []).extend(enumerate(record.targets))
+    turns = [turn for queue in queues.values() for turn in enumerate(sorted(queue, key=lambda entry: entry[0]))]
+    return tuple(target for _, (_, target) in sorted(turns, key=lambda entry: entry[0]))
+
+
+def _ended(record: PodRecord) -> float:
+    return max((s.termination.finished or 0.0 for s in record.states if s.termination), default=0.0)

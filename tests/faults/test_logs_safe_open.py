@@ -1,0 +1,216 @@
+"""Nothing outside the log directory is ever read, and nothing in it that is not a plain file."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvpressure.sources.base import SourceError
+from kvpressure.sources.logs import safe_open
+from kvpressure.sources.logs.safe_open import Tree, open_regular
+
+SECRET = b"root:$6$secret"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "shadow").write_bytes(SECRET)
+    (tmp_path / "docker" / "abc").mkdir(parents=True)
+    (tmp_path / "docker" / "abc" / "abc-json.log").write_bytes(b"docker")
+    (tmp_path / "pods" / "pod" / "vllm").mkdir(parents=True)
+    (tmp_path / "pods" / "pod" / "vllm" / "0.log").write_bytes(b"inside")
+    return tmp_path / "pods"
+
+
+def content(tree: Tree, *parts: str) -> bytes:
+    fd = tree.open_file(parts)
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def refused(tree: Tree, *parts: str) -> str:
+    before = open_descriptors()
+    with pytest.raises(SourceError) as error:
+        content(tree, *parts)
+    assert open_descriptors() == before
+    assert len(error.value.sentence) < 600
+    return error.value.reason
+
+
+def test_a_file_below_the_root_is_read(root: Path):
+    assert content(Tree(root), "pod", "vllm", "0.log") == b"inside"
+    assert Tree(root).names(("pod", "vllm")) == ("0.log",)
+
+
+@pytest.mark.parametrize(
+    "target", ["../../../outside/shadow", "{outside}/shadow", "/etc/passwd", "../../..", "/", "/proc/self/mem"]
+)
+def test_a_link_that_leads_out_is_refused(root: Path, target: str):
+    link = root / "pod" / "vllm" / "1.log"
+    link.symlink_to(target.format(outside=root.parent / "outside"))
+    assert refused(Tree(root), "pod", "vllm", "1.log") == "outside"
+
+
+def test_a_directory_that_is_a_link_out_is_refused(root: Path):
+    (root / "evil").symlink_to(root.parent / "outside")
+    assert refused(Tree(root), "evil", "shadow") == "outside"
+
+
+def test_a_root_whose_name_begins_alike_is_not_inside(root: Path):
+    evil = root.with_name("pods-of-others")
+    evil.mkdir()
+    (evil / "file").write_bytes(SECRET)
+    (root / "link").symlink_to(evil / "file")
+    assert refused(Tree(root), "link") == "outside"
+
+
+def test_links_within_the_root_are_followed(root: Path):
+    (root / "pod" / "vllm" / "1.log").symlink_to("../../pod/vllm/0.log")
+    (root / "again").symlink_to(root / "pod")
+    assert content(Tree(root), "again", "vllm", "1.log") == b"inside"
+
+
+def test_links_into_a_named_directory_are_followed_and_others_are_not(root: Path):
+    docker = root.parent / "docker"
+    (root / "pod" / "vllm" / "1.log").symlink_to(docker / "abc" / "abc-json.log")
+    assert content(Tree(root, [docker]), "pod", "vllm", "1.log") == b"docker"
+    assert refused(Tree(root), "pod", "vllm", "1.log") == "outside"
+    (docker / "abc" / "way-out").symlink_to(root.parent / "outside" / "shadow")
+    (root / "pod" / "vllm" / "2.log").symlink_to(docker / "abc" / "way-out")
+    assert refused(Tree(root, [docker]), "pod", "vllm", "2.log") == "outside"
+
+
+def test_links_in_a_circle_end(root: Path):
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    assert refused(Tree(root), "a", "0.log") == "outside"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a\0b"])
+def test_a_name_that_is_a_path_is_refused(root: Path, name: str):
+    assert refused(Tree(root), "pod", name, "0.log") == "outside"
+
+
+def test_a_link_put_in_place_of_a_file_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
+
+    def swap(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
+        file.unlink()
+        file.symlink_to(root.parent / "outside" / "shadow")
+        return real(name, info, how, shown)
+
+    monkeypatch.setattr(safe_open, "_opened", swap)
+    assert refused(Tree(root), "pod", "vllm", "0.log") == "outside"
+
+
+def test_a_fifo_put_in_place_of_a_file_at_the_last_moment_is_refused_without_waiting(root: Path, monkeypatch):
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
+
+    def swap(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
+        file.unlink()
+        os.mkfifo(file)
+        return real(name, info, how, shown)
+
+    monkeypatch.setattr(safe_open, "_opened", swap)
+    assert refused(Tree(root), "pod", "vllm", "0.log") == "not_a_file"
+
+
+def test_a_directory_swapped_for_a_link_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
+    directory, real = root / "pod" / "vllm", safe_open._link
+
+    def swap(parent: int, name: str) -> str | None:
+        target = real(parent, name)
+        if name == "vllm":
+            directory.rename(root / "pod" / "moved")
+            directory.symlink_to(root.parent / "outside")
+        return target
+
+    monkeypatch.setattr(safe_open, "_link", swap)
+    assert refused(Tree(root), "pod", "vllm", "shadow") in ("outside", "missing")
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_socket, Path.mkdir])
+def test_what_is_no_regular_file_is_refused_without_waiting(root: Path, make, monkeypatch):
+    monkeypatch.chdir(root / "pod" / "vllm")  # a socket's path must be short
+    make(Path("1.log"))
+    assert refused(Tree(root), "pod", "vllm", "1.log") == "not_a_file"
+    with pytest.raises(SourceError, match="not a regular file"):
+        open_regular(root / "pod" / "vllm" / "1.log")
+
+
+def test_a_device_that_an_operator_named_is_refused():
+    with pytest.raises(SourceError, match="not a regular file"):
+        open_regular(Path("/dev/null"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"), [(("nobody", "0.log"), "missing"), (("pod", "vllm", "0.log", "x"), "missing")]
+)
+def test_what_is_not_there_is_missing(root: Path, parts: tuple[str, ...], reason: str):
+    assert refused(Tree(root), *parts) == reason
+
+
+def test_a_file_that_may_not_be_read_names_the_user_and_what_to_do(root: Path, monkeypatch):
+    def denied(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(safe_open, "_opened", denied)  # root, who runs some of these tests, may read everything
+    with pytest.raises(SourceError, match=f"user {os.geteuid()}") as error:
+        content(Tree(root), "pod", "vllm", "0.log")
+    assert error.value.reason == "permission"
+    assert "group 0" in error.value.sentence
+
+
+NAMES = st.sampled_from(["pod", "vllm", "0.log", "out", "up", "abs", "self", "..", "outside", "shadow"])
+TARGETS = st.sampled_from(
+    [
+        "..",
+        "../..",
+        "../../..",
+        "../outside",
+        "../../outside/shadow",
+        "pod/vllm",
+        "vllm/../..",
+        "ABS",
+        "ABS/shadow",
+        ".",
+    ]
+)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=6), st.dictionaries(st.sampled_from(["out", "up", "abs", "self"]), TARGETS))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_path_and_no_links_lead_to_the_secret(root: Path, parts: list[str], links: dict[str, str]):
+    made = []
+    for where in (root, root / "pod", root / "pod" / "vllm"):
+        for name, target in links.items():
+            (where / name).symlink_to(target.replace("ABS", str(root.parent / "outside")))
+            made.append(where / name)
+    try:
+        assert content(Tree(root), *parts) == b"inside"
+    except SourceError:
+        pass
+    finally:
+        for link in made:
+            link.unlink()
