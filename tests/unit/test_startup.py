@@ -57,7 +57,7 @@ ROOMS = {
     "kvpressure.simulator": {"demo"},
     "kvpressure.bundle": {"generate"},
     "kvpressure.audit": {"audit"},
-    "kvpressure.kubernetes": {"triage", "advise"},
+    "kvpressure.kubernetes.client": set(),
     "kvpressure.app.exporter": {"run", "demo"},
     "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "record"},
     "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "replay"},
