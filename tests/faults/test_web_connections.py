@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pytest
 import socket
-from collections.abc import (Coroutine)
-from kvpressure.exposition import (text)
-from kvpressure.web import (connections as webconnections)
-from tests.faults.web_kit import (HALF_A_HEAD, METRICS, Served, get, serving, settled)
-from tests.support import (virtual_time)
-from typing import (Any)
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from kvpressure.exposition import text
+from kvpressure.web import connections as webconnections
+from tests.faults.web_kit import HALF_A_HEAD, METRICS, Served, get, serving, settled
+from tests.support import virtual_time
 
 MIB = 1 << 20
 HANG_SECONDS = 20.0
