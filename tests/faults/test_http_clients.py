@@ -130,7 +130,7 @@ async def test_nothing_is_changed_over_http_and_no_other_site_may_read(port: int
     "it learns no engine, no address and no error, whatever path it asks for",
 )
 async def test_without_credentials_nothing_is_told_of_the_workload() -> None:
-    async def nobody(header: str | None) -> bool:
+    async def nobody(header: str | None, client: str) -> bool:
         return False
 
     exporter = FakeExporter()
