@@ -29,7 +29,7 @@ from kvpressure.model.workload import (
     Surroundings,
     Termination,
 )
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
 from kvpressure.simulator.load import Label
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.service import SimulatedServer

@@ -18,10 +18,10 @@ from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.features.evidence import Told
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.trace import frames
-from kvpressure.sources.traces import TraceLine, read_trace
 from tests.tools import FIXTURES
 from tests.unit.engines import THRESHOLDS
 from tests.unit.snapshots import FakeTarget, lines

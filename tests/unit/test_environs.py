@@ -13,11 +13,11 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.workload import ContainerId, ContainerState
-from kvpressure.sources.schedule import SystemClock
-from kvpressure.sources.targets import Target
+from kvpressure.net.schedule import SystemClock
 from tests.faults.test_kubernetes_watch import until
 
 ENGINE = ContainerId("llm", "a-0", "vllm")

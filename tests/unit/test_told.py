@@ -21,7 +21,7 @@ from kvpressure.model.workload import (
     Surroundings,
     Termination,
 )
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
 from tests.unit.engines import THRESHOLDS
 from tests.unit.snapshots import FakeTarget, gpu_report, lines
 

@@ -16,14 +16,15 @@ from kvpressure.app.node_sources import Environs
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.config.loaded import Loaded, load
 from kvpressure.config.settings import ConfigError, Settings
+from kvpressure.config.target import Target
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Surroundings
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.scrape.targets import Changes, TargetSet, changes_between
 from kvpressure.sources.files import FileWatch
-from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0

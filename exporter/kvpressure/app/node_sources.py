@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 
 from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import Settings
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.source import is_wanted
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Surroundings
+from kvpressure.net.schedule import Clock
 from kvpressure.sources.host import HostSource
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners
-from kvpressure.sources.schedule import Clock
-from kvpressure.sources.targets import Target
 
 SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
 """The sections of the settings that have a source each."""

@@ -12,14 +12,15 @@ from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings, TlsSettings
 from kvpressure.config.settings.types import default_name
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.model.workload import Surroundings
-from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.targets import Changes, Target
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.scrape.targets import Changes
 
 GIVE_UP_SECONDS = 5.0
 """Sampling ends early when by then no engine has answered once."""

@@ -23,6 +23,7 @@ from kvpressure.cli.say import say
 from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
 from kvpressure.config.settings import TlsSettings
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
@@ -32,7 +33,6 @@ from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.references import Found, Reference, is_reference, parse_reference
 from kvpressure.model.workload import Surroundings
-from kvpressure.sources.targets import Target
 
 MOST_PODS = 16
 """Pods diagnosed at once; each holds a port-forward through the API server."""
