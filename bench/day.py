@@ -14,7 +14,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
 from tests.faults.servers import read_trace
 from tests.tools import FIXTURES
 from tests.unit.snapshots import FakeTarget

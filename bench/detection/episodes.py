@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 from bench.detection.truth import Accepted, accepted_series, observed
 from kvpressure.model.samples import EnginePage, EngineSample, GpuSample
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import SUFFIXES, TraceError, read_trace, stem
 from kvpressure.simulator.case_loads import PRESSURE_SECONDS
 from kvpressure.simulator.cases import CASES, case
 from kvpressure.simulator.load import Label
 from kvpressure.simulator.scenarios import CAUSES, episode
 from kvpressure.simulator.service import Scenario, ServerDownError
-from kvpressure.sources.traces import SUFFIXES, TraceError, read_trace, stem
 
 RECORDINGS: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "traces"
 CLEAR_SEEDS: Final = 18

@@ -29,8 +29,8 @@ from bench.detection.truth import Accepted
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import SUFFIXES, open_trace, stem
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import SUFFIXES, open_trace, stem
 
 RECORDINGS: Final = Path(__file__).parents[2] / ".cache" / "lab" / "recordings"
 RESULTS: Final = Path(__file__).parent / "lab.json"

@@ -27,3 +27,10 @@ def clean(text: str) -> str:
 def clean_lines(text: str) -> str:
     """The same with its line ends."""
     return "\n".join(map(clean, text.split("\n")))
+
+
+def brief(text: object, limit: int = 160) -> str:
+    """Foreign text made safe for a sentence: one line, printable characters, at most `limit` of them."""
+    line = " ".join(str(text)[: 4 * limit].split())
+    shown = clean(line)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -26,10 +26,10 @@ from kvpressure.model.workload import (
     EventReport,
     HostReport,
     LogReport,
-    Surroundings,
     Termination,
+    Workload,
 )
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
 from kvpressure.simulator.load import Label
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.service import SimulatedServer
@@ -100,7 +100,7 @@ class Everything:
             self._pipeline.gpu_views(self._played),
             tuple(self._sources(now, steps)),
             _exporter(self._began, steps),
-            surroundings=_surroundings(now, steps),
+            workload=_workload(now, steps),
         )
         return render(snapshot, openmetrics=False, own=[_Process(self._began, steps)])
 
@@ -146,11 +146,11 @@ class _Process:
         yield GaugeMetricFamily("process_max_fds", "Most open files.", 1024.0)
 
 
-def _surroundings(now: float, steps: int) -> Surroundings:
+def _workload(now: float, steps: int) -> Workload:
     container = ContainerId("chat", "vllm-0", "vllm")
     state = ContainerState(container, now, restarts=steps // 8, termination=Termination("OOMKilled", 137))
     events = EventReport(container, {"BackOff": steps, "Unhealthy": 2 * steps})
-    return Surroundings(
+    return Workload(
         containers={container: state},
         logs={container: LogReport(container, now, dict.fromkeys(LOG_KINDS, steps))},
         events={container: events},

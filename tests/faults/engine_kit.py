@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.runtimes.reader import PageError
-from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
-from kvpressure.sources.schedule import Clock
+from kvpressure.net.schedule import Clock
+from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
+from kvpressure.scrape.reader import PageError
 from tests.faults.servers import FaultServer
 
 NAMES = PollNames(("vllm:num_requests_running", "vllm:generation_tokens_total"), ("vllm:num_requests_running", "more"))

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import pytest
 
 from kvpressure.model.samples import EnginePage
-from kvpressure.sources.engine import EngineSource, PollOptions
+from kvpressure.scrape.engine import EngineSource, PollOptions
 from tests.faults import servers
 from tests.faults.engine_kit import FAST, GOOD_PAGE, VirtualClock, source_for
 from tests.faults.servers import MIB, Behaviour, FaultServer

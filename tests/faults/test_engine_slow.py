@@ -14,9 +14,9 @@ from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
-from kvpressure.sources.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames, PollOptions
+from kvpressure.scrape.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames, PollOptions
+from kvpressure.scrape.reader import PageReader
 from tests.faults.engine_kit import Target
 from tests.faults.servers import FaultServer, Filter, Request, answer, page, read_trace, restrict
 from tests.support.virtual_time import LoopClock, run

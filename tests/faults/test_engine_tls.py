@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.samples import SourceHealth
-from kvpressure.sources.engine import EngineSource, PollOptions
+from kvpressure.scrape.engine import EngineSource, PollOptions
 from tests.faults import certificates, servers
 from tests.faults.certificates import Authority, server_context
 from tests.faults.engine_kit import GOOD_PAGE, Tls, source_for

@@ -13,8 +13,8 @@ import pytest
 import structlog
 
 from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
-from kvpressure.sources.base import SourceError
 from kvpressure.sources.logs import LogsSource, source
 from kvpressure.sources.logs.safe_open import Tree
 from tests.faults.engine_kit import VirtualClock

@@ -24,7 +24,7 @@ STARTS = {
     "sources/gpu/spawn.py",
     "sources/gpu/record.py",
     "sources/logs/journal.py",
-    "kube/credentials.py",
+    "kubernetes/credentials.py",
 }
 
 

@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import Assignment, ContainerId
-from kvpressure.sources.base import SourceError
 from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask

@@ -53,11 +53,12 @@ def diagnosis(cause: Cause, stage: Stage = Stage.NONE, **states: bool | None) ->
 
 
 def advice(cause: Cause, stage: Stage = Stage.NONE, **given: Any) -> tuple[Action, ...]:
-    """Advice for a case: `derived` is laid over `SHAPE`, `limits` and `place` replace those above."""
+    """Advice for a case: `derived` is laid over `SHAPE`, `limits`, `place` and `thresholds` replace those above."""
     derived = {**SHAPE, **given.pop("derived", {})}
     derived = {name: value for name, value in derived.items() if value is not None}
     limits, place = given.pop("limits", LIMITS), given.pop("place", PRODUCTION)
-    return advise(diagnosis(cause, stage, **given), derived, limits, place, THRESHOLDS)
+    thresholds = given.pop("thresholds", THRESHOLDS)
+    return advise(diagnosis(cause, stage, **given), derived, limits, place, thresholds)
 
 
 def kv(stage: Stage = Stage.COLLAPSED, **given: Any) -> dict[str, Action]:

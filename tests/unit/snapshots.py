@@ -10,8 +10,8 @@ from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.workload import DeclaredLimit
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import TraceLine, read_trace
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.tools import FIXTURES
 
 GIB = 2.0**30

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.addresses import LINK_LOCAL, METADATA, refusal
 from kvpressure.config.settings import ConfigError, load_settings
 from kvpressure.kubernetes.objects import address
-from kvpressure.sources.engine import PollOptions
-from kvpressure.sources.file_sd import parse_targets
+from kvpressure.net.addresses import LINK_LOCAL, METADATA, refusal
+from kvpressure.scrape.engine import PollOptions
+from kvpressure.scrape.file_sd import parse_targets
 from tests.faults.engine_kit import GOOD_PAGE, source_for
 from tests.faults.servers import FaultServer, page
 

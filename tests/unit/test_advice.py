@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.advice import Limit, Limits, known_limits
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Stage
 from tests.unit.advice_cases import SHAPE, advice, diagnosis, kv, limits
@@ -84,6 +85,12 @@ def test_long_requests_that_run_are_named_where_those_that_ended_were_short():
     assert "the long ones that run now would be too" in action.cost
     assert "throwing each other out" not in kv()["max_num_seqs"].cost
     assert "throwing each other out" in kv(derived={"preemptions_per_second": 0.5})["max_num_seqs"].cost
+
+
+def test_from_where_on_requests_that_run_are_long_is_a_threshold():
+    longer = load_thresholds("advice_long_ones_run_min_factor: 20")
+    action = kv(derived={"kv_tokens_per_request": 24_000.0}, thresholds=longer)["cap_tokens"]
+    assert "requests that run now hold" not in action.why
 
 
 def test_a_request_is_never_counted_longer_than_the_longest_allowed():

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.sources.base import Guard, SourceError, brief
-from kvpressure.sources.schedule import Backoff, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.model.errors import SourceError
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Backoff, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.printable import brief
 from tests.faults.engine_kit import VirtualClock, settle
 
 READ = Callable[[], Awaitable[int]]

@@ -22,11 +22,11 @@ from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.watch.connection import connection_config
-from kvpressure.sources import traces
-from kvpressure.sources.base import SourceError
+from kvpressure.model.errors import SourceError
+from kvpressure.scrape import recordings as traces
+from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace
+from kvpressure.scrape.xz import XzReader
 from kvpressure.sources.gpu.backend import BackendError, Options, make_backend
-from kvpressure.sources.traces import TraceError, TraceLine, read_trace
-from kvpressure.sources.xz import XzReader
 from tests.unit.test_strict_yaml import LAUGHS
 
 MIB = 1 << 20

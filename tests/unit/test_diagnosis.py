@@ -15,13 +15,13 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, Recent
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.features.evidence import Told
+from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.trace import frames
-from kvpressure.sources.traces import TraceLine, read_trace
 from tests.tools import FIXTURES
 from tests.unit.engines import THRESHOLDS
 from tests.unit.snapshots import FakeTarget, lines
@@ -161,7 +161,7 @@ def test_time_lost_outside_the_engine_is_host_bound_whatever_the_gpu_claims():
 
 
 def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
-    short = {"cpu_pressed": Told(True, "tasks waiting for a CPU: 60%")}
+    short = {"cpu_pressed": OutsideEvidence(True, "tasks waiting for a CPU: 60%")}
 
     def pressed(made: Inputs) -> Cause:
         return cause(dataclasses.replace(made, extra=short))
@@ -235,7 +235,7 @@ def test_every_evidence_says_in_words_what_was_seen():
 
 
 def test_device_oom_comes_from_a_log_and_makes_kv_pressure_failing():
-    made = dataclasses.replace(inputs(**BLOCKED), extra={"device_oom": Told(True, "torch.OutOfMemoryError")})
+    made = dataclasses.replace(inputs(**BLOCKED), extra={"device_oom": OutsideEvidence(True, "torch.OutOfMemoryError")})
     diagnosis = Diagnostician().diagnose(0.0, made)
     assert diagnosis.symptoms["device_oom"].state is True
     assert diagnosis.stage is Stage.FAILING

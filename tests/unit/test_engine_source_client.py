@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.sources.engine import EngineSource, PollOptions
+from kvpressure.scrape.engine import EngineSource, PollOptions
 from tests.faults import servers
 from tests.faults.engine_kit import GOOD_PAGE, Basic, VirtualClock, source_for
 from tests.faults.servers import FaultServer

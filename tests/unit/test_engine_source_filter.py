@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
-from kvpressure.sources.base import SourceError
-from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
-from kvpressure.sources.name_filter import Mode, page_urls, restarted
+from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
+from kvpressure.scrape.name_filter import Mode, page_urls, restarted
+from kvpressure.scrape.reader import PageReader
 from tests.faults import servers
 from tests.faults.engine_kit import GOOD_PAGE, NAMES, Target, VirtualClock, source_for
 from tests.faults.servers import Behaviour, FaultServer, Replay, Request

@@ -35,8 +35,8 @@ from kvpressure.model.workload import (
     EventReport,
     HostReport,
     LogReport,
-    Surroundings,
     Termination,
+    Workload,
 )
 from kvpressure.process_stats import OwnProcess
 from tests.support.views import engine_view
@@ -132,7 +132,7 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
 def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(snapshot):
     key, other = ContainerId("chat", "vllm-0", "vllm"), ContainerId("chat", "vllm-1", "vllm")
     ended = Termination("OOMKilled", 137, 90.0)
-    around = Surroundings(
+    around = Workload(
         containers={
             key: ContainerState(key, 100.0, restarts=3, termination=ended),
             other: ContainerState(other, 100.0),
@@ -141,7 +141,7 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
         events={ContainerId("", "", ""): EventReport(ContainerId("", "", ""), {"SystemOOM": 1})},
         host=HostReport(100.0, 0.5, {key: 0.25}),
     )
-    page = text.render(dataclasses.replace(snapshot, surroundings=around), openmetrics=False).decode()
+    page = text.render(dataclasses.replace(snapshot, workload=around), openmetrics=False).decode()
     where, here = 'container="vllm",', 'namespace="chat",pod="vllm-0"'
     assert f"kvpressure_container_restarts_total{{{where}{here}}} 3.0\n" in page
     assert (

@@ -27,8 +27,8 @@ from kvpressure.kubernetes.objects import fields
 from kvpressure.model.values import plain
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
-from kvpressure.runtimes.lines import PageError
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.lines import PageError
+from kvpressure.scrape.reader import PageReader
 from tests.unit.pages import single
 
 THRESHOLDS = load_thresholds()

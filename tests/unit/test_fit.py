@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.features.fit import Fit, fit_of
 from tests.unit.engines import THRESHOLDS, histogram, window
 
 POLLS = 21
 
 
-def fit(gauges, counters=lambda t: {}, histograms=lambda t: {}) -> Fit:
+def fit(gauges, counters=lambda t: {}, histograms=lambda t: {}, thresholds=THRESHOLDS) -> Fit:
     made = window(60, gauges, counters, histograms)
-    return fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+    return fit_of(made.latest(20.0, 8), made, thresholds)
 
 
 def mixed(t: int) -> dict[str, float]:
@@ -48,6 +49,19 @@ def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
     assert steady.steadiness == 1.0
     assert steady.blocked_ratio == 0.0
     assert steady.blocked_by_long_ratio == 1.0
+
+
+def beyond(t: int):
+    """Nine prompts of up to 200 tokens, then one of more than the last bound, 2,000."""
+    return {"request_prompt_tokens": histogram((200.0, 2000.0), (9.0 * t, 9.0 * t, 10.0 * t))}
+
+
+@pytest.mark.parametrize(("factor", "blocked"), [(1.0, 0.0), (1.5, 1.0)])
+def test_how_long_prompts_beyond_the_last_bound_are_is_a_threshold(factor: float, blocked: float):
+    """The prompt of a token is one of 1,410 tokens or of 2,331; 2,000 are free."""
+    limits = load_thresholds(f"last_bucket_middle_factor: {factor}")
+    found = fit(lambda t: {"running": 4.0, "waiting": 8.0, "kv_usage": 0.8}, mixed, beyond, limits)
+    assert found.blocked_by_long_ratio == blocked
 
 
 def starved(t: int) -> dict[str, float]:

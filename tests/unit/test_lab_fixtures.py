@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bench.detection.lab import LAB_CAUSES, moments
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import TraceError, open_trace, read_trace, stem
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceError, open_trace, read_trace, stem
 from tests.lab.fixtures import CUTS, FOLDER, MOST_BYTES
 from tests.lab.regime import regimes
 

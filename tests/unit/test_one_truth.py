@@ -21,8 +21,8 @@ from kvpressure.model.action import Action
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Evidence
 from kvpressure.model.view import EngineView
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import TraceError, read_trace
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceError, read_trace
 from tests.faults.servers import FaultServer, page
 from tests.tools import FIXTURES
 from tests.unit.snapshots import lines

@@ -6,10 +6,10 @@ import tracemalloc
 
 import pytest
 
-from kvpressure.runtimes.lines import PageError
-from kvpressure.runtimes.page import MAX_LINES, PageScanner, read_samples
-from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm.metrics import VLLM
+from kvpressure.scrape.lines import PageError
+from kvpressure.scrape.page import MAX_LINES, PageScanner, read_samples
+from kvpressure.scrape.reader import PageReader
 
 SIZE = 8 << 20
 GOOD = b'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kvpressure.runtimes.lines import PageError, Series
-from kvpressure.runtimes.page import PageScanner
-from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
+from kvpressure.scrape.lines import PageError, Series
+from kvpressure.scrape.page import PageScanner
+from kvpressure.scrape.reader import PageReader
 from tests.unit.pages import TRACES, filtered, trace
 
 WANTED = frozenset({b"w", b"w2", b"w_total", b"ns:w"})

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import pytest
 
 from kvpressure.model.samples import EnginePage
-from kvpressure.runtimes.lines import PageError
-from kvpressure.runtimes.memory import OWN_BYTES, SHARED_BYTES, Memory
-from kvpressure.runtimes.page import PageScanner
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.runtimes.steps import STEP_LINES, Steps, in_one_go
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.sources.long_pages import LongPages
+from kvpressure.scrape.lines import PageError
+from kvpressure.scrape.long_pages import LongPages
+from kvpressure.scrape.memory import OWN_BYTES, SHARED_BYTES, Memory
+from kvpressure.scrape.page import PageScanner
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.steps import STEP_LINES, Steps, in_one_go
 from tests.unit.pages import single
 
 MIB = 1 << 20
@@ -72,7 +72,7 @@ def test_a_long_page_is_learned_once() -> None:
     "what is remembered of them stays within one budget, and ordinary pages are remembered as ever",
 )
 def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvpressure.runtimes.lines._pair", lambda name, value: (name.decode(), value.decode()))
+    monkeypatch.setattr("kvpressure.scrape.lines._pair", lambda name, value: (name.decode(), value.decode()))
     page = hostile(0)[: 1 * MIB].rpartition(b"\n")[0] + b"\n"
     memory = Memory()
     ordinary, learned = counted(memory)

@@ -15,7 +15,7 @@ from kvpressure.features.windows import GpuWindow
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
 from tests.tools import FIXTURES
 from tests.unit.snapshots import FakeTarget, gpu_report, lines
 

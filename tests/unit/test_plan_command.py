@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
 from kvpressure.cli.plan_page import LiveError, engine_on
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import TraceLine, read_trace
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.tools import FIXTURES, check_golden
 from tests.unit.models import MODELS, config
 

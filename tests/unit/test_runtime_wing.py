@@ -10,11 +10,11 @@ import pytest
 
 import kvpressure
 from kvpressure.app.pollers import poll_names, tables_of
+from kvpressure.config.target import Target
 from kvpressure.model.workload import LIMIT_NAMES, LOG_KINDS
 from kvpressure.runtimes.registry import ASSUMED, NAMES, RUNTIMES, TABLES, named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.signals import COUNTERS, GAUGES, HISTOGRAMS
-from kvpressure.sources.targets import Target
 
 PACKAGE = Path(kvpressure.__file__).parent
 

@@ -17,6 +17,7 @@ from kvpressure.app.pollers import poll_names, tables_of
 from kvpressure.cli import main
 from kvpressure.cli.plan_live import engine_on
 from kvpressure.commandline.budget import Budget
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 from kvpressure.kubernetes.objects.annotations import Wishes
@@ -28,14 +29,13 @@ from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.wordings import GIB
-from kvpressure.sources.engine import EngineSource, PollOptions
+from kvpressure.scrape.engine import EngineSource, PollOptions
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.sources.logs.classify import classify
 from kvpressure.sources.logs.learn import StartUp
-from kvpressure.sources.targets import Target
-from kvpressure.sources.traces import TraceLine, read_trace
 from tests.faults import servers
 from tests.faults.servers import FaultServer
 from tests.support.sglang_server import SCENARIOS, recording

@@ -14,6 +14,7 @@ from kvpressure.cli.engine_options import Told
 from kvpressure.cli.findings import Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.diagnosis_json import diagnosis_json
@@ -23,8 +24,7 @@ from kvpressure.features.history import Trail
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.targets import Target
+from kvpressure.scrape.reader import PageReader
 from tests.unit.snapshots import FakeTarget, lines
 from tests.unit.test_report import printed
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from kvpressure.config.settings import ConfigError, load_settings
-from kvpressure.sources.file_sd import parse_targets
+from kvpressure.config.target import Target
+from kvpressure.scrape.file_sd import parse_targets
+from kvpressure.scrape.targets import Changes, TargetSet
 from kvpressure.sources.files import FileWatch
-from kvpressure.sources.targets import Changes, Target, TargetSet
 from tests.unit.expectations import expected, fixtures
 
 

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from kvpressure.model.samples import CacheConfig, EngineSample
-from kvpressure.runtimes.reader import PageError, PageReader
+from kvpressure.scrape.reader import PageError, PageReader
 from tests.unit.pages import TRACES, single, trace
 
 BLOCKS = {"v0.12-preemption": 127}

@@ -10,8 +10,8 @@ import pytest
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes import signals
-from kvpressure.runtimes.reader import PageReader
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, COUNTERS, GAUGES, HISTOGRAMS, POLL_NAMES
+from kvpressure.scrape.reader import PageReader
 from tests.unit.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runtimes_signals.txt"

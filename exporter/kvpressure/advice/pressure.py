@@ -68,7 +68,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
     ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
     held = at(case.derived, "kv_tokens_per_request") or total
     when = "" if shape.recent else " (since the server started)"
-    long_ones_run = held > 1.5 * total
+    long_ones_run = held > case.thresholds.advice_long_ones_run_min_factor * total
     reason = (
         f"requests that run now hold {number(round(held))} tokens each, those that ended {number(round(each))} "
         f"(p95{when}): the long ones fill the pool of {number(capacity)}."

@@ -18,14 +18,14 @@ from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features import Context, Derived, compute, derive_gpu
 from kvpressure.features.baseline import BATCH, STEP_TOKENS, Baseline
 from kvpressure.features.batch import BATCH_BOUNDS, interval_batch
-from kvpressure.features.evidence import Restarts, told
+from kvpressure.features.evidence import Restarts, outside_evidence
 from kvpressure.features.gpu import gpus_of, memory_rise_ratio
 from kvpressure.features.windows import EngineWindow, GpuWindow, Tally, stepped_back
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
-from kvpressure.model.workload import DeclaredLimit, Surroundings
+from kvpressure.model.workload import DeclaredLimit, Workload
 
 MAX_RESTARTS = 16
 RESTART_SECONDS = 600.0
@@ -72,10 +72,10 @@ class Pipeline:
         self._started: dict[str, float] = {}
         self._restarts: dict[str, deque[float]] = {}
         self._gpus: dict[str, GpuWindow] = {}
-        self._around = Surroundings()
+        self._around = Workload()
         self._container_restarts = Restarts()
 
-    def set_surroundings(self, now: float, around: Surroundings) -> None:
+    def set_workload(self, now: float, around: Workload) -> None:
         """Judge with what pods, logs and host tell from now on."""
         self._around = around
         self._container_restarts.update(now, around.containers)
@@ -241,7 +241,7 @@ class Pipeline:
             step_tokens_baseline=context.baseline.get(STEP_TOKENS),
             memory_rise_ratio=memory_rise_ratio(context),
             starts=self._starts_of(target.name, window.t),
-            extra=told(window.t, key, self._around, self._container_restarts.lately(key), self.thresholds),
+            extra=outside_evidence(window.t, key, self._around, self._container_restarts.lately(key), self.thresholds),
         )
         diagnosis = engine.diagnostician.diagnose(window.t, inputs)
         healthy = diagnosis.cause is Cause.HEALTHY

@@ -12,18 +12,19 @@ import structlog
 from kvpressure import __version__
 from kvpressure.advice import Action, Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.app.node_sources import Environs
+from kvpressure.app.node_sources import NodeSources
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.config.loaded import Loaded, load
 from kvpressure.config.settings import ConfigError, Settings
+from kvpressure.config.target import Target
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Trail
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import Surroundings
+from kvpressure.model.workload import Workload
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.scrape.targets import Changes, TargetSet, changes_between
 from kvpressure.sources.files import FileWatch
-from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.targets import Changes, Target, TargetSet, changes_between
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
@@ -54,8 +55,8 @@ class Daemon:
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
         self._trail = Trail()
-        self._environs = Environs(loaded.settings, self._clock)
-        self._targets = TargetSet(loaded.settings, discovers=self._environs.discovers)
+        self._node_sources = NodeSources(loaded.settings, self._clock)
+        self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
         self._reloaded_at = self._clock.wall()
@@ -74,7 +75,7 @@ class Daemon:
     @property
     def discovers(self) -> bool:
         """Whether engines are looked for among the pods of this node."""
-        return self._environs.discovers
+        return self._node_sources.discovers
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot; the same object until the next tick."""
@@ -121,7 +122,7 @@ class Daemon:
         """Read the world until cancelled; everything it started has ended when this returns."""
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._gpus = GpuFleet(self.settings, self._gpu_factory, self._on_gpus)
-        self._environs.start()
+        self._node_sources.start()
         try:
             next_tick = self._clock.monotonic()
             while True:
@@ -129,7 +130,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            await asyncio.gather(self._fleet.stop(), self._gpus.stop(), self._environs.stop())
+            await asyncio.gather(self._fleet.stop(), self._gpus.stop(), self._node_sources.stop())
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -137,19 +138,19 @@ class Daemon:
         if changed or self._reload_wanted.is_set():
             self._reload_wanted.clear()
             await self._reload()
-        self._targets.discovered(self._environs.targets)
+        self._targets.discovered(self._node_sources.targets)
         if self._targets.is_due(now):
             changes = await asyncio.to_thread(self._targets.refresh, now)
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
-            self._environs.follow(self._targets.targets)
+            self._node_sources.follow(self._targets.targets)
         self._pipeline.expire(now)
-        around = self._environs.look([view.sample for view in self._snapshot.gpus])
-        self._pipeline.set_surroundings(now, around)
+        around = self._node_sources.look([view.sample for view in self._snapshot.gpus])
+        self._pipeline.set_workload(now, around)
         self._gpu_health = self._gpus.health()
         self._snapshot = self._make_snapshot(now, around)
         self._trail.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
-        self._tell_changes((*self._gpu_health, *self._targets.health, *self._environs.untold()))
+        self._tell_changes((*self._gpu_health, *self._targets.health, *self._node_sources.untold()))
 
     async def _reload(self) -> None:
         try:
@@ -175,19 +176,19 @@ class Daemon:
         if before.settings.gpu != new.gpu:
             await self._gpus.stop()
             self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
-        discovered = self._environs.discovers
-        await self._environs.reload(new)
+        discovered = self._node_sources.discovers
+        await self._node_sources.reload(new)
         old = before.settings
         targets_differ = (old.engines, old.poll, old.limits) != (new.engines, new.poll, new.limits)
-        if targets_differ or discovered != self._environs.discovers:
+        if targets_differ or discovered != self._node_sources.discovers:
             await self._change_targets(restart=before.settings.poll != new.poll)
 
     async def _change_targets(self, *, restart: bool) -> None:
         """Poll the targets of the new settings; those that stay as they were go on undisturbed unless `restart`."""
         self._rejected_before.update(self._targets.rejected)
         old = {target.name: target for target in self._targets.targets}
-        self._targets = TargetSet(self.settings, discovers=self._environs.discovers)
-        self._targets.discovered(self._environs.targets)
+        self._targets = TargetSet(self.settings, discovers=self._node_sources.discovers)
+        self._targets.discovered(self._node_sources.targets)
         await asyncio.to_thread(self._targets.refresh, self._clock.wall())
         new = {target.name: target for target in self._targets.targets}
         if restart:
@@ -205,8 +206,8 @@ class Daemon:
     def _on_gpus(self, source: str, report: GpuReport) -> None:
         self._pipeline.on_gpus(source, report)
 
-    def _make_snapshot(self, now: float, around: Surroundings) -> Snapshot:
-        sources = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._environs.health())
+    def _make_snapshot(self, now: float, around: Workload) -> Snapshot:
+        sources = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._node_sources.health())
         return Snapshot(
             t=now,
             engines=self._pipeline.engine_views(now),
@@ -215,10 +216,10 @@ class Daemon:
             sources=sources,
             exporter=self._own_families(around),
             trail=self._trail,
-            surroundings=around,
+            workload=around,
         )
 
-    def _own_families(self, around: Surroundings) -> Mapping[str, object]:
+    def _own_families(self, around: Workload) -> Mapping[str, object]:
         totals = self._fleet.totals()
         caps = Counter(self._pipeline.caps_reached)
         rejected = Counter(self._targets.rejected) + self._rejected_before

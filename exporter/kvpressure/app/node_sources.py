@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 
 from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import Settings
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.source import is_wanted
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import GpuSample, SourceHealth
-from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Surroundings
+from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Workload
+from kvpressure.net.schedule import Clock
 from kvpressure.sources.host import HostSource
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners
-from kvpressure.sources.schedule import Clock
-from kvpressure.sources.targets import Target
 
 SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
 """The sections of the settings that have a source each."""
@@ -27,7 +27,7 @@ SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-class Environs:
+class NodeSources:
     """One task per source; one that is switched off, or has nothing to read here, ends or sleeps."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
@@ -105,7 +105,7 @@ class Environs:
         self._told = {target.name for target in targets if target.gpus is not None}
         self.start()
 
-    def look(self, gpus: Sequence[GpuSample]) -> Surroundings:
+    def look(self, gpus: Sequence[GpuSample]) -> Workload:
         """What all of them know now; devices are named by the uuids of `gpus`, others are left out."""
         view = self._view()
         owners = self._local_owners()
@@ -115,7 +115,7 @@ class Environs:
             self._followed = states
             self._logs.follow(states)
             self._host.follow(states)
-        return Surroundings(
+        return Workload(
             containers=view.containers,
             devices=_resolved(held, gpus),
             limits={key: owner.limits for key, owner in owners.items() if owner.limits is not None},

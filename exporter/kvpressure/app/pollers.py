@@ -9,17 +9,18 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from kvpressure.config.settings import Settings
+from kvpressure.config.target import Target
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.runtimes.memory import Memory
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.net.schedule import Clock
 from kvpressure.runtimes.registry import RUNTIMES, TABLES
 from kvpressure.runtimes.table import Table
-from kvpressure.sources.engine import EngineSource, PollNames, PollOptions
+from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
+from kvpressure.scrape.memory import Memory
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.targets import Changes
 from kvpressure.sources.gpu.backend import BACKENDS
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.settings import GpuSettings
-from kvpressure.sources.schedule import Clock
-from kvpressure.sources.targets import Changes, Target
 
 ASK_AGAIN_SECONDS: Final = 3.0
 """Longer than anything takes that ends in order."""

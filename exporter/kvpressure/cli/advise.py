@@ -17,7 +17,7 @@ from kvpressure.cli.say import say, say_json
 from kvpressure.cli.triage import Triage, prepare, sample
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import EngineView
-from kvpressure.sources.traces import TraceError, stem
+from kvpressure.scrape.recordings import TraceError, stem
 
 
 @click.command(epilog="Exit codes: 0 nothing to do, 1 a bottleneck was named, 2 cannot tell.")

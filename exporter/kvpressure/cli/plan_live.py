@@ -8,11 +8,11 @@ from yarl import URL
 
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.cli.plan_page import LiveEngine, LiveError, engine_on
-from kvpressure.runtimes.reader import PageError, PageReader
-from kvpressure.sources.base import SourceError
-from kvpressure.sources.credentials import Authorization
-from kvpressure.sources.http import Answer, HttpClient
-from kvpressure.sources.schedule import SystemClock
+from kvpressure.model.errors import SourceError
+from kvpressure.net.credentials import Authorization
+from kvpressure.net.http import Answer, HttpClient
+from kvpressure.net.schedule import SystemClock
+from kvpressure.scrape.reader import PageError, PageReader
 
 DEADLINE_SECONDS = 10.0
 

@@ -17,14 +17,14 @@ from kvpressure.app.pollers import GpuFleet, real_gpus
 from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
 from kvpressure.config.settings import Settings
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.base import SourceError
-from kvpressure.sources.credentials import Authorization
+from kvpressure.net.credentials import Authorization
+from kvpressure.net.http import HttpClient
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.scrape.recordings import SUFFIXES, TraceWriter
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
 from kvpressure.sources.gpu.settings import GpuSettings
-from kvpressure.sources.http import HttpClient
-from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.traces import SUFFIXES, TraceWriter
 
 DEADLINE_SECONDS = 10.0
 """How long a page may take, whatever the interval: engines in trouble answer slowly, and they are recorded."""

@@ -18,9 +18,9 @@ from kvpressure.model.values import at, plain
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
-from kvpressure.runtimes.lines import PageError
-from kvpressure.runtimes.reader import PageReader
-from kvpressure.sources.traces import TraceError, TraceLine, read_trace, stem
+from kvpressure.scrape.lines import PageError
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace, stem
 
 MIN_SPACING_SECONDS = 0.5
 """A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""

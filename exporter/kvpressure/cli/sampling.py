@@ -12,14 +12,15 @@ from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings, TlsSettings
 from kvpressure.config.settings.types import default_name
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, GpuView
-from kvpressure.model.workload import Surroundings
-from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.targets import Changes, Target
+from kvpressure.model.workload import Workload
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.scrape.targets import Changes
 
 GIVE_UP_SECONDS = 5.0
 """Sampling ends early when by then no engine has answered once."""
@@ -126,9 +127,9 @@ class Sampler:
         """The GPUs of this machine."""
         return self._pipeline.gpu_views(self.clock.wall())
 
-    def tell(self, around: Surroundings) -> None:
+    def tell(self, around: Workload) -> None:
         """Judge with what pods and logs tell from now on."""
-        self._pipeline.set_surroundings(self.clock.wall(), around)
+        self._pipeline.set_workload(self.clock.wall(), around)
 
     def gpu_health(self) -> list[SourceHealth]:
         """How reading the GPUs goes; empty without `gpus`."""

@@ -23,6 +23,7 @@ from kvpressure.cli.say import say
 from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
 from kvpressure.config.settings import TlsSettings
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
@@ -31,8 +32,7 @@ from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.references import Found, Reference, is_reference, parse_reference
-from kvpressure.model.workload import Surroundings
-from kvpressure.sources.targets import Target
+from kvpressure.model.workload import Workload
 
 MOST_PODS = 16
 """Pods diagnosed at once; each holds a port-forward through the API server."""
@@ -217,10 +217,10 @@ class PodTriage(Triage):
         found = told_of(pod.engine, self.told).findings(later, self.thresholds)
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
-    def _around(self) -> Surroundings:
+    def _around(self) -> Workload:
         states = {pod.engine.state.id: pod.engine.state for pod in self.pods}
         reports = {pod.engine.state.id: report for pod in self.pods if (report := pod.logs.whole) is not None}
-        return Surroundings(containers=states, logs=reports)
+        return Workload(containers=states, logs=reports)
 
     async def _look(self) -> None:
         await asyncio.gather(*(pod.look(self.client, self.sampler.clock.wall()) for pod in self.pods))

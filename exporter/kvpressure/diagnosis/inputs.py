@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features import Derived
-from kvpressure.features.evidence import Told
+from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.recent import Recent
 from kvpressure.model.values import at
 
@@ -29,7 +29,7 @@ class Inputs:
     step_tokens_baseline: float | None = None
     memory_rise_ratio: float | None = None
     starts: int | None = None
-    extra: Mapping[str, Told] = field(default_factory=dict)
+    extra: Mapping[str, OutsideEvidence] = field(default_factory=dict)
 
     def value(self, *path: str) -> float | None:
         """A derived number, None where not known."""

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features.gpu import ramp
 from kvpressure.model.verdict import Cause, Evidence, Stage
 
 Symptoms = Mapping[str, Evidence]
-
-_UNKNOWN_WEIGHT = 0.25
-"""What is not known counts a quarter against the cause: a verdict without GPU data is less sure than one with it."""
-
-_CORE_WEIGHT = 3.0
-"""Blocked admission, preemption and saturation are KV pressure itself; the other symptoms are what it does."""
 
 _EXPECTED: dict[Cause, dict[str, bool]] = {
     Cause.KV_CACHE_PRESSURE: {
@@ -65,21 +60,26 @@ def score(inputs: Inputs) -> float | None:
     compute only raise it, for they have other causes too. Monotone in every piece of evidence.
     """
     recent, limits = inputs.recent, inputs.thresholds
+    blocked_full = limits.score_blocked_full_factor * limits.admission_blocked_min_ratio
+    preempted_full = limits.score_preempted_full_factor * limits.preempting_min_ratio
+    preempted = recent.preempted_ratio if recent.preemption_bursts else 0.0
     core = [
-        _known(recent.blocked_ratio, 0.0, 1.6 * limits.admission_blocked_min_ratio, 0.9),
-        _known(recent.preempted_ratio if recent.preemption_bursts else 0.0, 0.0, 20 * limits.preempting_min_ratio, 0.8),
+        _known(recent.blocked_ratio, 0.0, blocked_full, limits.score_blocked_weight_ratio),
+        _known(preempted, 0.0, preempted_full, limits.score_preempted_weight_ratio),
         _saturation(inputs),
     ]
     if all(value is None for value in core):
         return None
     unserved = None if not recent.demand or recent.waiting is None else recent.waiting / recent.demand
     inflation, _ = inputs.inflation()
+    weight = limits.score_cost_weight_ratio
     cost = [
-        _known(unserved, 0.0, 1.0, 0.6),
-        _known(inflation, 1.0, 2 * limits.latency_inflated_min_factor, 0.6),
-        _known(inputs.value("memory_high_compute_low_score"), 0.0, 1.0, 0.6),
+        _known(unserved, 0.0, 1.0, weight),
+        _known(inflation, 1.0, limits.score_inflation_full_factor * limits.latency_inflated_min_factor, weight),
+        _known(inputs.value("memory_high_compute_low_score"), 0.0, 1.0, weight),
     ]
-    return _either(core) * (0.8 + 0.2 * _either(cost))
+    share = limits.score_cost_share_ratio
+    return _either(core) * ((1.0 - share) + share * _either(cost))
 
 
 def confidence(cause: Cause, symptoms: Symptoms, inputs: Inputs) -> float:
@@ -90,18 +90,19 @@ def confidence(cause: Cause, symptoms: Symptoms, inputs: Inputs) -> float:
     if cause is Cause.UNKNOWN:
         return 0.0
     least = inputs.thresholds.sparse_confidence_min_ratio
-    return _agreement(cause, symptoms) * (least + (1.0 - least) * inputs.recent.coverage)
+    return _agreement(cause, symptoms, inputs.thresholds) * (least + (1.0 - least) * inputs.recent.coverage)
 
 
-def _agreement(cause: Cause, symptoms: Symptoms) -> float:
+def _agreement(cause: Cause, symptoms: Symptoms, limits: Thresholds) -> float:
     expected = _EXPECTED[cause]
     states = [(symptoms[name].state, wanted, 1.0) for name, wanted in expected.items()]
     if cause is Cause.KV_CACHE_PRESSURE:
         # Any one of the three is how KV pressure shows; that the others do not is no evidence against it.
-        states.append((any(symptoms[name].state for name in _CORE), True, _CORE_WEIGHT))
+        states.append((any(symptoms[name].state for name in _CORE), True, limits.confidence_core_weight_factor))
+    unknown = limits.confidence_unknown_weight_ratio
     agree = sum(weight for state, wanted, weight in states if state is wanted)
-    counted = sum(_UNKNOWN_WEIGHT if state is None else weight for state, _, weight in states)
-    return agree / counted
+    counted = sum(unknown if state is None else weight for state, _, weight in states)
+    return agree / counted if counted else 0.0  # nothing is known, and an operator let that count nothing
 
 
 def stage(inputs: Inputs, cause: Cause, symptoms: Symptoms) -> Stage:
@@ -123,8 +124,8 @@ def _saturation(inputs: Inputs) -> float | None:
     recent = inputs.recent
     if recent.usage is None or recent.waiting_ratio is None:
         return None
-    limit = inputs.thresholds.kv_saturated_min_ratio
-    return 0.8 * ramp(recent.usage, 2 * limit - 1, 1.0) * recent.waiting_ratio
+    limit, weight = inputs.thresholds.kv_saturated_min_ratio, inputs.thresholds.score_saturated_weight_ratio
+    return weight * ramp(recent.usage, 2 * limit - 1, 1.0) * recent.waiting_ratio
 
 
 def _known(value: float | None, start: float, end: float, weight: float) -> float | None:

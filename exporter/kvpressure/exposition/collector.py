@@ -57,7 +57,7 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
         ],
         Scope.CONTAINER: [
             (_labels(Scope.CONTAINER, (key.namespace, key.pod, key.container)), values)
-            for key, values in container_values(snapshot.surroundings).items()
+            for key, values in container_values(snapshot.workload).items()
         ],
         Scope.EXPORTER: [({}, snapshot.exporter)],
     }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvpressure.model.workload import ContainerId, Surroundings
+from kvpressure.model.workload import ContainerId, Workload
 
 Values = Mapping[str, object]
 
 
-def container_values(around: Surroundings) -> Mapping[ContainerId, Values]:
+def container_values(around: Workload) -> Mapping[ContainerId, Values]:
     """Values of the container families by container; what is not known has no key.
 
     Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvpressure.features.history import Trail
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.view import EngineView, GpuView
-from kvpressure.model.workload import Surroundings
+from kvpressure.model.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Snapshot:
     sources: tuple[SourceHealth, ...] = ()
     exporter: Mapping[str, object] = field(default_factory=dict)
     trail: Trail | None = None
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    workload: Workload = field(default_factory=Workload)
     silent: tuple[EngineView, ...] = ()
 
     @property

@@ -45,7 +45,7 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
     return {
         "t": snapshot.t,
         "sources": [_source_json(health, snapshot.t) for health in snapshot.sources],
-        "problems": list(snapshot.surroundings.problems),
+        "problems": list(snapshot.workload.problems),
     }
 
 
@@ -85,7 +85,7 @@ def status_html(
         unread=[{"target": one.target, "error": one.error, "waited_for": not one.errors} for one in snapshot.unread],
         gpus=[gpu_card(view, trail.gpu(view.labels) if trail else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot.t) for health in snapshot.sources],
-        problems=snapshot.surroundings.problems,
+        problems=snapshot.workload.problems,
         metrics_path=metrics_path,
         css=assets.css,
         script=assets.script,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.workload import ContainerId, ContainerState, LogReport, Surroundings
+from kvpressure.model.workload import ContainerId, ContainerState, LogReport, Workload
 
 OOM_KILLED = "OOMKilled"
 CRASH_LOOP = "CrashLoopBackOff"
@@ -15,7 +15,7 @@ MEMORY_EVENTS = ("Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory",
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OutsideEvidence:
     """Whether a symptom holds, and the fact that says so, for people."""
 
     state: bool
@@ -58,9 +58,11 @@ class Restarts:
         return restarts if uid == state.pod_uid else None
 
 
-def told(now: float, key: ContainerId, around: Surroundings, restarts: int, limits: Thresholds) -> Mapping[str, Told]:
+def outside_evidence(
+    now: float, key: ContainerId, around: Workload, restarts: int, limits: Thresholds
+) -> Mapping[str, OutsideEvidence]:
     """Symptoms of one container that its surroundings can judge; one that nothing is known of has no key."""
-    found: dict[str, Told] = {}
+    found: dict[str, OutsideEvidence] = {}
     state, report = around.containers.get(key), around.logs.get(key)
     # A state that the API server has not confirmed for long may be another one by now.
     if state is not None and _recent(now, state.t, limits):
@@ -75,16 +77,16 @@ def told(now: float, key: ContainerId, around: Surroundings, restarts: int, limi
 
 
 def _container(
-    now: float, state: ContainerState, restarts: int, around: Surroundings, limits: Thresholds
-) -> Mapping[str, Told]:
+    now: float, state: ContainerState, restarts: int, around: Workload, limits: Thresholds
+) -> Mapping[str, OutsideEvidence]:
     looping = state.waiting_reason == CRASH_LOOP
     text = f"container restarts: {restarts} in ten minutes, {state.restarts} in all{_ended(now, state)}"
     ended = state.termination
     recent = ended is not None and _recent(now, ended.finished, limits)
     killed = ended is not None and ended.reason == OOM_KILLED and recent
     return {
-        "restarting": Told(looping or restarts >= limits.restarting_min_count, text),
-        "host_oom": Told(
+        "restarting": OutsideEvidence(looping or restarts >= limits.restarting_min_count, text),
+        "host_oom": OutsideEvidence(
             killed, f"container's last end{_ended(now, state) or ': none'}{_node(now, state, around, limits)}"
         ),
     }
@@ -98,7 +100,7 @@ def _ended(now: float, state: ContainerState) -> str:
     return f": {ended.reason} (exit code {ended.exit_code}{ago})"
 
 
-def _node(now: float, state: ContainerState, around: Surroundings, limits: Thresholds) -> str:
+def _node(now: float, state: ContainerState, around: Workload, limits: Thresholds) -> str:
     """What the node and the events of the pod say beside it."""
     said = ["the node has MemoryPressure"] if around.memory_pressure else []
     events = [around.events[key] for key in (state.id, NODE) if key in around.events]
@@ -111,13 +113,13 @@ def _node(now: float, state: ContainerState, around: Surroundings, limits: Thres
     return "".join(f"; {part}" for part in (*said, *(f"event {reason}" for reason in sorted(reasons))))
 
 
-def _logged(now: float, report: LogReport, kind: str, what: str, limits: Thresholds) -> Told:
+def _logged(now: float, report: LogReport, kind: str, what: str, limits: Thresholds) -> OutsideEvidence:
     latest = report.latest.get(kind)
     if latest is None or not _recent(now, latest, limits):
-        return Told(False, f"engine's log: no line says {what}")
+        return OutsideEvidence(False, f"engine's log: no line says {what}")
     line = report.lines.get(kind, "")
     ago = f"{max(0.0, now - latest) / 60:.0f} min ago"
-    return Told(True, f"engine's log, {ago}: {line or what}")
+    return OutsideEvidence(True, f"engine's log, {ago}: {line or what}")
 
 
 def _recent(now: float, t: float | None, limits: Thresholds) -> bool:
@@ -125,7 +127,7 @@ def _recent(now: float, t: float | None, limits: Thresholds) -> bool:
     return t is None or now - t <= limits.failure_recent_max_seconds
 
 
-def _cpu(key: ContainerId, around: Surroundings, limits: Thresholds) -> Told | None:
+def _cpu(key: ContainerId, around: Workload, limits: Thresholds) -> OutsideEvidence | None:
     host = around.host
     if host is None:
         return None
@@ -139,4 +141,4 @@ def _cpu(key: ContainerId, around: Surroundings, limits: Thresholds) -> Told | N
         for text, value in (("tasks waiting for a CPU", pressure), ("throttled periods", throttled))
         if value is not None
     ]
-    return Told(pressed or cut, ", ".join(parts))
+    return OutsideEvidence(pressed or cut, ", ".join(parts))

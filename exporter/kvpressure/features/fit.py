@@ -47,7 +47,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds) ->
     whatever its length: it may be a preempted request that brings its answer along.
     """
     typical = typical_prompt_tokens(window)
-    long = _long_prompt_tokens(window, typical)
+    long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
     steadiness = _steadiness(points, window.highest_running())
     ratio, by_long = _blocked_ratio(points, window, typical), _blocked_ratio(points, window, long)
     waiting = values(points, "waiting")
@@ -120,18 +120,19 @@ def _at_peak(points: Sequence[Point]) -> list[Point]:
     return found if len(found) >= MIN_PEAK_POLLS else []
 
 
-def _long_prompt_tokens(window: EngineWindow, typical: float | None) -> float | None:
+def _long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_factor: float) -> float | None:
     """The prompt that a token of the traffic belongs to on average: longer than the mean where lengths differ much.
 
     Waiting requests are served in order, so a long prompt at the head that does not fit holds up short ones that
-    would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles.
+    would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles; that of
+    the last, which has no end, is `beyond_factor` times its start.
     """
     histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
     if histogram is None or typical is None or histogram.count == 0:
         return typical
     weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
     middles = [
-        (low + high) / 2 if math.isfinite(high) else 1.5 * low
+        (low + high) / 2 if math.isfinite(high) else beyond_factor * low
         for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
     ]
     total = sum(w * m for w, m in zip(weights, middles, strict=True))

@@ -21,7 +21,7 @@ from kvpressure.kubernetes.credentials import Credentials
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.names import Names
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 
 if TYPE_CHECKING:
     from kvpressure.kubernetes.websocket import WebSocket

@@ -18,7 +18,7 @@ from typing import Any
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin
 from kvpressure.kubernetes.named_files import read_named
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 
 PLUGIN_SECONDS = 120.0
 """A plugin may have to wait for a person in a browser."""

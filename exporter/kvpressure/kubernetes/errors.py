@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpressure.sources.base import SourceError
+from kvpressure.model.errors import SourceError
 
 
 class KubeError(SourceError):

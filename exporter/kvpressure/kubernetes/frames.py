@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 
 PROTOCOL: Final = "v4.channel.k8s.io"
 DATA, ERROR = 0, 1

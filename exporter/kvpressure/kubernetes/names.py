@@ -6,8 +6,8 @@ from functools import partial
 
 import httpx2
 
-from kvpressure.addresses import parsed, refusal
-from kvpressure.sources.resolver import RefusedAddressError, ThreadPerLookup
+from kvpressure.net.addresses import parsed, refusal
+from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 
 
 class Names(httpx2.AsyncBaseTransport):

@@ -15,7 +15,7 @@ from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.frames import DATA, PROTOCOL, Frames, explain_forward
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 
 if TYPE_CHECKING:
     from kvpressure.kubernetes.websocket import WebSocket

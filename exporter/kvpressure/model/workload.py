@@ -121,8 +121,8 @@ class HostReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """All of it at one moment, by container. `memory_pressure` is the node's condition.
+class Workload:
+    """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
 
     `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
     `problems` are sentences about pods that cannot be polled and devices that cannot be told.

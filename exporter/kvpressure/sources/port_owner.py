@@ -18,9 +18,10 @@ from kvpressure.limits.recognise import runtime_of
 from kvpressure.limits.start import Start, read_start
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import Assignment, DeclaredLimit
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Clock
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.sources.base import Guard
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
@@ -34,7 +35,6 @@ from kvpressure.sources.pod_devices.processes import (
     root_of,
 )
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
-from kvpressure.sources.schedule import Clock
 
 SOURCE: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0

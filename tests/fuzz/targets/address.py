@@ -8,9 +8,9 @@ import unicodedata
 from random import Random
 from urllib.parse import urlsplit
 
-from kvpressure.addresses import parsed, refusal
 from kvpressure.config.settings.types import default_name, gpu_list, parse_listen_address, split_url
 from kvpressure.kubernetes.objects import address
+from kvpressure.net.addresses import parsed, refusal
 from kvpressure.printable import clean, clean_lines
 from tests.fuzz.target import Target, expect
 from tests.fuzz.targets.file_sd import _ADDRESSES

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
-from kvpressure.addresses import refusal
+from kvpressure.net.addresses import refusal
 
 Vendor = Literal["auto", "nvidia", "amd", "simulated"]
 BY_ITS_PAGE: Final = "auto"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from kvpressure.addresses import refusal
+from kvpressure.net.addresses import refusal
 
 MAX_PATH_CHARACTERS: Final = 256
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kvpressure.kubernetes.objects import address
 from kvpressure.limits.declared import ANNOTATIONS
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 
 PREFIX: Final = "kvpressure.io/"
 _WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token")

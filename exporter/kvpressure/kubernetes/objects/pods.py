@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects import address
 from kvpressure.kubernetes.objects.address import AddressError
 from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
@@ -14,7 +15,6 @@ from kvpressure.kubernetes.objects.containers import Container, engine_container
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
 from kvpressure.kubernetes.objects.states import ENDED, container_state
 from kvpressure.model.workload import ContainerId, ContainerState
-from kvpressure.sources.targets import Target
 
 MAX_TARGETS: Final = 16
 """Targets of one pod: as many as it could have data-parallel ranks with a port each."""

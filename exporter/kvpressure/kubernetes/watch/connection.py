@@ -15,7 +15,7 @@ from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
 from kvpressure.kubernetes.objects.wire import Page, read_page
 from kvpressure.kubernetes.watch.resource import Resource
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 
 MAX_PAGE_BYTES: Final = 32 << 20
 MAX_LINE_BYTES: Final = 4 << 20

@@ -22,9 +22,11 @@ from kvpressure.kubernetes.objects.fields import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
 from kvpressure.kubernetes.watch.resource import Record, Resource, Sink
 from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.sources.base import Guard, SourceError, brief
-from kvpressure.sources.schedule import Backoff, Clock
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Backoff, Clock
+from kvpressure.printable import brief
 
 if TYPE_CHECKING:
     from kvpressure.kubernetes.watch.connection import Connection, Watch

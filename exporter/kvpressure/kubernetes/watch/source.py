@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects.events import read_event
 from kvpressure.kubernetes.objects.node import read_node
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
@@ -27,8 +28,7 @@ from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, ContainerState, EventReport
-from kvpressure.sources.schedule import Clock, SystemClock
-from kvpressure.sources.targets import Target
+from kvpressure.net.schedule import Clock, SystemClock
 
 if TYPE_CHECKING:
     from kvpressure.kubernetes.watch.connection import Connection

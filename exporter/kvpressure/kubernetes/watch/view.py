@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvpressure.config.target import Target
 from kvpressure.model.workload import ContainerId, ContainerState, EventReport
-from kvpressure.sources.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from kvpressure.model.samples import GpuReport, SourceHealth
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
 from kvpressure.sources.gpu.settings import GpuSettings
 from kvpressure.sources.gpu.spawn import ChildProcess, Ended

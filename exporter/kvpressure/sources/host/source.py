@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from kvpressure.config.settings.surroundings import HostSettings
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, ContainerState, HostReport
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
+from kvpressure.printable import brief
 from kvpressure.sources.host.cgroups import find
 from kvpressure.sources.host.readings import (
     Periods,
@@ -23,7 +25,6 @@ from kvpressure.sources.host.readings import (
 )
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
-from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread
 
 SOURCE: Final = "host"
 DEADLINE_SECONDS: Final = 5.0

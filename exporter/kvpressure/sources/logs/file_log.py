@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.model.errors import SourceError
+from kvpressure.printable import brief
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, Piece, read_piece
 from kvpressure.sources.logs.live import LiveFile, Sink
 from kvpressure.sources.logs.safe_open import open_regular

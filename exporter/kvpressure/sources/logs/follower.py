@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, LogReport
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.printable import brief
 from kvpressure.sources.logs.classify import telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
 from kvpressure.sources.logs.live import Sink

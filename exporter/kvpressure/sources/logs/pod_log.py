@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import ContainerState
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.printable import brief
 from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, LogFile, Piece, log_files, plan, read_piece
 from kvpressure.sources.logs.live import LiveFile, Sink
 from kvpressure.sources.logs.safe_open import Tree

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.model.errors import SourceError
+from kvpressure.printable import brief
 
 MAX_LINKS: Final = 8
 MAX_ENTRIES: Final = 4096

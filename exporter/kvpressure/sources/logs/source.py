@@ -10,9 +10,11 @@ from typing import Final
 import structlog
 
 from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, ContainerState, LogReport
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
+from kvpressure.printable import brief
 from kvpressure.sources.logs.file_log import FileLog
 from kvpressure.sources.logs.follower import SOURCE, Follower, Reader
 from kvpressure.sources.logs.journal import JournalLog
@@ -20,7 +22,6 @@ from kvpressure.sources.logs.pod_log import PodLog, directory_of
 from kvpressure.sources.logs.safe_open import Tree
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
-from kvpressure.sources.schedule import Clock, SystemClock, Ticks, spread
 
 SWEEP_SECONDS: Final = 1.0
 DEADLINE_SECONDS: Final = 10.0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.sources.base import LONGEST_SENTENCE, SourceError, brief
+from kvpressure.net.guard import LONGEST_SENTENCE
+from kvpressure.printable import brief
 
 
 class Status:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 from kvpressure.sources.logs.classify import locate, plain
 from kvpressure.sources.logs.learn import StartUp
 from kvpressure.sources.logs.lines import Line

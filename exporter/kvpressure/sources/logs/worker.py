@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from kvpressure.sources.base import SourceError
+from kvpressure.model.errors import SourceError
 
 T = TypeVar("T")
 

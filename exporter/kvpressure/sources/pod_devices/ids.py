@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.sources.base import brief
+from kvpressure.printable import brief
 from kvpressure.sources.pod_devices.answer import ClaimDevice, PluginDevice
 from kvpressure.sources.pod_devices.names import KernelNames
 

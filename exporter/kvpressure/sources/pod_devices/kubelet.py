@@ -16,8 +16,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import ContainerId
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.printable import brief
 from kvpressure.sources.pod_devices import messages
 from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
 

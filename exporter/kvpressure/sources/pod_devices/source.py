@@ -12,14 +12,15 @@ from typing import Final
 import structlog
 
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import Assignment, ContainerId
-from kvpressure.sources.base import Guard, SourceError
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.sources.pod_devices.answer import KubeletAnswer
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
-from kvpressure.sources.schedule import Clock, SystemClock
 
 SOURCE: Final = "pod_resources"
 SOCKET: Final = "kubelet.sock"

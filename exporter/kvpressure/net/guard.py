@@ -15,9 +15,10 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.printable import clean
-from kvpressure.sources.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.printable import brief
 
 T = TypeVar("T")
 
@@ -28,26 +29,6 @@ KEPT_DURATIONS: Final = 60
 """A minute of polls at 1 Hz: how slow a source is now, and not what it was an hour ago."""
 
 log = structlog.get_logger("kvpressure.sources")
-
-
-class SourceError(Exception):
-    """One failed reading: a stable word for counting and a sentence for people.
-
-    The sentence says what happened, where and what to do; it holds no secrets and no unbounded foreign text
-    (pass foreign text through `brief`).
-    """
-
-    def __init__(self, reason: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.reason = reason
-        self.sentence = sentence
-
-
-def brief(text: object, limit: int = 160) -> str:
-    """Foreign text made safe for a sentence: one line, printable characters, at most `limit` of them."""
-    line = " ".join(str(text)[: 4 * limit].split())
-    shown = clean(line)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)

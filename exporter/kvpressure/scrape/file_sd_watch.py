@@ -11,7 +11,7 @@ from typing import Final
 
 from kvpressure.config.settings import ConfigError, FileSdSettings
 from kvpressure.model.samples import SourceHealth
-from kvpressure.sources.file_sd import FileTarget, read_targets
+from kvpressure.scrape.file_sd import FileTarget, read_targets
 from kvpressure.sources.files import FileWatch, stamp
 
 SOURCE: Final = "file_sd"

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.features.evidence import Restarts, told
+from kvpressure.features.evidence import Restarts, outside_evidence
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.model.workload import (
     LOG_KINDS,
@@ -18,10 +18,10 @@ from kvpressure.model.workload import (
     EventReport,
     HostReport,
     LogReport,
-    Surroundings,
     Termination,
+    Workload,
 )
-from kvpressure.runtimes.reader import PageReader
+from kvpressure.scrape.reader import PageReader
 from tests.unit.engines import THRESHOLDS
 from tests.unit.snapshots import FakeTarget, gpu_report, lines
 
@@ -35,19 +35,19 @@ def state(**changes: object) -> ContainerState:
 
 
 def around(container: ContainerState | None = None, log: LogReport | None = None, host: HostReport | None = None):
-    return Surroundings(
+    return Workload(
         containers={} if container is None else {KEY: container},
         logs={} if log is None else {KEY: log},
         host=host,
     )
 
 
-def states(surroundings: Surroundings, restarts: int = 0) -> dict[str, bool]:
-    return {name: one.state for name, one in told(NOW, KEY, surroundings, restarts, THRESHOLDS).items()}
+def states(workload: Workload, restarts: int = 0) -> dict[str, bool]:
+    return {name: one.state for name, one in outside_evidence(NOW, KEY, workload, restarts, THRESHOLDS).items()}
 
 
 def test_nothing_known_tells_nothing():
-    assert states(Surroundings()) == {}
+    assert states(Workload()) == {}
     assert states(around(host=HostReport(NOW))) == {}
 
 
@@ -62,7 +62,7 @@ def test_nothing_known_tells_nothing():
     ],
 )
 def test_only_a_recent_oomkilled_is_host_memory(reason: str, code: int, ago: float, killed: bool):
-    found = told(NOW, KEY, around(state(termination=Termination(reason, code, NOW - ago))), 0, THRESHOLDS)
+    found = outside_evidence(NOW, KEY, around(state(termination=Termination(reason, code, NOW - ago))), 0, THRESHOLDS)
     assert found["host_oom"].state is killed
     assert reason in found["host_oom"].text
     assert str(code) in found["host_oom"].text
@@ -72,8 +72,8 @@ def test_the_node_and_its_events_are_told_beside_the_last_end():
     events = EventReport(
         ContainerId("", "", ""), {"SystemOOM": 1, "BackOff": 4}, {"SystemOOM": NOW - 9, "BackOff": NOW}
     )
-    surroundings = dataclasses.replace(around(state()), memory_pressure=True, events={events.id: events})
-    text = told(NOW, KEY, surroundings, 0, THRESHOLDS)["host_oom"].text
+    workload = dataclasses.replace(around(state()), memory_pressure=True, events={events.id: events})
+    text = outside_evidence(NOW, KEY, workload, 0, THRESHOLDS)["host_oom"].text
     assert text == "container's last end: none; the node has MemoryPressure; event SystemOOM"
 
 
@@ -127,10 +127,10 @@ def test_cpus_are_short_where_tasks_wait_or_the_container_is_cut_short(pressure,
     assert states(around(host=host)) == {"cpu_pressed": pressed}
 
 
-def play(pipeline: Pipeline, target: FakeTarget, surroundings: Surroundings, count: int = 120):
+def play(pipeline: Pipeline, target: FakeTarget, workload: Workload, count: int = 120):
     reader, views = PageReader(), []
     for line in lines("long-context-collapse")[:count]:
-        pipeline.set_surroundings(line.t, surroundings)
+        pipeline.set_workload(line.t, workload)
         pipeline.on_gpus("nvml", gpu_report(line.t))
         views = pipeline.on_page(target, reader.read(line.page, line.t))
     return views[-1]
@@ -145,7 +145,7 @@ def test_an_out_of_memory_in_the_log_makes_pressure_failing_and_advice_treats_it
         {"device_oom": first},
         {"device_oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."},
     )
-    view = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(), Surroundings(logs={KEY: log}))
+    view = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(), Workload(logs={KEY: log}))
     assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.KV_CACHE_PRESSURE
     assert view.diagnosis.stage is Stage.FAILING
@@ -155,7 +155,7 @@ def test_an_out_of_memory_in_the_log_makes_pressure_failing_and_advice_treats_it
 def test_gpus_of_a_container_are_joined_only_where_it_holds_them_alone():
     def joined(devices: dict[ContainerId, Assignment]) -> object:
         target = FakeTarget(gpus=None)
-        view = play(Pipeline(PipelineSettings(), THRESHOLDS), target, Surroundings(devices=devices), 10)
+        view = play(Pipeline(PipelineSettings(), THRESHOLDS), target, Workload(devices=devices), 10)
         return view.derived.get("engine_gpu_info")
 
     card = gpu_report(0.0).gpus[0].uuid
@@ -167,7 +167,7 @@ def test_gpus_of_a_container_are_joined_only_where_it_holds_them_alone():
 
 def test_limits_say_what_is_declared_in_force_and_recommended():
     declared = (DeclaredLimit("max_num_seqs", 256.0, "args"), DeclaredLimit("max_model_len", 4096.0, "args"))
-    known = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(limits=declared), Surroundings()).derived
+    known = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(limits=declared), Workload()).derived
     assert known["limit_declared"] == {
         "max_input_tokens": 1.0,
         "max_output_tokens": 0.0,
@@ -181,5 +181,5 @@ def test_limits_say_what_is_declared_in_force_and_recommended():
         "gpu_memory_utilization": pytest.approx(0.92),
     }
     assert 1.0 <= known["limit_recommended"]["max_num_seqs"] <= 4.0  # two to three of these long requests fit
-    unread = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(), Surroundings()).derived
+    unread = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(), Workload()).derived
     assert "limit_declared" not in unread

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from kvpressure.sources.base import SourceError, brief
+from kvpressure.model.errors import SourceError
+from kvpressure.printable import brief
 
 FileName: TypeAlias = str | Path | None
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.lines import PageError, Series
-from kvpressure.runtimes.plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars, Sizes
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
+from kvpressure.scrape.lines import PageError, Series
+from kvpressure.scrape.reading_plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars, Sizes
 
 MAX_ENGINES: Final = 256
 """Ranks behind one server: more than any real one has, few enough that a hostile page delays nobody."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kvpressure.addresses import refusal
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, read_text
 from kvpressure.config.settings.types import (
@@ -23,6 +22,7 @@ from kvpressure.config.settings.types import (
     target_name,
 )
 from kvpressure.config.strict_yaml import Document, Problem
+from kvpressure.net.addresses import refusal
 
 _RUNTIMES: Final = typing.get_args(Runtime)
 

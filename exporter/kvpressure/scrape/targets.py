@@ -5,40 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from kvpressure.config.settings import BasicAuthSettings, ClientSettings, Settings, TlsSettings
-from kvpressure.config.settings.types import BY_ITS_PAGE
+from kvpressure.config.settings import ClientSettings, Settings
+from kvpressure.config.target import Target
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import DeclaredLimit
-from kvpressure.sources.file_sd import FileTarget
-from kvpressure.sources.file_sd_watch import FileGroup
+from kvpressure.scrape.file_sd import FileTarget
+from kvpressure.scrape.file_sd_watch import FileGroup
 
 _SINGLE_MACHINE: Final = FileTarget(url="http://localhost:8000", path="/metrics", name="localhost:8000", gpus=("all",))
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
-
-    `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
-    `limits` (None: nobody could read how the engine was started) are those of discovery.
-    """
-
-    name: str
-    url: str
-    path: str = "/metrics"
-    namespace: str = ""
-    pod: str = ""
-    runtime: str = BY_ITS_PAGE
-    gpus: tuple[str, ...] | None = None
-    kv_bytes_per_token: float | None = None
-    tls: TlsSettings | None = None
-    bearer_token_file: Path | None = None
-    basic_auth: BasicAuthSettings | None = None
-    container: str = ""
-    limits: tuple[DeclaredLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

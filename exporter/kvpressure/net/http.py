@@ -14,12 +14,13 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from kvpressure.addresses import refusal
-from kvpressure.sources.base import SourceError, brief
-from kvpressure.sources.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
-from kvpressure.sources.patience import Patience
-from kvpressure.sources.resolver import RefusedAddressError, ThreadPerLookup
-from kvpressure.sources.schedule import Clock
+from kvpressure.model.errors import SourceError
+from kvpressure.net.addresses import refusal
+from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
+from kvpressure.net.patience import Patience
+from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
+from kvpressure.net.schedule import Clock
+from kvpressure.printable import brief
 
 LARGEST_BODY_BYTES: Final = 8 * 1024 * 1024
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import IO, Any, cast
 
 from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.scrape.xz import XzReader
 from kvpressure.sources.gpu.plausible import Sieve
-from kvpressure.sources.xz import XzReader
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
 LONGEST_LINE_CHARS = 16 << 20

@@ -15,10 +15,10 @@ from itertools import compress
 from operator import ne
 from typing import Final, Generic, TypeVar
 
-from kvpressure.runtimes.blocks import Block, block_steps
-from kvpressure.runtimes.lines import PageError, Series
-from kvpressure.runtimes.memory import Memory
-from kvpressure.runtimes.steps import Steps, in_one_go
+from kvpressure.scrape.blocks import Block, block_steps
+from kvpressure.scrape.lines import PageError, Series
+from kvpressure.scrape.memory import Memory
+from kvpressure.scrape.steps import Steps, in_one_go
 
 MAX_LINES: Final = 50_000
 """About eighty ranks; a page is read on the event loop, so its length is what it may delay others by."""

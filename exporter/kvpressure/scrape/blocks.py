@@ -11,8 +11,8 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import Final
 
-from kvpressure.runtimes.lines import Line, Series, parse_line
-from kvpressure.runtimes.steps import STEP_LINES, Steps
+from kvpressure.scrape.lines import Line, Series, parse_line
+from kvpressure.scrape.steps import STEP_LINES, Steps
 
 _COMMENT: Final = b"#"
 _REST: Final = Line(b"")

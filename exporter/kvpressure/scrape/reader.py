@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from functools import cache
 
 from kvpressure.model.samples import EnginePage
-from kvpressure.runtimes.lines import PageError, Series
-from kvpressure.runtimes.memory import Memory
-from kvpressure.runtimes.page import PageScanner
-from kvpressure.runtimes.plan import Plan
-from kvpressure.runtimes.planner import make_plan, recognised
 from kvpressure.runtimes.registry import TABLES
-from kvpressure.runtimes.steps import Steps, in_one_go
 from kvpressure.runtimes.table import Table
+from kvpressure.scrape.lines import PageError, Series
+from kvpressure.scrape.memory import Memory
+from kvpressure.scrape.page import PageScanner
+from kvpressure.scrape.planner import make_plan, recognised
+from kvpressure.scrape.reading_plan import Plan
+from kvpressure.scrape.steps import Steps, in_one_go
 
 __all__ = ["PageError", "PageReader"]
 

@@ -14,15 +14,17 @@ from typing import Final, Protocol
 
 from yarl import URL
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
-from kvpressure.runtimes.reader import PageError
-from kvpressure.runtimes.steps import Steps
-from kvpressure.sources.base import Guard, SourceError, brief
-from kvpressure.sources.credentials import Authorization, BasicAuth, FileName, TlsOptions
-from kvpressure.sources.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown
-from kvpressure.sources.long_pages import LongPages
-from kvpressure.sources.name_filter import FilterSetting, Mode, NameFilter, PageUrls, page_urls, restarted
-from kvpressure.sources.schedule import Clock, SystemClock
+from kvpressure.net.credentials import Authorization, BasicAuth, FileName, TlsOptions
+from kvpressure.net.guard import Guard
+from kvpressure.net.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.printable import brief
+from kvpressure.scrape.long_pages import LongPages
+from kvpressure.scrape.name_filter import FilterSetting, Mode, NameFilter, PageUrls, page_urls, restarted
+from kvpressure.scrape.reader import PageError
+from kvpressure.scrape.steps import Steps
 
 PARSE_SECONDS: Final = 30.0
 """Beside its requests a poll may wait that long for its page to be read: long pages are read one after the other."""

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.app.node_sources import Environs
+from kvpressure.app.node_sources import NodeSources
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.workload import ContainerId, ContainerState
-from kvpressure.sources.schedule import SystemClock
-from kvpressure.sources.targets import Target
+from kvpressure.net.schedule import SystemClock
 from tests.faults.test_kubernetes_watch import until
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
@@ -61,54 +61,54 @@ def with_selector(settings: Settings, selector: str) -> Settings:
 
 
 async def test_engines_stay_over_a_reload_until_their_pods_were_listed_anew(settings: Settings, known: Known):
-    environs = Environs(settings, SystemClock())
-    environs.start()
-    assert environs.targets == (FOUND,)
-    await environs.reload(with_selector(settings, "app=vllm"))
-    assert environs.targets == (FOUND,)
-    around = environs.look([])
+    node_sources = NodeSources(settings, SystemClock())
+    node_sources.start()
+    assert node_sources.targets == (FOUND,)
+    await node_sources.reload(with_selector(settings, "app=vllm"))
+    assert node_sources.targets == (FOUND,)
+    around = node_sources.look([])
     assert (set(around.containers), around.memory_pressure) == ({ENGINE}, True)
     known["app=vllm"] = (ClusterView(3.0), True)
-    assert environs.targets == ()
-    assert environs.look([]).containers == {}
-    await environs.stop()
+    assert node_sources.targets == ()
+    assert node_sources.look([]).containers == {}
+    await node_sources.stop()
 
 
 async def test_two_reloads_while_the_api_server_is_away_lose_nothing(settings: Settings, known: Known):
-    environs = Environs(settings, SystemClock())
-    environs.start()
-    await environs.reload(with_selector(settings, "app=vllm"))
-    await environs.reload(with_selector(settings, "app=llm"))
-    assert environs.targets == (FOUND,)
-    await environs.stop()
+    node_sources = NodeSources(settings, SystemClock())
+    node_sources.start()
+    await node_sources.reload(with_selector(settings, "app=vllm"))
+    await node_sources.reload(with_selector(settings, "app=llm"))
+    assert node_sources.targets == (FOUND,)
+    await node_sources.stop()
 
 
 async def test_engines_go_at_once_where_kubernetes_is_switched_off(settings: Settings, known: Known):
-    environs = Environs(settings, SystemClock())
-    environs.start()
+    node_sources = NodeSources(settings, SystemClock())
+    node_sources.start()
     known["off"] = (ClusterView(2.0), False)
     off = settings.kubernetes.model_copy(update={"enabled": "false", "label_selector": "off"})
-    await environs.reload(settings.model_copy(update={"kubernetes": off}))
-    assert environs.targets == ()
-    await environs.stop()
+    await node_sources.reload(settings.model_copy(update={"kubernetes": off}))
+    assert node_sources.targets == ()
+    await node_sources.stop()
 
 
 async def test_sources_that_have_nothing_to_read_here_are_no_failure(settings: Settings, known: Known):
-    environs = Environs(settings.model_copy(update={"pod_resources": PodResourcesSettings()}), SystemClock())
-    environs.start()
-    environs.look([])
-    await until(lambda: environs.look([]).problems and all(health.up for health in environs.untold()))
-    assert [health.source for health in environs.untold()] == ["host"]
-    (problem,) = environs.look([]).problems
+    node_sources = NodeSources(settings.model_copy(update={"pod_resources": PodResourcesSettings()}), SystemClock())
+    node_sources.start()
+    node_sources.look([])
+    await until(lambda: node_sources.look([]).problems and all(health.up for health in node_sources.untold()))
+    assert [health.source for health in node_sources.untold()] == ["host"]
+    (problem,) = node_sources.look([]).problems
     assert "engines' logs are not read" in problem
-    await environs.stop()
+    await node_sources.stop()
 
 
 def test_the_devices_source_hears_of_pods_that_have_ended_also_after_reloads(settings: Settings, monkeypatch):
     asked: list[ContainerId] = []
     monkeypatch.setattr(KubernetesSource, "ended", lambda _, container: bool(asked.append(container)) or True)
-    environs = Environs(settings, SystemClock())
-    ended: Callable[[ContainerId], bool] = environs._devices._ended
-    environs._kubernetes = KubernetesSource(settings.kubernetes)
+    node_sources = NodeSources(settings, SystemClock())
+    ended: Callable[[ContainerId], bool] = node_sources._devices._ended
+    node_sources._kubernetes = KubernetesSource(settings.kubernetes)
     assert ended(ENGINE)
     assert asked == [ENGINE]

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from yarl import URL
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import EnginePage
-from kvpressure.sources.base import SourceError
-from kvpressure.sources.http import HttpStatusError
+from kvpressure.net.http import HttpStatusError
 
 FilterSetting = Literal["auto", "always", "never"]
 

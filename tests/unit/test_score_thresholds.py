@@ -1,0 +1,78 @@
+"""The weights of the score are thresholds: what an operator writes is what counts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.diagnosis import score as scoring
+from kvpressure.diagnosis.inputs import Inputs, Recent
+from kvpressure.diagnosis.symptoms import judge_all
+from kvpressure.model.verdict import Cause
+
+HALF_WAY = Recent(
+    polls=20,
+    seconds=19.0,
+    demand=10.0,
+    waiting=5.0,
+    waiting_ratio=1.0,
+    usage=0.9,
+    blocked_ratio=0.4,
+    preemption_bursts=2,
+    preempted_ratio=0.1,
+    tokens=1000.0,
+    busy=True,
+)
+DERIVED = {"latency_inflation_ratio": {"e2e": 2.5}, "memory_high_compute_low_score": 0.5}
+
+
+def made(override: str = "", **recent: float) -> Inputs:
+    return Inputs(DERIVED, load_thresholds(override), dataclasses.replace(HALF_WAY, **recent))
+
+
+def test_the_score_is_the_sum_of_its_weights_written_out() -> None:
+    core = 1 - (1 - 0.9 * 0.4 / 0.8) * (1 - 0.8 * 0.1 / 0.2) * (1 - 0.8 * 0.5)
+    cost = 1 - (1 - 0.6 * 0.5) * (1 - 0.6 * 1.5 / 3) * (1 - 0.6 * 0.5)
+    assert scoring.score(made()) == pytest.approx(core * (0.8 + 0.2 * cost))
+
+
+@pytest.mark.parametrize(
+    ("override", "raises"),
+    [
+        ("score_blocked_full_factor: 2", False),
+        ("score_blocked_weight_ratio: 1", True),
+        ("score_preempted_full_factor: 40", False),
+        ("score_preempted_weight_ratio: 0.9", True),
+        ("score_saturated_weight_ratio: 0.9", True),
+        ("score_inflation_full_factor: 3", False),
+        ("score_cost_weight_ratio: 0.9", True),
+        ("score_cost_share_ratio: 0.5", False),
+    ],
+)
+def test_each_weight_of_the_score_is_the_one_an_operator_gives(override: str, raises: bool) -> None:
+    before, after = scoring.score(made()), scoring.score(made(override))
+    assert before is not None
+    assert after is not None
+    assert (after > before) is raises
+    assert after != before
+
+
+def confidence(override: str = "") -> float:
+    inputs = made(override, blocked_ratio=0.9)
+    return scoring.confidence(Cause.KV_CACHE_PRESSURE, judge_all(inputs), inputs)
+
+
+def test_the_weights_of_confidence_are_those_an_operator_gives() -> None:
+    assert (
+        confidence("confidence_unknown_weight_ratio: 0")
+        > confidence()
+        > confidence("confidence_unknown_weight_ratio: 1")
+    )
+    assert confidence("confidence_core_weight_factor: 10") > confidence()
+
+
+def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
+    nothing = Inputs({}, load_thresholds("confidence_unknown_weight_ratio: 0"), Recent(0, 0.0))
+    assert scoring.confidence(Cause.KV_CACHE_PRESSURE, judge_all(nothing), nothing) == 0.0
