@@ -33,6 +33,7 @@ PRIOR: Final[Mapping[str, float]] = {
     "started": 3e9,
     "finished_prompts": 3e9,
     "finished_prompt_tokens": 3e12,
+    "computed_prompt_tokens": 2e12,
 }
 """A year of requests of a thousand prompt tokens, by counter."""
 PRIOR_REQUESTS: Final = 3e9

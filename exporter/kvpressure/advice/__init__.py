@@ -28,6 +28,8 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
     Cause.STUCK: others.stuck,
     Cause.HEALTHY: others.building,
     Cause.UNKNOWN: others.unknown,
+    Cause.DEFERRED: others.deferred,
+    Cause.PAUSED: lambda _: [],
     Cause.IDLE: lambda _: [],
 }
 

@@ -152,6 +152,22 @@ def silent(case: Case) -> list[Action | None]:
     ]
 
 
+def deferred(case: Case) -> list[Action | None]:
+    """Name what may be waited for: which of them it is, the page does not tell yet."""
+    return [
+        Action(
+            key="see_what_is_waited_for",
+            title="See what the waiting requests wait for",
+            why="The engine has put them off on their own account, and would run others: their grammar is not ready, "
+            "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
+            "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
+            cost="A minute.",
+            checks=no_longer(case, "deferred", "2 minutes after the change"),
+            commands=look_again(case.place),
+        )
+    ]
+
+
 def unknown(case: Case) -> list[Action | None]:
     """How to get the evidence that is missing."""
     missing = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]

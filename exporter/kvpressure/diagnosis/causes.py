@@ -15,17 +15,50 @@ Symptoms = Mapping[str, Evidence]
 def candidate(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
     """The first cause, in this order, that the evidence supports; `current` is the one that holds now."""
     recent = inputs.recent
-    if not _enough(inputs) or recent.busy is None or not recent.awake:
+    if recent.paused:
+        return Cause.PAUSED
+    if not _enough(inputs) or recent.busy is None:
         return Cause.UNKNOWN
-    if recent.still_seconds >= inputs.thresholds.stuck_min_seconds:
+    return _no_progress(inputs, symptoms) or _limited(inputs, symptoms, current)
+
+
+def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:
+    """There is work, and none of it gets anywhere; None where it does, or too little time has passed to tell.
+
+    Finished requests whose blocks nobody fetches fill the cache and stop everything as well: there it is the cache
+    that is short, and nothing runs.
+    """
+    recent, limits = inputs.recent, inputs.thresholds
+    if max(recent.frozen_seconds, recent.looping_seconds) >= limits.stuck_frozen_min_seconds:
         return Cause.STUCK
-    if not recent.busy:
+    # Without the reasons for waiting, these may be put off: that ends by itself more often.
+    least = limits.stuck_min_seconds if recent.reasons_known else limits.stuck_frozen_min_seconds
+    if recent.still_seconds < least:
+        return None
+    return Cause.KV_CACHE_PRESSURE if symptoms["admission_blocked"].state else Cause.STUCK
+
+
+def _limited(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
+    """What limits an engine that works, or has nothing to do."""
+    recent = inputs.recent
+    if not recent.busy or _only_streams(inputs):
         return Cause.IDLE
     if recent.demand is None:
         return Cause.UNKNOWN
+    if queued(inputs) and _fetches(inputs) and not symptoms["preempting"].state:
+        return Cause.DEFERRED
     if kv_limits(inputs, symptoms) or (current is Cause.KV_CACHE_PRESSURE and _kv_still_limits(inputs)):
         return Cause.KV_CACHE_PRESSURE
+    if queued(inputs) and not at_cap(inputs) and _put_off(inputs):
+        return Cause.DEFERRED
     return _without_kv(inputs, symptoms)
+
+
+def _only_streams(inputs: Inputs) -> bool:
+    """Nothing runs, and whoever waits is put off and stays so: streams whose next piece has not come."""
+    recent = inputs.recent
+    quiet = not recent.tokens and (recent.usage or 0.0) < inputs.thresholds.stream_idle_max_usage_ratio
+    return recent.held_ratio == 1.0 and quiet and recent.unchanged
 
 
 def kv_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
@@ -36,7 +69,18 @@ def kv_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
     """
     if symptoms["admission_blocked"].state or symptoms["preempting"].state:
         return True
-    return bool(symptoms["kv_saturated"].state) and (inputs.recent.blocked_ratio is None or not at_cap(inputs))
+    held_otherwise = at_cap(inputs) or _put_off(inputs)
+    return bool(symptoms["kv_saturated"].state) and (inputs.recent.blocked_ratio is None or not held_otherwise)
+
+
+def _fetches(inputs: Inputs) -> bool:
+    """Most of those that wait have their KV on its way from elsewhere; their place in the cache is taken already."""
+    return (inputs.recent.fetching_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio
+
+
+def _put_off(inputs: Inputs) -> bool:
+    """Most of those that wait have been put off by the engine on their own account."""
+    return (inputs.recent.deferred_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio
 
 
 def _kv_still_limits(inputs: Inputs) -> bool:
@@ -59,13 +103,45 @@ def at_cap(inputs: Inputs) -> bool:
 
 
 def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
-    if queued(inputs) and at_cap(inputs):
-        return Cause.CONCURRENCY_BOUND
+    if queued(inputs):
+        if _fit_unknown(inputs):
+            return Cause.UNKNOWN
+        if _prefill_limits(inputs):
+            return Cause.COMPUTE_BOUND
+        if at_cap(inputs):
+            return Cause.CONCURRENCY_BOUND
     if _compute_limits(inputs):
         return Cause.COMPUTE_BOUND
     if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and _waits_for_cpu(inputs, symptoms)):
         return Cause.HOST_BOUND
-    return Cause.HEALTHY
+    return _another_limit(inputs) if _always_queued(inputs) else Cause.HEALTHY
+
+
+def _another_limit(inputs: Inputs) -> Cause:
+    """Nothing that is known explains the queue: the scheduler keeps to another of its limits.
+
+    Without the reasons for waiting nobody can tell such a limit from what requests wait for on their own account.
+    """
+    return Cause.CONCURRENCY_BOUND if inputs.recent.reasons_known else Cause.UNKNOWN
+
+
+def _always_queued(inputs: Inputs) -> bool:
+    """Requests wait in nearly every poll, and none of them for KV: the scheduler keeps to another of its limits."""
+    ratio = inputs.recent.waiting_ratio
+    fits = inputs.recent.blocked_ratio is not None and inputs.recent.blocked_by_long_ratio == 0.0
+    return fits and ratio is not None and ratio >= inputs.thresholds.starved_min_waiting_ratio and not _put_off(inputs)
+
+
+def _fit_unknown(inputs: Inputs) -> bool:
+    """The pool's size is known, and no request has told yet how long prompts are: a cold start."""
+    return inputs.recent.blocked_ratio is None and inputs.value("kv_capacity_tokens") is not None
+
+
+def _prefill_limits(inputs: Inputs) -> bool:
+    """Steps are full of prompts: what waits for a place waits for the GPU to compute those before it."""
+    recent, limits = inputs.recent, inputs.thresholds
+    full = recent.step_tokens is not None and recent.step_tokens >= limits.prefill_full_step_min_tokens
+    return full and (recent.prefill_ratio or 0.0) >= limits.prefill_dominant_min_ratio
 
 
 def _waits_for_cpu(inputs: Inputs, symptoms: Symptoms) -> bool:

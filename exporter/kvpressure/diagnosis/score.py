@@ -38,6 +38,8 @@ _EXPECTED: dict[Cause, dict[str, bool]] = {
         "frontend_slow": True,
         "cpu_pressed": True,
     },
+    Cause.DEFERRED: {"admission_blocked": False, "kv_saturated": False, "preempting": False},
+    Cause.PAUSED: {"preempting": False},
     Cause.STUCK: {"throughput_plateau": True, "gpu_compute_low": True, "preempting": False},
     Cause.IDLE: {"admission_blocked": False, "preempting": False, "gpu_compute_low": False},
     Cause.HEALTHY: {

@@ -34,7 +34,14 @@ CAUSES: dict[Cause, Look] = {
         "#b07cd8", _BLACK, "concurrency bound", "Requests wait for a place in the batch; the KV cache would hold them."
     ),
     Cause.HOST_BOUND: Look("#f0b429", _BLACK, "host bound", "The GPU waits for the CPU or the front end."),
-    Cause.STUCK: Look("#5e1736", _WHITE, "stuck", "Requests wait, none runs and no token comes out."),
+    Cause.DEFERRED: Look(
+        "#0f7c85",
+        _WHITE,
+        "deferred",
+        "Requests wait for something outside the batch: a grammar, an adapter's slot, KV from elsewhere, an image.",
+    ),
+    Cause.PAUSED: Look("#a3b18a", _BLACK, "paused", "Paused, asleep or taking new weights: on purpose."),
+    Cause.STUCK: Look("#5e1736", _WHITE, "stuck", "There is work, and nothing moves: no token, no step, no end."),
     Cause.UNKNOWN: Look("#d5dae0", _BLACK, "unknown", "Too little can be seen to name a cause."),
 }
 

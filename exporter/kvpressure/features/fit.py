@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.points import growth, mean, values
+from kvpressure.features.waiting import waiting_of
 from kvpressure.features.windows import EngineWindow, Point
 
 RECENT_SECONDS = 10.0
@@ -38,7 +39,7 @@ class Fit:
     starved: bool = False
 
 
-def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> Fit:
+def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *, streams: bool = False) -> Fit:
     """Test the polls `points`, the newest of `window`.
 
     Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
@@ -46,21 +47,37 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds) ->
     And where nothing at all starts although requests wait and the batch has been larger, the head does not fit,
     whatever its length: it may be a preempted request that brings its answer along.
     """
-    typical = typical_prompt_tokens(window)
+    typical, share = typical_prompt_tokens(window), _computed_share(window)
     long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
+    if share is not None:
+        typical, long = typical and typical * share, long and long * share
     steadiness = _steadiness(points, window.highest_running())
-    ratio, by_long = _blocked_ratio(points, window, typical), _blocked_ratio(points, window, long)
-    waiting = values(points, "waiting")
+    ratio, by_long = (
+        _blocked_ratio(points, window, typical, streams=streams),
+        _blocked_ratio(points, window, long, streams=streams),
+    )
+    waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= limits.starved_min_waiting_ratio
     if steadiness is not None and steadiness >= limits.at_cap_min_ratio:
         return Fit(ratio, by_long, steadiness)
     if ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
-            ratio = max(ratio, _blocked_ratio(_at_peak(points), window, long) or 0.0)
+            ratio = max(ratio, _blocked_ratio(_at_peak(points), window, long, streams=streams) or 0.0)
     if always and _nothing_starts(points, limits) and not (ratio or 0.0) >= limits.admission_blocked_min_ratio:
         return Fit(1.0, by_long, steadiness, starved=True)
     return Fit(ratio, by_long, steadiness)
+
+
+def _computed_share(window: EngineWindow) -> float | None:
+    """Share of the prompt tokens that no cache held: a prefix that others hold already costs the next one nothing.
+
+    None where the page does not tell. Preempted requests find their own blocks again: without preemptions only.
+    """
+    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
+    if computed is None or not prompts or window.delta("preemptions"):
+        return None
+    return min(1.0, computed / prompts)
 
 
 def _nothing_starts(points: Sequence[Point], limits: Thresholds) -> bool:
@@ -87,12 +104,11 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     return _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
 
 
-def blocked(point: Point, capacity_tokens: float, prompt_tokens: float | None) -> bool | None:
+def blocked(point: Point, capacity_tokens: float, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
     """The fit test: is demand waiting that does not fit in the free tokens? None when that cannot be told."""
-    waiting = point.gauges.get("waiting")
+    waiting = waiting_of(point, streams=streams)
     if waiting is None:
         return None
-    waiting -= point.gauges.get("waiting_deferred", 0.0)
     usage = point.gauges.get("kv_usage")
     if waiting <= 0:
         return False
@@ -101,11 +117,13 @@ def blocked(point: Point, capacity_tokens: float, prompt_tokens: float | None) -
     return (1.0 - usage) * capacity_tokens < prompt_tokens
 
 
-def _blocked_ratio(points: Sequence[Point], window: EngineWindow, prompt: float | None) -> float | None:
+def _blocked_ratio(
+    points: Sequence[Point], window: EngineWindow, prompt: float | None, *, streams: bool
+) -> float | None:
     capacity = window.cache.capacity_tokens
     if capacity is None:
         return None
-    tests = [test for point in points if (test := blocked(point, capacity, prompt)) is not None]
+    tests = [test for point in points if (test := blocked(point, capacity, prompt, streams=streams)) is not None]
     return sum(tests) / len(tests) if tests else None
 
 

@@ -11,6 +11,8 @@ from kvpressure.features.context import Context
 from kvpressure.features.fit import fit_of
 from kvpressure.features.latency import answer_growth, p95
 from kvpressure.features.points import growth, mean, values
+from kvpressure.features.progress import progress_of
+from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.samples import HistogramSample
 
@@ -26,8 +28,13 @@ class Recent:
 
     `blocked_ratio`, `blocked_by_long_ratio`, `steadiness` and `starved` are those of `fit.Fit`.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
-    `still_seconds` is how long requests have waited with nothing running and no token. `answer_tokens` is the p95 of
-    output length over the window, `answer_growth` how many times as long as healthy ones answers are, at least 1.
+    `paused`, `frozen_seconds`, `still_seconds` and `looping_seconds` are those of `progress.Progress`.
+    `prefill_ratio` is the share of prompt tokens among all tokens computed.
+    `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
+    in which any waited, `fetching_ratio` of those whose KV comes from elsewhere; `held_ratio` the share of polls in
+    which nothing ran and all that waited were put off, `unchanged` whether they were as many all the time.
+    `answer_tokens` is the p95 of output length over the window, `answer_growth` how many times as long as healthy ones
+    answers are, at least 1.
     """
 
     polls: int
@@ -46,13 +53,21 @@ class Recent:
     preempted_ratio: float | None = None
     tokens: float | None = None
     busy: bool | None = None
-    awake: bool = True
+    paused: bool = False
+    frozen_seconds: float = 0.0
     still_seconds: float = 0.0
+    looping_seconds: float = 0.0
+    reasons_known: bool = True
+    deferred_ratio: float | None = None
+    fetching_ratio: float | None = None
+    held_ratio: float | None = None
+    unchanged: bool = False
     outside_seconds: float | None = None
     outside_ratio: float | None = None
     gpu_utilization: float | None = None
     slowdown: float | None = None
     step_tokens: float | None = None
+    prefill_ratio: float | None = None
     answer_tokens: float | None = None
     answer_growth: float = 1.0
 
@@ -63,12 +78,14 @@ def count(window: EngineWindow, context: Context) -> Recent:
     points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
     if not points:
         return Recent(0, 0.0)
-    running, waiting = values(points, "running"), values(points, "waiting")
+    running = values(points, "running")
     outside = outside_engine(window, thresholds.verdict_window_seconds)
-    fit = fit_of(points, window, thresholds)
+    streams = streams_idle(points, window, thresholds)
+    fit = fit_of(points, window, thresholds, streams=streams)
+    waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
     answers = p95(window.histogram("request_output_tokens"))
     tokens = growth(points, "generation_tokens")
-    bursts = _preemption_bursts(points)
+    bursts, progress = _preemption_bursts(points), progress_of(window)
     return Recent(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
@@ -85,14 +102,22 @@ def count(window: EngineWindow, context: Context) -> Recent:
         preemption_bursts=bursts,
         preempted_ratio=_preempted_ratio(points),
         tokens=tokens,
-        busy=_busy(running, waiting, tokens),
-        awake=points[-1].gauges.get("awake", 1.0) > 0,
-        still_seconds=_still_seconds(window),
+        busy=_busy(points, running, values(points, "waiting")),
+        paused=progress.paused,
+        frozen_seconds=progress.frozen_seconds,
+        still_seconds=progress.still_seconds,
+        reasons_known=bool(values(points, "waiting_deferred")),
+        looping_seconds=progress.looping_seconds,
+        deferred_ratio=0.0 if streams else _deferred_ratio(points),
+        unchanged=len(set(values(points, "waiting"))) == 1,
+        fetching_ratio=_fetching_ratio(points),
+        held_ratio=mean([float(_held(point)) for point in points]),
         outside_seconds=outside[0] if outside else None,
         outside_ratio=outside[1] if outside else None,
         gpu_utilization=_gpu_utilization(context, points[0].t),
         slowdown=_slowdown(window, context),
         step_tokens=_step_tokens(points),
+        prefill_ratio=_prefill_ratio(points),
         answer_tokens=answers,
         answer_growth=answer_growth(answers, context.baseline),
     )
@@ -161,19 +186,29 @@ def _preempted_ratio(points: Sequence[Point]) -> float | None:
     return min(1.0, preempted / served) if served > 0 else float(preempted > 0)
 
 
-def _busy(running: Sequence[float], waiting: Sequence[float], tokens: float | None) -> bool | None:
-    if any(running) or any(waiting) or tokens:
+def _busy(points: Sequence[Point], running: Sequence[float], waiting: Sequence[float]) -> bool | None:
+    """Whether there was anything to do; pooling shows in prompts and finished requests only."""
+    worked = (growth(points, name) for name in ("generation_tokens", "prompt_tokens", "finished"))
+    if any(running) or any(waiting) or any(worked):
         return True
     return False if running and waiting else None
 
 
-def _still_seconds(window: EngineWindow) -> float:
-    newest = window.points[-1]
-    tokens = newest.counters.get("generation_tokens")
-    since = newest.t
-    for point in reversed(window.points):
-        still = point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
-        if not still or point.counters.get("generation_tokens") != tokens:
-            break
-        since = point.t
-    return newest.t - since
+def _deferred_ratio(points: Sequence[Point]) -> float | None:
+    waiting, deferred = values(points, "waiting"), values(points, "waiting_deferred")
+    return min(1.0, sum(deferred) / sum(waiting)) if deferred and sum(waiting) > 0 else None
+
+
+def _fetching_ratio(points: Sequence[Point]) -> float | None:
+    waiting, fetching = values(points, "waiting"), values(points, "fetching")
+    return min(1.0, sum(fetching) / sum(waiting)) if fetching and sum(waiting) > 0 else None
+
+
+def _held(point: Point) -> bool:
+    waiting, deferred = point.gauges.get("waiting", 0.0), point.gauges.get("waiting_deferred", 0.0)
+    return point.gauges.get("running") == 0 and waiting >= 1 and deferred >= waiting
+
+
+def _prefill_ratio(points: Sequence[Point]) -> float | None:
+    prompt, output = growth(points, "prompt_tokens"), growth(points, "generation_tokens")
+    return prompt / (prompt + output) if prompt is not None and output is not None and prompt + output > 0 else None

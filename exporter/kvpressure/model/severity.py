@@ -8,7 +8,7 @@ from typing import Final
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import EngineView, Silence
 
-CALM: Final = frozenset({Cause.IDLE, Cause.HEALTHY})
+CALM: Final = frozenset({Cause.IDLE, Cause.HEALTHY, Cause.PAUSED})
 """Causes that ask nothing of anybody."""
 
 WORST_FIRST: Final = (
@@ -16,8 +16,10 @@ WORST_FIRST: Final = (
     Cause.KV_CACHE_PRESSURE,
     Cause.HOST_BOUND,
     Cause.CONCURRENCY_BOUND,
+    Cause.DEFERRED,
     Cause.COMPUTE_BOUND,
     Cause.UNKNOWN,
+    Cause.PAUSED,
     Cause.HEALTHY,
     Cause.IDLE,
 )

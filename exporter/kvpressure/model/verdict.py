@@ -16,6 +16,8 @@ class Cause(StrEnum):
     COMPUTE_BOUND = "compute_bound"
     CONCURRENCY_BOUND = "concurrency_bound"
     HOST_BOUND = "host_bound"
+    DEFERRED = "deferred"
+    PAUSED = "paused"
     STUCK = "stuck"
     UNKNOWN = "unknown"
 

@@ -12,8 +12,12 @@ GAUGES: Final = {
     "waiting": "requests waiting for admission, for any reason",
     "waiting_capacity": "requests waiting because they were not admitted (KV space or the sequence cap)",
     "waiting_deferred": "requests waiting for something outside the scheduler (grammar, KV transfer)",
+    "fetching": "waiting requests whose KV comes from elsewhere: another engine, or an offload tier",
     "kv_usage": "share of KV blocks referenced by a request, 0..1",
     "awake": "1 while the engine serves, 0 while it sleeps with its weights or cache released",
+    "updating": "operations under way that hold the whole engine: new weights, falling asleep, waking up",
+    "pauses": "calls since the server started by which somebody paused it",
+    "resumes": "calls since the server started by which somebody let it go on",
 }
 
 COUNTERS: Final = {
@@ -31,6 +35,7 @@ COUNTERS: Final = {
     "started": "requests that produced their first token",
     "finished_prompts": "requests that ended and reported their prompt length",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
+    "computed_prompt_tokens": "prompt tokens processed that no cache held",
 }
 
 HISTOGRAMS: Final = {

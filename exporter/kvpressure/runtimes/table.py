@@ -56,7 +56,7 @@ class Table:
 
     What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
     of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or in both; then the value
-    counts.
+    counts. `server_gauges` are of the whole server, with neither label, and hold for each engine.
     """
 
     runtime: str
@@ -71,13 +71,20 @@ class Table:
         default=lambda labels, facts: CacheConfig()  # noqa: ARG005 - a table without an `info`
     )
     cache: tuple[Row, ...] = ()
+    server_gauges: tuple[Row, ...] = ()
     engine_label: str = "engine"
     model_label: str = "model_name"
 
     def poll_names(self) -> tuple[str, ...]:
         """Sample names to ask for on every poll: no buckets, nothing that stays the same or may come late."""
-        scalars = [name for row in (*self.gauges, *self.counters) if not row.slow for name in row.names]
+        rows = (*self.gauges, *self.counters, *self.server_gauges)
+        scalars = [name for row in rows if not row.slow for name in row.names]
         return tuple(dict.fromkeys([*scalars, STARTED]))
+
+    def foreign_names(self) -> frozenset[str]:
+        """Names that are not the runtime's own, and are spelled the same on every page: its web framework's."""
+        rows = self.server_gauges
+        return frozenset(name for row in rows for name in row.names if not name.startswith(self.prefix)) | {STARTED}
 
     def all_names(self) -> tuple[str, ...]:
         """All sample names that this table reads."""
@@ -89,5 +96,7 @@ class Table:
 
     def wanted(self) -> frozenset[bytes]:
         """The same names as bytes, in every spelling."""
-        own = [name.removeprefix(self.prefix) for name in self.all_names() if name != STARTED]
-        return frozenset((spelling + name).encode() for spelling in self.spellings for name in own) | {STARTED.encode()}
+        foreign = self.foreign_names()
+        own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign]
+        found = {spelling + name for spelling in self.spellings for name in own}
+        return frozenset(name.encode() for name in found | foreign)

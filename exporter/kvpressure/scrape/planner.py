@@ -79,7 +79,8 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
     own = {name: table.prefix + name.removeprefix(spelling) for name, its in spellings.items() if its == spelling}
     index = _Index(_named(slots, own), table)
     facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
-    engines = tuple(_engine_plan(table, index, engine, facts) for engine in index.engines)
+    server = _Server(table, slots, own)
+    engines = tuple(_engine_plan(table, index, engine, facts, server) for engine in index.engines)
     return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed, table.runtime)
 
 
@@ -89,7 +90,7 @@ def recognised(table: Table, series: Sequence[Series]) -> int:
 
 
 def _spelling(table: Table, name: str) -> str | None:
-    return None if name == STARTED else next((s for s in table.spellings if name.startswith(s)), None)
+    return None if name in table.foreign_names() else next((s for s in table.spellings if name.startswith(s)), None)
 
 
 def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, list[_Found]]:
@@ -101,14 +102,32 @@ def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, lis
     return dict(found)
 
 
-def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts) -> EnginePlan:
+class _Server:
+    """Where the values stand that are of the whole server."""
+
+    def __init__(self, table: Table, slots: Mapping[Series, int], own: Mapping[str, str]) -> None:
+        wanted = {name for row in table.server_gauges for name in row.names}
+        self._found = _named(
+            slots, {name: own.get(name, name) for name in (*wanted, *own) if own.get(name, name) in wanted}
+        )
+        self.gauges = self._chosen(table.server_gauges)
+
+    def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, tuple[int, ...]]]:
+        return [(row, slots) for row in rows if (slots := self._slots(row))]
+
+    def _slots(self, row: Row) -> tuple[int, ...]:
+        found = (one for name in row.names for one in self._found.get(name, ()))
+        return tuple(one.slot for one in found if all(one.labels.get(k, "") == v for k, v in row.where))
+
+
+def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: _Server) -> EnginePlan:
     configs = {table.info_cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
     histograms = (_histogram(row, index, engine) for row in table.histograms)
     return EnginePlan(
         model_name=engine[0],
         engine=engine[1],
-        gauges=_scalars(table.gauges, index, engine),
-        counters=_scalars(table.counters, index, engine),
+        gauges=Scalars([*_chosen(table.gauges, index, engine), *server.gauges]),
+        counters=Scalars(_chosen(table.counters, index, engine)),
         histograms=tuple(histogram for histogram in histograms if histogram is not None),
         cache=_only(configs),
         sizes=_sizes(table, index, engine, _only(configs) or _NOTHING_SAID),
@@ -123,10 +142,6 @@ def _sizes(table: Table, index: _Index, engine: _Engine, said: CacheConfig) -> S
 def _only(configs: set[CacheConfig]) -> CacheConfig | None:
     """Several processes may describe one engine; if they contradict each other, none of them is believed."""
     return configs.pop() if len(configs) == 1 else None
-
-
-def _scalars(rows: Sequence[Row], index: _Index, engine: _Engine) -> Scalars:
-    return Scalars(_chosen(rows, index, engine))
 
 
 def _chosen(rows: Sequence[Row], index: _Index, engine: _Engine) -> list[tuple[Row, tuple[int, ...]]]:

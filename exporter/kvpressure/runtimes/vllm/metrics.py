@@ -24,6 +24,7 @@ GAUGES: Final = (
     Row("waiting", ("vllm:num_requests_waiting",)),
     Row("waiting_capacity", ("vllm:num_requests_waiting_by_reason",), where=(("reason", "capacity"),)),
     Row("waiting_deferred", ("vllm:num_requests_waiting_by_reason",), where=(("reason", "deferred"),)),
+    Row("fetching", ("vllm:num_requests_kv_fetch_by_stage",)),
     Row("kv_usage", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), merge="max", most=1 + _ROUNDING),
     Row("awake", ("vllm:engine_sleep_state",), where=(("sleep_state", "awake"),), merge="max"),
 )
@@ -46,6 +47,14 @@ COUNTERS: Final = (
     Row("started", ("vllm:time_to_first_token_seconds_count",)),
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
+    Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
+)
+
+SERVER_GAUGES: Final = (
+    Row("updating", ("vllm:rl_weight_update_operations_in_flight", "vllm:sleep_mode_operations_in_flight")),
+    # /pause and /resume show nowhere else: the instrumentator of vLLM's web server counts calls by path.
+    Row("pauses", ("http_requests_total",), where=(("handler", "/pause"), ("status", "2xx"))),
+    Row("resumes", ("http_requests_total",), where=(("handler", "/resume"), ("status", "2xx"))),
 )
 
 HISTOGRAMS: Final = (
@@ -137,6 +146,7 @@ VLLM: Final = Table(
     gauges=GAUGES,
     counters=COUNTERS,
     histograms=HISTOGRAMS,
+    server_gauges=SERVER_GAUGES,
     info="vllm:cache_config_info",
     info_cache=cache_config,
 )
