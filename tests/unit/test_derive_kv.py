@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.features import Context, compute
 from kvpressure.model.samples import CacheConfig
-from tests.unit.engines import CACHE, CONTEXT, THRESHOLDS, window
+from tests.unit.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 
 def derive(*args, context=CONTEXT, **kwargs):
@@ -40,9 +40,21 @@ def test_the_ratio_is_the_share_of_polls():
     assert derived["admission_blocked_ratio"] == pytest.approx(5 / 21)
 
 
-def test_deferred_requests_do_not_wait_for_kv_space():
+def test_requests_that_were_put_off_wait_for_kv_space_too():
+    # Structured output stays counted as deferred until it is admitted, long after its grammar is ready.
     derived = derive(60, lambda t: {"waiting": 5.0, "waiting_deferred": 5.0, "kv_usage": 0.99}, prompts(3000))
-    assert derived["admission_blocked_ratio"] == 0.0
+    assert derived["admission_blocked_ratio"] == 1.0
+
+
+def test_idle_streams_do_not():
+    def counters(t):
+        return prompts(3000)(t) | {"started": float(t)}
+
+    def first_tokens(t):
+        return {"ttft": histogram((0.1, 1.0), (float(t), float(t), float(t)), 0.05 * t)}
+
+    gauges = {"waiting": 5.0, "waiting_deferred": 5.0, "kv_usage": 0.99}
+    assert derive(60, lambda t: gauges, counters, first_tokens)["admission_blocked_ratio"] == 0.0
 
 
 def test_without_a_prompt_length_a_queue_cannot_be_judged():

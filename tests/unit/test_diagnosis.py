@@ -88,7 +88,7 @@ def test_waiting_with_nothing_running_and_no_token_is_stuck():
     assert cause(inputs(**QUEUE, still_seconds=5.0, tokens=0.0)) is not Cause.STUCK
 
 
-@pytest.mark.parametrize("recent", [{"polls": 3}, {"busy": None}, {"demand": None}, {"awake": False}])
+@pytest.mark.parametrize("recent", [{"polls": 3}, {"busy": None}, {"demand": None}])
 def test_what_cannot_be_judged_is_unknown(recent):
     assert cause(inputs(**recent)) is Cause.UNKNOWN
 

@@ -1,6 +1,6 @@
 """Colour, name and meaning of every cause: one place for the page and the dashboards.
 
-The eight colours stay apart (CIE76 distance of 20 or more) for people with protanopia, deuteranopia and tritanopia,
+The ten colours stay apart (CIE76 distance of 20 or more) for people with protanopia, deuteranopia and tritanopia,
 and each carries its ink with a contrast of 4.5 or more. Colour is never the only carrier: the name stands beside it.
 """
 
@@ -35,12 +35,12 @@ CAUSES: dict[Cause, Look] = {
     ),
     Cause.HOST_BOUND: Look("#f0b429", _BLACK, "host bound", "The GPU waits for the CPU or the front end."),
     Cause.DEFERRED: Look(
-        "#0f7c85",
-        _WHITE,
+        "#cc00ff",
+        _BLACK,
         "deferred",
         "Requests wait for something outside the batch: a grammar, an adapter's slot, KV from elsewhere, an image.",
     ),
-    Cause.PAUSED: Look("#a3b18a", _BLACK, "paused", "Paused, asleep or taking new weights: on purpose."),
+    Cause.PAUSED: Look("#99ff99", _BLACK, "paused", "Paused, asleep or taking new weights: on purpose."),
     Cause.STUCK: Look("#5e1736", _WHITE, "stuck", "There is work, and nothing moves: no token, no step, no end."),
     Cause.UNKNOWN: Look("#d5dae0", _BLACK, "unknown", "Too little can be seen to name a cause."),
 }

@@ -1,8 +1,8 @@
 """Whether an engine gets anywhere: what moves between polls, what stands still, and since when.
 
-vLLM sets its gauges when the outputs of a step come back. So the page of an engine whose core hangs stands still as a
-whole, with requests in its batch; a long prefill moves the use of the cache chunk by chunk, and pooling moves prompts
-and steps without one generated token.
+Engines set their gauges when the outputs of a step come back. So the page of an engine whose core hangs stands still
+as a whole, with requests in its batch; a long prefill moves the use of the cache chunk by chunk, and pooling moves
+prompts and steps without one generated token.
 """
 
 from __future__ import annotations
