@@ -98,7 +98,7 @@ async def _fleet(made: dict[str, Engine], seconds: int) -> Seen:
 def _verdicts(snapshot: Snapshot, made: dict[str, Engine]) -> Iterator[tuple[str, str]]:
     for view in snapshot.known:
         if view.diagnosis is not None:
-            yield made[view.source].truth, view.diagnosis.cause.value
+            yield made[view.key.target].truth, view.diagnosis.cause.value
 
 
 def _scrape(snapshot: Snapshot) -> None:
