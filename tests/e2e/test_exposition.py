@@ -39,7 +39,7 @@ class FixedExporter:
         return []
 
 
-async def anyone(header: str | None) -> bool:
+async def anyone(header: str | None, client: str) -> bool:
     return True
 
 

@@ -214,7 +214,7 @@ async def test_requests_that_are_none_write_no_log(caplog: pytest.LogCaptureFixt
 
 async def test_an_error_of_ours_is_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as served:
-        monkeypatch.setattr(type(served.server._site), "_newest", lambda _: 1 / 0)
+        monkeypatch.setattr(served.server._site._scrapes, "answer", lambda *_: 1 / 0)
         with structlog.testing.capture_logs() as lines:
             for _ in range(20):
                 assert (await served.get("/metrics"))[0] == 500

@@ -8,8 +8,8 @@ from kvpressure.features.context import Context
 from kvpressure.features.windows import EngineWindow, Point, weighted_quantiles
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 
-BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 32.0, 128.0)
-"""Buckets of the exported histogram: powers of two where a batch has collapsed, of four above; series are counted."""
+BATCH_BOUNDS = (1.0, 2.0, 3.0, 8.0, 32.0, 128.0)
+"""Buckets of the exported histogram: fine where a batch has collapsed, powers of four above; series are counted."""
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
