@@ -16,6 +16,11 @@ from kvpressure.web.site import Exporter
 
 T = TypeVar("T")
 
+LAST_WORDS_SECONDS = 0.5
+"""What the thread may take to end: a second signal or the process's end does not wait for it."""
+
+LAST_TURNS = 3
+
 log = structlog.get_logger("kvpressure.web")
 
 
@@ -56,6 +61,7 @@ class Listener:
         if self._server is not None:
             await self._there(self._server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join, LAST_WORDS_SECONDS)
 
     async def _start(self) -> list[str]:
         self._server = WebServer(self._exporter, self._settings)
@@ -69,8 +75,18 @@ class Listener:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            self._loop.run_until_complete(self._end())
         finally:
             self._loop.close()
+
+    async def _end(self) -> None:
+        """Let connections that were hung up on close their sockets: they do it in a later turn of the loop."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0)
 
 
 class _Faults:
