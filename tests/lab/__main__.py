@@ -99,6 +99,7 @@ def _tell(summary: dict[str, Any], number: int, total: int) -> None:
 def _write(summaries: Iterable[dict[str, Any]], out: Path) -> None:
     """All summaries, and how many seconds of which truth there are."""
     rows = list(summaries)
+    out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
     seconds: Counter[str] = Counter()
     for summary in rows:
