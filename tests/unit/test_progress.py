@@ -60,3 +60,9 @@ def test_who_was_stopped_on_purpose_is_paused_and_never_stands_still(gauges):
 
 def test_who_goes_on_is_not_paused():
     assert not progress_of(window(60, lambda t: running(t) | {"pauses": 2.0, "resumes": 2.0}, works)).paused
+
+
+def test_polls_before_another_process_answered_say_nothing_of_its_progress():
+    polls = window(60, running, stops(0))
+    polls.joined = polls.t - 5.0
+    assert progress_of(polls).frozen_seconds == 5.0

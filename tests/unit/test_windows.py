@@ -67,6 +67,32 @@ def test_a_mean_per_event_looks_back_just_far_enough():
     assert window.per_event("total", "missing", least=1, seconds=10) is None
 
 
+def test_what_another_replica_counted_before_it_answered_is_not_growth():
+    window = EngineWindow(seconds=60, shape_seconds=600)
+    ours, other = 1_000_000.0, 999_000.0  # when each process began
+    window.add(ours + 100, sample(counters={"steps": 500.0, "started": 7.0}), started=ours)
+    window.add(ours + 101, sample(counters={"steps": 90_000.0, "started": 9000.0}), started=other, restarted=True)
+    assert (window.delta("steps"), window.delta("started")) == (0.0, 0.0)
+    window.add(ours + 102, sample(counters={"steps": 90_010.0, "started": 9001.0}), started=other)
+    assert (window.delta("steps"), window.delta("started")) == (10.0, 1.0)
+
+
+def test_counters_that_fall_although_the_process_is_an_old_one_are_another_process_too():
+    window, bounds = EngineWindow(seconds=60, shape_seconds=600), (1.0, math.inf)
+    for t, steps, counts in ((100.0, 500.0, (5.0, 6.0)), (101.0, 400.0, (1.0, 4.0)), (110.0, 420.0, (3.0, 7.0))):
+        histogram = HistogramSample(bounds, counts, 10.0 * counts[-1])
+        window.add(1e6 + t, EngineSample("m", "0", {}, {"steps": steps}, {"ttft": histogram}), started=1e6 - 100)
+    assert window.delta("steps") == 20.0
+    assert window.histogram("ttft") == HistogramSample(bounds, (2.0, 3.0), 30.0)
+
+
+def test_a_process_that_is_new_counts_from_zero_whatever_its_clock_says():
+    window = EngineWindow(seconds=60, shape_seconds=600)
+    window.add(1e6, sample(counters={"steps": 500.0}), started=1e6 - 4000)
+    window.add(1e6 + 30, sample(counters={"steps": 40.0}), started=1e6 - 20, restarted=True)
+    assert window.delta("steps") == 40.0
+
+
 def test_the_highest_batch_is_remembered_beyond_the_window_until_the_server_restarts():
     window = EngineWindow(60, 600)
     for t in range(500):

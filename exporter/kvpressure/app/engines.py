@@ -94,7 +94,9 @@ class Pipeline:
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
             engine.runtime = page.runtime
-            if engine.window.add(page.t, sample, restarted=restarted, multiprocess=page.multiprocess):
+            if engine.window.add(
+                page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess
+            ):
                 if sample.cache is not None:
                     engine.page_cache = sample.cache
                 engine.window.cache = self._with_learned(target, engine.page_cache)

@@ -46,7 +46,7 @@ class Progress:
 
 def progress_of(window: EngineWindow) -> Progress:
     """What the window's polls show."""
-    points = list(window.points)
+    points = [point for point in window.points if point.t >= window.joined]
     newest = points[-1]
     if _paused(newest):
         return Progress(paused=True)
