@@ -80,7 +80,7 @@ def _failed(regime: Regime, told: Sequence[Truth], result: Result) -> str:
     if result.checks:
         return f"{len(result.checks)} pages contradict the scheduler: {result.checks[0]}"
     labels = Counter(truth.label for truth in told)
-    if labels[regime.expect] < LEAST_SHARE * len(told):
+    if regime.expect and labels[regime.expect] < LEAST_SHARE * len(told):
         return f"{regime.expect} is hardly ever true: {dict(labels)}"
     return ""
 
