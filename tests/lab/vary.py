@@ -65,7 +65,10 @@ def _cost(cost: Cost, rng: random.Random) -> Cost:
 
 
 def _load(load: Load, rng: random.Random, lengths: float, most: int) -> Load:
-    prompt, output = _span(load.prompt, lengths, most * 0.7), _span(load.output, lengths * _factor(rng, 1.3), most * 0.3)
+    prompt, output = (
+        _span(load.prompt, lengths, most * 0.7),
+        _span(load.output, lengths * _factor(rng, 1.3), most * 0.3),
+    )
     return replace(
         load,
         clients=_whole(load.clients, rng) if load.clients else 0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
@@ -78,10 +80,48 @@ def nothing_starts(t: int) -> dict[str, float]:
     }
 
 
-def test_a_queue_from_which_nothing_starts_does_not_fit_whatever_its_prompts_are_thought_to_be():
-    found = fit(starved, nothing_starts)
+def answers(tokens: float):
+    """One request a second with an answer of up to `tokens`."""
+    return lambda t: {"request_output_tokens": histogram((tokens, 2 * tokens), (1.0 * t, 1.0 * t, 1.0 * t))}
+
+
+def test_a_queue_from_which_nothing_starts_does_not_fit_if_a_request_with_its_answer_would_not():
+    """2,000 tokens are free, prompts have 50."""
+    found = fit(starved, nothing_starts, answers(4000.0))
     assert found.starved
     assert found.blocked_ratio == 1.0
+    assert not fit(starved, nothing_starts, answers(1000.0)).starved
+
+
+def test_where_no_answer_is_known_only_a_full_cache_keeps_everything_from_starting():
+    assert fit(lambda t: starved(t) | {"kv_usage": 0.95}, nothing_starts).starved
+    assert not fit(starved, nothing_starts).starved
+
+
+def steps(started_every: float):
+    """Twenty steps a second."""
+    return lambda t: {"steps": 20.0 * t, "started": t / started_every, "prompt_tokens": 100.0 * t}
+
+
+@pytest.mark.parametrize(
+    ("free_every", "started_every", "at_cap"),
+    [(4, 0.1, True), (4, 5.0, False), (1000, 5.0, True)],
+    ids=["one free place for ten starts a second", "for one in five seconds", "none is ever free"],
+)
+def test_a_cap_is_where_free_places_are_taken_at_once(free_every: int, started_every: float, at_cap: bool):
+    def batch(t: int) -> dict[str, float]:
+        return {"running": 30.0 if t % free_every else 29.0, "waiting": 5.0, "kv_usage": 0.3}
+
+    found = fit(batch, steps(started_every))
+    assert found.steadiness == 1.0
+    assert found.at_cap is at_cap
+
+
+def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
+    polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
+    assert not fit_of(list(polls.points)[-20:], polls, THRESHOLDS).unsure
+    polls.cache = replace(polls.cache, layers_differ=True, max_model_len=8000)
+    assert fit_of(list(polls.points)[-20:], polls, THRESHOLDS).unsure
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,11 @@ class EngineWindow:
         last = next((p for p in reversed(self.points) if counter in p.counters), None)
         return (first, last) if first and last and last.t > first.t else None
 
+    def grew_lately(self, counter: str) -> bool:
+        """Whether a counter grew within the longer `shape_seconds`."""
+        values = [p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters]
+        return bool(values) and values[-1] > values[0]
+
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
 
