@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.processes import KVPRESSURE, Process, eventually, free_port, get, query, running
-from tests.faults.servers import FaultServer, Replay, drips, hangs, html, page, read_trace
 from tests.stubs.build import libraries
 from tests.stubs.world import nvidia
-from tests.tools import FIXTURES, need
+from tests.support.processes import KVPRESSURE, Process, eventually, free_port, get, query, running
+from tests.support.servers import FaultServer, Replay, drips, hangs, html, page, read_trace
+from tests.support.tools import FIXTURES, need
 
 GIB = 2**30
 TRACE = FIXTURES / "traces" / "long-context-collapse.jsonl.xz"

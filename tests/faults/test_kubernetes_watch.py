@@ -19,9 +19,9 @@ from kvpressure.kubernetes.objects.pods import PodReader
 from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.model.samples import SourceHealth
-from tests.faults import certificates
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod, node
+from tests.support import certificates
 
 HASTY = Tuning(
     page_items=2,

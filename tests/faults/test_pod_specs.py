@@ -19,7 +19,7 @@ from kvpressure.kubernetes.objects import wire
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
 from tests.faults.test_kubernetes_watch import api, following, names, until
 from tests.stubs.kube_api import KubeApi, engine_pod
-from tests.unit.pod_specs import pod as numbered_pod
+from tests.support.pod_specs import pod as numbered_pod
 
 __all__ = ["api"]  # a fixture
 

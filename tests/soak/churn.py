@@ -22,8 +22,8 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from tests.faults.servers import FaultServer
 from tests.soak.engines import TRUTHS, Engine
+from tests.support.servers import FaultServer
 from tests.support.virtual_time import LoopClock, run
 
 HOURS = 6

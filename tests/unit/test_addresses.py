@@ -16,8 +16,8 @@ from kvpressure.kubernetes.objects import address
 from kvpressure.net.addresses import LINK_LOCAL, METADATA, refusal
 from kvpressure.scrape.engine import PollOptions
 from kvpressure.scrape.file_sd import parse_targets
-from tests.faults.engine_kit import GOOD_PAGE, source_for
-from tests.faults.servers import FaultServer, page
+from tests.support.engine_kit import GOOD_PAGE, source_for
+from tests.support.servers import FaultServer, page
 
 OPTIONS = PollOptions(filter="never", timeout_seconds=10.0)
 SERVICES = ["169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192"]

@@ -6,7 +6,7 @@ from kvpressure.advice import Limit, Limits, known_limits
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Stage
-from tests.unit.advice_cases import SHAPE, advice, diagnosis, kv, limits
+from tests.support.advice_cases import SHAPE, advice, diagnosis, kv, limits
 
 
 def keys(*args, **given):

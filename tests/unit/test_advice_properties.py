@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvpressure.advice import Limit, Limits, Place
 from kvpressure.model.verdict import Cause, Stage
-from tests.unit.advice_cases import PROCESS, PRODUCTION, advice, kv
+from tests.support.advice_cases import PROCESS, PRODUCTION, advice, kv
 
 tokens = st.floats(1.0, 2e5)
 maybe = st.one_of(st.none(), st.floats(1.0, 5000.0).map(math.floor).map(float))

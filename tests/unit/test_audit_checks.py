@@ -12,7 +12,7 @@ from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.checks.evidence import selects
 from kvpressure.audit.model import Finding
 from kvpressure.config.thresholds import load_thresholds
-from tests.unit.starts import read_limits
+from tests.support.starts import read_limits
 
 DOCS = Path(__file__).parents[2] / "docs"
 THRESHOLDS = load_thresholds()

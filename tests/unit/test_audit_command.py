@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from kvpressure.audit.checks import CHECKS
 from kvpressure.cli import main
-from tests.tools import FIXTURES, check_golden
+from tests.support.tools import FIXTURES, check_golden
 
 MANIFESTS = FIXTURES / "manifests"
 

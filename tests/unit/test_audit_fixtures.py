@@ -7,7 +7,7 @@ import pytest
 from kvpressure.audit import Report, audit, read
 from kvpressure.audit.model import Finding
 from kvpressure.config.thresholds import load_thresholds
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 
 def reviewed(file: str) -> Report:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 FILES = ("deployment-bare.yaml", "broken-and-good.yaml", "kserve.yaml")
 

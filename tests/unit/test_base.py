@@ -12,7 +12,7 @@ from kvpressure.model.errors import SourceError
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Backoff, SystemClock, Ticks, default_deadline_seconds, spread
 from kvpressure.printable import brief
-from tests.faults.engine_kit import VirtualClock, settle
+from tests.support.engine_kit import VirtualClock, settle
 
 READ = Callable[[], Awaitable[int]]
 

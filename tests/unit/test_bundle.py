@@ -24,7 +24,7 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import Scope
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 CRD = FIXTURES / "schemas" / "monitoring.coreos.com_prometheusrules.yaml"
 

@@ -22,7 +22,7 @@ from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.palette import CAUSES
 from tests.dashboards.boards import GENERATED, UIDS, Asked, filled, load, panels, queries, variables
-from tests.rules.bundle import known_series, recorded, selectors
+from tests.support.rules import known_series, recorded, selectors
 from tests.unit.test_charts import DEFICIENCIES, lab
 
 LOADED = {uid: load(uid) for uid in UIDS}

@@ -14,7 +14,7 @@ from tests.dashboards import pictures, wording
 from tests.dashboards.boards import Asked, filled, load, queries, seconds
 from tests.dashboards.expected import IN, phases
 from tests.dashboards.grafana import Answer, Series
-from tests.rules.bundle import selectors
+from tests.support.rules import selectors
 
 OF_ENGINES = ("kvpressure-fleet", "kvpressure-engine", "kvpressure-capacity")
 

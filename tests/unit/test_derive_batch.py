@@ -4,7 +4,7 @@ import pytest
 
 from kvpressure.features import batch
 from kvpressure.model.values import at
-from tests.unit.engines import CONTEXT, window
+from tests.support.engines import CONTEXT, window
 
 
 def derive(*args, **kwargs):

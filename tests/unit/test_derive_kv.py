@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.features import Context, compute
 from kvpressure.model.samples import CacheConfig
-from tests.unit.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
+from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 
 def derive(*args, context=CONTEXT, **kwargs):

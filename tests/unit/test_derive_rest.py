@@ -12,7 +12,7 @@ from kvpressure.features.traffic import PROMPT_BOUNDS, powers_of_two
 from kvpressure.features.windows import GpuWindow
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.values import at
-from tests.unit.engines import CONTEXT, THRESHOLDS, histogram, window
+from tests.support.engines import CONTEXT, THRESHOLDS, histogram, window
 
 GIB = 2.0**30
 

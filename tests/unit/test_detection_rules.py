@@ -12,7 +12,7 @@ from bench.detection.prometheus import STEP_SECONDS, Sample, openmetrics, servin
 from bench.detection.rules import OURS, RuleScore, evaluate, firing, samples, score_rule
 from bench.detection.score import KV, Second
 from bench.detection.truth import Accepted
-from tests.tools import need
+from tests.support.tools import need
 
 HEALTHY: Accepted = frozenset({"healthy"})
 PRESSED: Accepted = frozenset({KV})

@@ -22,9 +22,9 @@ from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.trace import frames
-from tests.tools import FIXTURES
-from tests.unit.engines import THRESHOLDS
-from tests.unit.snapshots import FakeTarget, lines
+from tests.support.engines import THRESHOLDS
+from tests.support.snapshots import FakeTarget, lines
+from tests.support.tools import FIXTURES
 
 CALM = Recent(
     polls=20,

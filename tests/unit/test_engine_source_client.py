@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kvpressure.scrape.engine import EngineSource, PollOptions
-from tests.faults import servers
-from tests.faults.engine_kit import GOOD_PAGE, Basic, VirtualClock, source_for
-from tests.faults.servers import FaultServer
+from tests.support import servers
+from tests.support.engine_kit import GOOD_PAGE, Basic, VirtualClock, source_for
+from tests.support.servers import FaultServer
 
 GOOD = servers.page(GOOD_PAGE)
 OPTIONS = PollOptions(timeout_seconds=5.0)

@@ -13,9 +13,9 @@ from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
 from kvpressure.scrape.name_filter import Mode, page_urls, restarted
 from kvpressure.scrape.reader import PageReader
-from tests.faults import servers
-from tests.faults.engine_kit import GOOD_PAGE, NAMES, Target, VirtualClock, source_for
-from tests.faults.servers import Behaviour, FaultServer, Replay, Request
+from tests.support import servers
+from tests.support.engine_kit import GOOD_PAGE, NAMES, Target, VirtualClock, source_for
+from tests.support.servers import Behaviour, FaultServer, Replay, Request
 
 OPTIONS = PollOptions(timeout_seconds=5.0)
 TRACES = Path(__file__).parents[1] / "fixtures" / "traces"

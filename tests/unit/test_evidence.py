@@ -22,8 +22,8 @@ from kvpressure.model.workload import (
     Workload,
 )
 from kvpressure.scrape.reader import PageReader
-from tests.unit.engines import THRESHOLDS
-from tests.unit.snapshots import FakeTarget, gpu_report, lines
+from tests.support.engines import THRESHOLDS
+from tests.support.snapshots import FakeTarget, gpu_report, lines
 
 KEY = ContainerId("chat", "vllm-0", "vllm")
 NOW = 10_000.0

@@ -39,9 +39,9 @@ from kvpressure.model.workload import (
     Workload,
 )
 from kvpressure.process_stats import OwnProcess
+from tests.support.snapshots import collapsed
+from tests.support.tools import check_golden, need, rounded
 from tests.support.views import engine_view
-from tests.tools import check_golden, need, rounded
-from tests.unit.snapshots import collapsed
 
 ROOT = Path(__file__).parents[2]
 STANDARD = {

@@ -29,7 +29,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.lines import PageError
 from kvpressure.scrape.reader import PageReader
-from tests.unit.pages import single
+from tests.support.pages import single
 
 THRESHOLDS = load_thresholds()
 EXTREMES = [

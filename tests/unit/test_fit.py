@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.features.fit import Fit, fit_of
-from tests.unit.engines import THRESHOLDS, histogram, window
+from tests.support.engines import THRESHOLDS, histogram, window
 
 POLLS = 21
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvpressure.plan.geometry import KvCost, ModelConfigError, read_geometry
 from kvpressure.plan.pool import activation_bytes
-from tests.unit.models import MODELS, config, geometry
+from tests.support.models import MODELS, config, geometry
 
 KIB, GIB = 1024, 1024**3
 

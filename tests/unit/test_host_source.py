@@ -13,7 +13,7 @@ import pytest
 from kvpressure.config.settings.surroundings import HostSettings
 from kvpressure.model.workload import ContainerId, ContainerState, HostReport
 from kvpressure.sources.host import HostSource, source
-from tests.faults.engine_kit import VirtualClock
+from tests.support.engine_kit import VirtualClock
 
 POD = ContainerId("ns", "vllm-0", "vllm")
 FIRST, SECOND = "4f" * 32, "5a" * 32

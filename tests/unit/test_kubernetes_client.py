@@ -17,8 +17,8 @@ from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import LARGEST_STATUS_BYTES, KubeClient
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
-from tests.faults.certificates import authority, server_context
 from tests.stubs.portforward import serving, status
+from tests.support.certificates import authority, server_context
 
 LIST = Action("list", "pods", "prod")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
 from kvpressure.model.workload import Termination
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 PODS = {file.stem: yaml.safe_load(file.read_text()) for file in (FIXTURES / "kubernetes" / "pods").glob("*.yaml")}
 

@@ -20,8 +20,8 @@ from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.frames import Frames, explain_forward
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.port_forward import PortForward
-from tests.faults.certificates import authority, server_context
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, serving
+from tests.support.certificates import authority, server_context
 
 PORT = 8000
 START = [b"\x00\x40\x1f", b"\x01\x40\x1f"]

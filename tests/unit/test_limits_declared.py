@@ -15,7 +15,7 @@ from kvpressure.limits.recognise import serving_port
 from kvpressure.limits.start import read_start
 from kvpressure.model.workload import LIMIT_NAMES
 from kvpressure.runtimes.vllm.flags import FLAGS
-from tests.unit.starts import declared_limits, read_limits
+from tests.support.starts import declared_limits, read_limits
 
 
 def limits(*args: str, env: dict[str, str] | None = None, files: dict[str, str] | None = None) -> dict[str, float]:

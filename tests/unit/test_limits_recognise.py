@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.starts import is_engine, serving_port
+from tests.support.starts import is_engine, serving_port
 
 OFFICIAL = "vllm/vllm-openai:v0.10.1"
 

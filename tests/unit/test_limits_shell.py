@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvpressure.commandline import shell
 from kvpressure.commandline.budget import NESTING, STEP, Budget, SpentError
 from kvpressure.commandline.shell import unresolved
-from tests.unit.starts import commands, expand, launches
+from tests.support.starts import commands, expand, launches
 
 SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"
 

@@ -23,9 +23,9 @@ from kvpressure.model.verdict import Evidence
 from kvpressure.model.view import EngineView
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceError, read_trace
-from tests.faults.servers import FaultServer, page
-from tests.tools import FIXTURES
-from tests.unit.snapshots import lines
+from tests.support.servers import FaultServer, page
+from tests.support.snapshots import lines
+from tests.support.tools import FIXTURES
 
 THRESHOLDS = load_thresholds()
 ACCESS = {"bearer_token_file": None, "ca_file": None, "insecure": False}

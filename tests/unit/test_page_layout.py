@@ -11,7 +11,7 @@ from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.scrape.lines import PageError, Series
 from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.reader import PageReader
-from tests.unit.pages import TRACES, filtered, trace
+from tests.support.pages import TRACES, filtered, trace
 
 WANTED = frozenset({b"w", b"w2", b"w_total", b"ns:w"})
 HEADS = (

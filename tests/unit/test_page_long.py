@@ -17,7 +17,7 @@ from kvpressure.scrape.memory import OWN_BYTES, SHARED_BYTES, Memory
 from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.steps import STEP_LINES, Steps, in_one_go
-from tests.unit.pages import single
+from tests.support.pages import single
 
 MIB = 1 << 20
 LINES = [line for line in single("vllm-0.32.0-two-ranks.prom").decode().splitlines() if 'engine="1"' not in line]

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES, VLLM
 from kvpressure.scrape.lines import Series
 from kvpressure.scrape.page import PageScanner, read_samples
-from tests.unit.pages import SINGLES, TRACES, filtered, oracle, single, trace
+from tests.support.pages import SINGLES, TRACES, filtered, oracle, single, trace
 
 NAMES = ("a", "ab", "a_total", "a:b", "abc_bucket", "other", "otherwise")
 WANTED = frozenset({b"a", b"ab", b"a_total", b"a:b", b"abc_bucket"})

@@ -16,8 +16,8 @@ from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuR
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey
 from kvpressure.scrape.reader import PageReader
-from tests.tools import FIXTURES
-from tests.unit.snapshots import FakeTarget, gpu_report, lines
+from tests.support.snapshots import FakeTarget, gpu_report, lines
+from tests.support.tools import FIXTURES
 
 TRACES = FIXTURES / "traces"
 

@@ -10,7 +10,7 @@ from kvpressure.plan.capacity_plan import Plan, Running, batched_tokens, plan_mo
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
 from kvpressure.runtimes.vllm.advice import PLANNING
-from tests.unit.models import geometry
+from tests.support.models import geometry
 
 TRAFFIC = Traffic(prompt_p95=4000, output_p95=800)
 

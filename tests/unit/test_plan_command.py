@@ -14,8 +14,8 @@ from kvpressure.cli import main
 from kvpressure.cli.plan_page import LiveError, engine_on
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
-from tests.tools import FIXTURES, check_golden
-from tests.unit.models import MODELS, config
+from tests.support.models import MODELS, config
+from tests.support.tools import FIXTURES, check_golden
 
 LLAMA = ("--config", str(MODELS / "llama-3-8b.json"), "--gpu-memory", "80GiB")
 LENGTHS = ("--prompt-p95", "4000", "--output-p95", "800")

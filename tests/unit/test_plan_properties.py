@@ -10,7 +10,7 @@ from kvpressure.plan.arithmetic import GIB
 from kvpressure.plan.capacity_plan import Plan, Running, plan_model, plan_running
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
-from tests.unit.models import geometry
+from tests.support.models import geometry
 
 THRESHOLDS = load_thresholds()
 MODELS = {

@@ -18,7 +18,7 @@ from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.port_owner import PortOwners, command_line, find_owners
-from tests.faults.engine_kit import VirtualClock
+from tests.support.engine_kit import VirtualClock
 
 A, B, C = (f"GPU-{digit * 8}-0000-0000-0000-000000000000" for digit in "abc")
 SERVE = ["python", "vllm", "serve", "m", "--port", "8000"]

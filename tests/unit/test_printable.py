@@ -24,8 +24,8 @@ from kvpressure.cli import main, triage
 from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.say import say
 from kvpressure.printable import clean, clean_lines
-from tests.faults.servers import FaultServer, answer, page
-from tests.unit.pages import single
+from tests.support.pages import single
+from tests.support.servers import FaultServer, answer, page
 
 # Writes to the clipboard, clears the screen, a C1 control, turns text around, is hidden, and is drawn as nothing.
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202egnp.\u2066\u200b\u00ad\u2028\u3164\ufe0fevil\x7f"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.features.progress import progress_of
-from tests.unit.engines import window
+from tests.support.engines import window
 
 
 def works(t: int) -> dict[str, float]:

@@ -12,9 +12,9 @@ from kvpressure.advice import Limits, Place
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
 from kvpressure.model.verdict import Cause, Evidence, Stage
+from tests.support.advice_cases import LIMITS, NOW, PROCESS, PRODUCTION, SHAPE, advice, diagnosis
+from tests.support.tools import check_golden
 from tests.support.views import engine_view
-from tests.tools import check_golden
-from tests.unit.advice_cases import LIMITS, NOW, PROCESS, PRODUCTION, SHAPE, advice, diagnosis
 
 CASES = {
     "kv_cache_pressure": (Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED, {"admission_blocked": True, "device_oom": False}),

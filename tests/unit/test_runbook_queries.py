@@ -10,8 +10,8 @@ from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES, Family
 from kvpressure.model.verdict import Cause
-from tests.tools import need
-from tests.unit.runbook_pages import HOSTILE, PAGES, blocks
+from tests.support.runbook_pages import HOSTILE, PAGES, blocks
+from tests.support.tools import need
 
 SELECTOR = re.compile(r"(\w+)\{([^}]*)\}|\b(kvpressure_\w+|up)\b")
 MATCHER = re.compile(r'(\w+)(?:=~|!=|=)"([^"]*)"')

@@ -10,7 +10,7 @@ import pytest
 from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
-from tests.unit.runbook_pages import ALERTS, HOSTILE, PAGES, blocks, paste, spans, tokens
+from tests.support.runbook_pages import ALERTS, HOSTILE, PAGES, blocks, paste, spans, tokens
 
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Verification", "Prevention"]
 PROGRAMS = {"kubectl", "kvpressure", "grep", "head", "tail", "sleep", "curl", "nvidia-smi", "sudo"}

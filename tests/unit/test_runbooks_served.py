@@ -17,8 +17,8 @@ from kvpressure.exposition import runbooks
 from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Cause
 from kvpressure.web.site import RUNBOOKS, Site
-from tests.unit.runbook_pages import ALERTS, HOSTILE, PAGES, blocks
-from tests.unit.snapshots import collapsed
+from tests.support.runbook_pages import ALERTS, HOSTILE, PAGES, blocks
+from tests.support.snapshots import collapsed
 from tests.unit.test_server import FakeExporter, anyone, nobody
 
 ROOT = Path(__file__).parents[2]

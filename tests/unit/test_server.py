@@ -11,8 +11,8 @@ from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.view import EngineView
 from kvpressure.web.site import Site
+from tests.support.snapshots import collapsed
 from tests.support.views import engine_view
-from tests.unit.snapshots import collapsed
 
 PROMETHEUS = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"}
 

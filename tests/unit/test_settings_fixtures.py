@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.config.settings import ConfigError, load_settings
-from tests.unit.expectations import expected, fixtures
+from tests.support.expectations import expected, fixtures
 
 
 @pytest.mark.parametrize("path", fixtures("settings"), ids=lambda path: path.stem)

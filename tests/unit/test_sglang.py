@@ -36,10 +36,10 @@ from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.sources.logs.classify import classify
 from kvpressure.sources.logs.learn import StartUp
-from tests.faults import servers
-from tests.faults.servers import FaultServer
+from tests.support import servers
+from tests.support.servers import FaultServer
 from tests.support.sglang_server import SCENARIOS, recording
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 PAGES = FIXTURES / "sglang"
 TARGET = Target("gpu-7:30000", "http://gpu-7:30000")

@@ -25,7 +25,7 @@ from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.scrape.reader import PageReader
-from tests.unit.snapshots import FakeTarget, lines
+from tests.support.snapshots import FakeTarget, lines
 from tests.unit.test_report import printed
 
 SILENT_SECONDS = 79.0

@@ -25,8 +25,8 @@ from kvpressure.model.severity import worst_first
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.model.view import EngineView
+from tests.support.snapshots import collapsed
 from tests.support.views import engine_view
-from tests.unit.snapshots import collapsed
 
 T = 1_767_225_600.0
 EVIL = "\"><script>alert(1)</script>'<img src=x onerror=alert(1)>"

@@ -11,7 +11,7 @@ from kvpressure.config.target import Target
 from kvpressure.scrape.file_sd import parse_targets
 from kvpressure.scrape.targets import Changes, TargetSet
 from kvpressure.sources.files import FileWatch
-from tests.unit.expectations import expected, fixtures
+from tests.support.expectations import expected, fixtures
 
 
 @pytest.fixture(autouse=True)

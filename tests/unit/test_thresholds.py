@@ -8,7 +8,7 @@ import yaml
 
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import ASCENDING, UNITS, Thresholds, load_thresholds, packaged_text
-from tests.unit.expectations import expected, fixtures
+from tests.support.expectations import expected, fixtures
 
 
 def problems(override: str | None = None, *, base: str | None = None) -> list[str]:

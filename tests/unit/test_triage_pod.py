@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 
 from kvpressure.cli.triage import command
 from kvpressure.cli.triage_pod import triage_pods, wanted
-from tests.faults.certificates import authority, server_context
-from tests.faults.servers import FaultServer, Replay, read_trace
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kubeconfig, serving
-from tests.tools import FIXTURES
+from tests.support.certificates import authority, server_context
+from tests.support.servers import FaultServer, Replay, read_trace
+from tests.support.tools import FIXTURES
 
 SECONDS = 1.6
 """Enough for a page or two; the first poll comes within a second."""

@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.model.samples import CacheConfig, EngineSample
 from kvpressure.scrape.reader import PageError, PageReader
-from tests.unit.pages import TRACES, single, trace
+from tests.support.pages import TRACES, single, trace
 
 BLOCKS = {"v0.12-preemption": 127}
 

@@ -12,7 +12,7 @@ from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes import signals
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, COUNTERS, GAUGES, HISTOGRAMS, POLL_NAMES, SERVER_GAUGES, VLLM
 from kvpressure.scrape.reader import PageReader
-from tests.unit.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
+from tests.support.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runtimes_signals.txt"
 VERSIONS = list(inventory())
@@ -25,7 +25,7 @@ def read(page: bytes) -> EnginePage:
 def test_the_signals_of_every_version_are_those_of_the_golden_table() -> None:
     table = signal_table()
     sys.stdout.write(table)
-    assert table == GOLDEN.read_text(), "if meant: python -m tests.unit.pages > tests/golden/runtimes_signals.txt"
+    assert table == GOLDEN.read_text(), "if meant: python -m tests.support.pages > tests/golden/runtimes_signals.txt"
 
 
 def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:

@@ -15,7 +15,7 @@ import pytest
 from kvpressure.config.settings import ConfigError
 from kvpressure.web.auth import BasicAuth, Refresh, WebGuard
 from kvpressure.web.config import WebConfig, read_web_config, tls_context
-from tests.unit.expectations import expected, fixtures
+from tests.support.expectations import expected, fixtures
 
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()

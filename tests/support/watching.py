@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.e2e.alerting import Webhook
-from tests.e2e.processes import Process, get
+from tests.support.alerting import Webhook
+from tests.support.processes import Process, get
 
 Key = tuple[str, str]
 """Name and severity of an alert."""

@@ -1,6 +1,6 @@
 """Pages for the tests of `kvpressure.runtimes`: recorded ones, ones made like vLLM's, and what the oracle reads.
 
-`python -m tests.unit.pages` prints the golden table of signals by version.
+`python -m tests.support.pages` prints the golden table of signals by version.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.processes import PATIENCE_SECONDS
-from tests.tools import need
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.tools import need
 
 FLAGS = (
     "--no-sandbox",

@@ -1,4 +1,4 @@
-"""External programs that tests need: skipped with a reason on a developer's machine, a failure under CI."""
+"""What most tests need: where files lie, programs that may be missing, golden files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-FIXTURES = Path(__file__).parent / "fixtures"
-GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+GOLDEN = ROOT / "tests" / "golden"
 
 
 def need(program: str, package: str) -> str:

@@ -12,7 +12,7 @@ from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 GIB = 2.0**30
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.e2e.processes import Process, eventually, free_port, get, running
-from tests.tools import need
+from tests.support.processes import Process, eventually, free_port, get, running
+from tests.support.tools import need
 
 GENERATED = Path(__file__).parents[2] / "rules" / "generated"
 RULES = GENERATED / "prometheus"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from deploy.render import CHART, KUBERNETES, find_helm
 
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 Object = dict[str, Any]
 

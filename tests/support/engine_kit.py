@@ -12,7 +12,7 @@ from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.net.schedule import Clock
 from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
 from kvpressure.scrape.reader import PageError
-from tests.faults.servers import FaultServer
+from tests.support.servers import FaultServer
 
 NAMES = PollNames(("vllm:num_requests_running", "vllm:generation_tokens_total"), ("vllm:num_requests_running", "more"))
 GOOD_PAGE = b"""# HELP vllm:num_requests_running Running.

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from kvpressure.plan.geometry import Geometry, read_geometry
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 MODELS = FIXTURES / "models"
 
