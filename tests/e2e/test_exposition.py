@@ -15,7 +15,7 @@ from kvpressure.exposition import text
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.web.site import Handler, Site
-from tests.e2e.test_run import prometheus
+from tests.support.exporting import prometheus
 from tests.support.processes import eventually, get, query
 from tests.support.snapshots import collapsed
 

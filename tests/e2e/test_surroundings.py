@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.e2e.test_run import exporter, write_config
+from tests.support.exporting import exporter, write_config
 from tests.support.processes import eventually, free_port, get, running
 from tests.support.tools import FIXTURES
 

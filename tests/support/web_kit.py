@@ -27,9 +27,10 @@ def engines(count: int) -> Snapshot:
 
 @dataclass
 class FakeExporter:
-    """Has one snapshot, advises nothing, and is always ready."""
+    """Has one snapshot, advises nothing, and is ready but for `reasons`."""
 
     current: Snapshot = field(default_factory=lambda: engines(1))
+    reasons: list[str] = field(default_factory=list)
 
     def snapshot(self) -> Snapshot:
         return self.current
@@ -38,7 +39,17 @@ class FakeExporter:
         return ()
 
     def not_ready(self) -> list[str]:
-        return []
+        return self.reasons
+
+
+async def anyone(header: str | None, client: str) -> bool:
+    """A judge of credentials who lets everybody in."""
+    return True
+
+
+async def nobody(header: str | None, client: str) -> bool:
+    """A judge of credentials who lets nobody in."""
+    return False
 
 
 @dataclass
