@@ -171,12 +171,12 @@ def test_a_target_that_is_gone_is_forgotten():
 
 def test_an_engine_that_answers_again_is_judged_anew_and_keeps_what_is_healthy_for_it():
     watched = Watched("full-batch")
-    before = dict(watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].baseline._mean)
+    before = dict(watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].past.baseline._mean)
     watched.snapshot(300.0)
     line = lines("full-batch")[0]
     (view,) = watched.pipeline.on_page(TARGET, PageReader().read(line.page, watched.last + 301.0))
     assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.UNKNOWN
-    assert watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].baseline._mean == before
+    assert watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].past.baseline._mean == before
     assert before
     assert watched.pipeline.silent_views(watched.last + 301.0) == ()

@@ -152,7 +152,7 @@ def _held(daemon: Daemon) -> Held:
     pipeline = daemon._pipeline
     page = text.render(daemon.snapshot(), openmetrics=False)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
-    kept = (pipeline._engines, pipeline._gpus, pipeline._last_page, pipeline._started, pipeline._restarts)
+    kept = (pipeline._engines, pipeline._gpus, pipeline._last_page, pipeline._starts._started, pipeline._starts._seen)
     trail = daemon._trail
     return Held(
         resident,

@@ -83,7 +83,7 @@ def test_a_restarted_server_is_noticed_by_its_start_time():
     made = pipeline()
     made.on_page(FakeTarget(), page(0.0, "0", started=1000.0, steps=10))
     made.on_page(FakeTarget(), page(1.0, "0", started=5000.0, steps=30))
-    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].window.delta("steps") == 30
+    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].past.window.delta("steps") == 30
 
 
 def test_too_many_engines_are_left_out_and_counted():
@@ -123,7 +123,7 @@ def test_a_clock_set_back_starts_the_history_anew_instead_of_freezing_it():
         made.on_page(FakeTarget(), page(6400.0 + t, "0", steps=300.0 + t))
     (view,) = made.engine_views(6404.0)
     assert view.t == 6404.0
-    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].window.delta("steps") == 4
+    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].past.window.delta("steps") == 4
 
 
 def test_a_gap_longer_than_every_window_is_survived():
@@ -146,7 +146,7 @@ def test_other_thresholds_reach_what_is_known_of_healthy_states_already():
     made.on_page(FakeTarget(), page(0.0, "0"))
     other = load_thresholds("baseline_min_seconds: 120")
     made.set_thresholds(other)
-    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].baseline.limits is other
+    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].past.baseline.limits is other
 
 
 def test_a_target_that_is_gone_is_forgotten_at_once():

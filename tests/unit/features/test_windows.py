@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.features.windows import MAX_POINTS, EngineWindow, GpuWindow, Tally, line, quantile, weighted_quantiles
+from kvpressure.features.windows import MAX_POINTS, EngineWindow, GpuWindow, Tally, line, weighted_quantiles
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
 
 INF = math.inf
@@ -179,25 +179,6 @@ def test_memory_per_engine_is_bounded_over_a_simulated_day():
     assert len(window.points) <= 61
     assert len(window._recent) <= 32
     assert len(window._shape) <= 26
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=200), st.floats(0.01, 0.99))
-def test_a_quantile_lies_in_the_bucket_of_the_true_one(values, q):
-    bounds = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, INF)
-    histogram = HistogramSample(bounds, tuple(float(sum(v <= b for v in values)) for b in bounds), sum(values))
-    found = quantile(histogram, q)
-    rank = q * len(values)
-    true = sorted(values)[max(0, math.ceil(rank - 1e-9) - 1)]
-    upper = next(b for b in bounds if b >= true)
-    lower = max((b for b in bounds if b < true), default=0.0)
-    assert lower - 1e-9 <= found <= upper + 1e-9
-
-
-def test_quantiles_follow_prometheus_at_the_edges():
-    assert quantile(hist(0, 0, 0), 0.5) is None
-    assert quantile(hist(0, 0, 10), 0.5) == 2.0  # beyond the last finite bound: that bound
-    assert quantile(hist(10, 10, 10), 0.5) == 0.5  # the first bucket starts at zero
-    assert quantile(hist(0, 10, 10), 0.5) == 1.5
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=100), st.floats(0.01, 1.0))
