@@ -89,7 +89,7 @@ reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and w
 	$(BIN)/python -m tests.support.reliability
 
 golden: $(VENV)/.dev ## write the golden files under tests/golden again
-	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k golden
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k "golden or as_reviewed"
 
 lock: ## pin requirements/*.in again, with hashes
 	$(PYTHON) -m venv .venv-lock

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from kvpressure.exposition import text
 from kvpressure.model.view import EngineView
-from tests.unit.snapshots import collapsed
+from tests.support.snapshots import collapsed
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "rules" / "generated" / "prometheus"

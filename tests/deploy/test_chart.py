@@ -14,7 +14,7 @@ from deploy.render import CHART
 from kvpressure import __version__
 from kvpressure.config.settings import load_settings
 from kvpressure.config.thresholds import load_thresholds
-from tests.deploy.chart import (
+from tests.support.chart import (
     CASES,
     EVERYTHING,
     MINIMAL,

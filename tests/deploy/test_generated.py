@@ -13,7 +13,7 @@ from deploy.render import CHART, MANIFESTS, ROOT
 
 from deploy import render
 from kvpressure import __version__
-from tests.deploy.chart import Object, default_values, need_helm, operator_schemas, problems
+from tests.support.chart import Object, default_values, need_helm, operator_schemas, problems
 
 STALE = "is stale: run `make deploy` and look at the diff"
 FOLDERS = (".", "prometheus-operator", "network-policy", "dashboards")

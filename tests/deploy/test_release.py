@@ -25,7 +25,7 @@ from deploy.release.pins import Pin, normalized, read_pins
 from referencing import Registry, Resource
 
 from kvpressure import __version__
-from tests.e2e.processes import eventually, free_port, get, running
+from tests.support.processes import eventually, free_port, get, running
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / ".venv-release"

@@ -18,10 +18,10 @@ import pytest
 import yaml
 from deploy.render import MANIFESTS, ROOT
 
-from tests.deploy.chart import Object
-from tests.e2e.processes import Process, eventually, free_port, get, running
-from tests.rules.bundle import promtool_each
-from tests.tools import need
+from tests.support.chart import Object
+from tests.support.processes import Process, eventually, free_port, get, running
+from tests.support.rules import promtool_each
+from tests.support.tools import need
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 POD = {

@@ -15,7 +15,7 @@ from tests.e2e_kubernetes.api import Api, Object, RefusedError
 from tests.e2e_kubernetes.cluster import namespace
 from tests.e2e_kubernetes.control_plane import ControlPlane, run
 from tests.e2e_kubernetes.programs import ROOT
-from tests.tools import FIXTURES
+from tests.support.tools import FIXTURES
 
 RELEASE = "kvpressure"
 NAMESPACE = "monitoring"

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import Process, get, running
 from tests.e2e_kubernetes.api import Object
 from tests.e2e_kubernetes.chart import NAMESPACE, Chart
 from tests.e2e_kubernetes.control_plane import run
 from tests.e2e_kubernetes.programs import ROOT
+from tests.support.processes import Process, get, running
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 OVERLAID = (Path("/etc"), Path("/var/lib"), Path("/var/log"))

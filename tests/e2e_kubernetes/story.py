@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import running
 from tests.e2e_kubernetes.api import Api
 from tests.e2e_kubernetes.chart import NAMESPACE as MONITORING
 from tests.e2e_kubernetes.chart import RELEASE, Chart
@@ -28,6 +27,7 @@ from tests.e2e_kubernetes.eyes import RETRY_SECONDS, Eyes
 from tests.e2e_kubernetes.gpus import GPU_FILE, write_answers
 from tests.e2e_kubernetes.report import Timeline
 from tests.e2e_kubernetes.wire import Wire
+from tests.support.processes import running
 
 SOCKETS = Path("/var/lib/kubelet/pod-resources")
 VALUES: Mapping[str, Any] = {

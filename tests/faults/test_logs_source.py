@@ -17,7 +17,7 @@ from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.sources.logs import LogsSource, source
 from kvpressure.sources.logs.safe_open import Tree
-from tests.faults.engine_kit import VirtualClock
+from tests.support.engine_kit import VirtualClock
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
 POD = ContainerId("ns", "vllm-0", "vllm")

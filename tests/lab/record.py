@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.lab.regime import Regime
-from tests.lab.server import Answer, Result
 from tests.lab.truth import Book, Truth, truths
+from tests.lab.world import Answer, Result
 
 LEAST_SHARE: Final = 0.2
 """Of its seconds a regime has to show the cause that it is about."""

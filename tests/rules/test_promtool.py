@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules.bundle import GENERATED, TESTS, promtool_each
-from tests.tools import need
+from tests.support.rules import GENERATED, TESTS, promtool_each
+from tests.support.tools import need
 
 CASES = sorted(path.stem for path in TESTS.glob("*.yaml"))
 

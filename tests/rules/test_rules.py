@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvpressure.bundle.rules import SEVERITIES
-from tests.rules.bundle import (
+from tests.support.rules import (
     GENERATED,
     ROOT,
     STALE,

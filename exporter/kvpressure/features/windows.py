@@ -347,24 +347,6 @@ class GpuWindow:
         return sum(values) / len(values)
 
 
-def quantile(histogram: HistogramSample, q: float) -> float | None:
-    """The q-quantile (0..1) by linear interpolation within a bucket, as PromQL's histogram_quantile does it.
-
-    Observations in the +Inf bucket count as the highest finite bound. None for an empty histogram.
-    """
-    bounds, counts = histogram.bounds, histogram.counts
-    total = counts[-1]
-    if total <= 0:
-        return None
-    rank = q * total
-    index = next(i for i, count in enumerate(counts) if count >= rank)
-    if index == len(bounds) - 1:
-        return bounds[-2] if len(bounds) > 1 else None
-    low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)
-    width = counts[index] - below
-    return bounds[index] if width <= 0 else low + (bounds[index] - low) * (rank - below) / width
-
-
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
     """Quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
