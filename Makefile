@@ -51,7 +51,7 @@ e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM o
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
 
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
-	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd iproute2:ip openssl:openssl util-linux:unshare"
+	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again

@@ -25,7 +25,7 @@ from tests.e2e_kubernetes.cluster import (
 from tests.e2e_kubernetes.control_plane import ControlPlane
 from tests.e2e_kubernetes.exporter import Exporter
 from tests.e2e_kubernetes.eyes import RETRY_SECONDS, Eyes
-from tests.e2e_kubernetes.gpus import GPU_FILE, write_answers
+from tests.e2e_kubernetes.gpus import write_answers
 from tests.e2e_kubernetes.report import Timeline
 from tests.e2e_kubernetes.wire import Wire
 
@@ -34,7 +34,7 @@ VALUES: Mapping[str, Any] = {
     "podResources": {"enabled": True},
     "logs": {"enabled": True},
     "config": {
-        "gpu": {"vendors": ["simulated"], "simulated_file": str(GPU_FILE)},
+        "gpu": {"vendors": ["nvidia"]},
         "pod_resources": {"interval_seconds": 1.0},
     },
 }

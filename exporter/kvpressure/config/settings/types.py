@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from kvpressure.net.addresses import refusal
 
-Vendor = Literal["auto", "nvidia", "amd", "simulated"]
+Vendor = Literal["auto", "nvidia", "amd"]
 BY_ITS_PAGE: Final = "auto"
 """The `runtime` of a target whose page says what it runs."""
 
