@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import running
+from tests.e2e.processes import eventually, running
 from tests.e2e_kubernetes.api import Api
 from tests.e2e_kubernetes.chart import NAMESPACE as MONITORING
 from tests.e2e_kubernetes.chart import RELEASE, Chart
@@ -121,9 +120,13 @@ class Story:
             _may_read(SOCKETS / "kubelet.sock", 0o666)
             await self.eyes.mapped("the engines' GPUs are known as soon as it may be read", "llama-0", "llama-1")
             await first.end()
-        async with self._kubelet():
+        async with self._kubelet() as second:
             write_answers(self.answers, "llama-1")
-            await asyncio.sleep(0.5)
+
+            async def listening() -> bool:
+                return (SOCKETS / "kubelet.sock").is_socket()
+
+            await eventually(listening, second)
             _may_read(SOCKETS / "kubelet.sock", 0o666)
 
             async def followed() -> object:
