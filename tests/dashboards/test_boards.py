@@ -21,7 +21,7 @@ from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.palette import CAUSES
-from tests.dashboards.boards import GENERATED, UIDS, Asked, filled, load, panels, queries, variables
+from tests.dashboards.boards import LINT, UIDS, Asked, filled, load, panels, queries, variables
 from tests.support.colours import DEFICIENCIES, lab
 from tests.support.rules import known_series, recorded, selectors
 
@@ -258,7 +258,7 @@ def test_the_linters_other_rules_hold(board: dict[str, Any]) -> None:
 
 
 def test_the_linter_is_excused_from_rules_on_job_and_instance_alone_and_told_why() -> None:
-    exclusions = yaml.safe_load((GENERATED / ".lint").read_text())["exclusions"]
+    exclusions = yaml.safe_load(LINT.read_text())["exclusions"]
     assert set(exclusions) == {f"{what}-{label}-rule" for what in ("template", "target") for label in LABELS_EXCUSED}
     assert all(len(rule["reason"]) > 40 for rule in exclusions.values())
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.sources.logs import LogsSource, source

@@ -26,7 +26,6 @@ from kvpressure.model.errors import SourceError
 from kvpressure.scrape import recordings as traces
 from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace
 from kvpressure.scrape.xz import XzReader
-from kvpressure.sources.gpu.backend import BackendError, Options, make_backend
 from tests.support.bombs import LAUGHS
 
 MIB = 1 << 20
@@ -187,11 +186,3 @@ def test_commands_read_no_file_without_an_end(command: list[str], said: str) -> 
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
     assert said in result.output
-
-
-def test_a_simulated_gpu_file_is_read_up_to_a_megabyte(tmp_path: Path) -> None:
-    path = tmp_path / "gpus.json"
-    path.write_text('{"gpus": []' + " " * 2 * MIB + "}")
-    backend = make_backend("simulated", Options(scenario=str(path)))
-    with pytest.raises(BackendError, match="is not a scenario"):
-        backend.read(1.0)

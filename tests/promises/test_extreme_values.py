@@ -22,7 +22,7 @@ from kvpressure.commandline import numbers
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.features.history import Trail
+from kvpressure.features.history import Histories
 from kvpressure.kubernetes.objects import fields
 from kvpressure.model.values import plain
 from kvpressure.model.view import EngineView
@@ -67,7 +67,7 @@ class Story:
 
     def __init__(self, declared: Sequence[DeclaredLimit] = ()) -> None:
         self.target = ReplayTarget("t", limits=tuple(declared) or None)
-        self.pipeline, self.reader, self.trail = Pipeline(PipelineSettings(), THRESHOLDS), PageReader(), Trail()
+        self.pipeline, self.reader, self.histories = Pipeline(PipelineSettings(), THRESHOLDS), PageReader(), Histories()
         self.t = 1.8e9
 
     def read(self, page: str, seconds: float = 1.0) -> None:
@@ -78,10 +78,10 @@ class Story:
             return
         self.pipeline.on_page(self.target, read)
         self.pipeline.expire(self.t)
-        self.trail.add(self.t, self.pipeline.engine_views(self.t), ())
+        self.histories.add(self.t, self.pipeline.engine_views(self.t), ())
 
     def check(self) -> None:
-        snapshot = Snapshot(self.t, engines=self.pipeline.engine_views(self.t), trail=self.trail)
+        snapshot = Snapshot(self.t, engines=self.pipeline.engine_views(self.t), histories=self.histories)
         for openmetrics in (False, True):
             for line in text.render(snapshot, openmetrics=openmetrics).decode().splitlines():
                 assert line.startswith("#") or math.isfinite(float(line.rpartition(" ")[2])), line

@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.advice import Place, advise
 from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.cli.engine_options import Told
+from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.findings import Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
@@ -20,7 +20,7 @@ from kvpressure.exposition import text
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import status_html
-from kvpressure.features.history import Trail
+from kvpressure.features.history import Histories
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView
@@ -37,10 +37,11 @@ class Watched:
     """A recording that is read to its end, after which nothing comes any more."""
 
     def __init__(self, trace: str) -> None:
-        self.pipeline, self.trail, reader = Pipeline(PipelineSettings(), load_thresholds()), Trail(), PageReader()
+        self.pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
+        self.histories = Histories()
         for line in lines(trace):
             self.pipeline.on_page(TARGET, reader.read(line.page, line.t))
-            self.trail.add(line.t, self.pipeline.engine_views(line.t), [])
+            self.histories.add(line.t, self.pipeline.engine_views(line.t), [])
         self.last = line.t
 
     def snapshot(self, seconds: float, *others: SourceHealth) -> Snapshot:
@@ -48,9 +49,10 @@ class Watched:
         now = self.last + seconds
         self.pipeline.expire(now)
         silent = self.pipeline.silent_views(now)
-        self.trail.add(now, self.pipeline.engine_views(now), [], silent)
+        self.histories.add(now, self.pipeline.engine_views(now), [], silent)
         down = SourceHealth("engine", TARGET.name, False, now, 0.001, self.last, REFUSED, "refused", {"refused": 79})
-        return Snapshot(now, self.pipeline.engine_views(now), sources=(down, *others), trail=self.trail, silent=silent)
+        engines = self.pipeline.engine_views(now)
+        return Snapshot(now, engines, sources=(down, *others), histories=self.histories, silent=silent)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ def test_the_json_keeps_the_last_verdict_and_says_that_it_is_old(collapsed):
 def triaged(snapshot: Snapshot) -> list[Finding]:
     (view,) = snapshot.known
     target = Target(name=TARGET.name, url="http://10.0.0.9:8000")
-    return Told().findings(Seen(target, snapshot.sources[0], [view]), load_thresholds())
+    return EngineFacts().findings(Seen(target, snapshot.sources[0], [view]), load_thresholds())
 
 
 @pytest.mark.fault("an engine stops answering during triage", "triage keeps the last verdict and says so")

@@ -13,11 +13,10 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support import built
 from tests.support.processes import Process, eventually, free_port, get, running
 from tests.support.tools import need
 
-GENERATED = Path(__file__).parents[2] / "rules" / "generated"
-RULES = GENERATED / "prometheus"
 SCRAPE_SECONDS = 5
 EXAMPLE_WEBHOOK = "http://127.0.0.1:5001"
 
@@ -80,7 +79,7 @@ async def alertmanager(directory: Path, hook: Webhook) -> AsyncIterator[tuple[Pr
         need("prometheus-alertmanager", "prometheus-alertmanager"),
         need("amtool", "prometheus-alertmanager"),
     )
-    example = (GENERATED / "alertmanager" / "alertmanager.yaml").read_text()
+    example = (built.bundle() / "alertmanager" / "alertmanager.yaml").read_text()
     assert example.count(EXAMPLE_WEBHOOK) == 2
     config = directory / "alertmanager.yaml"
     config.write_text(example.replace(EXAMPLE_WEBHOOK, hook.url))
@@ -100,8 +99,8 @@ async def alertmanager(directory: Path, hook: Webhook) -> AsyncIterator[tuple[Pr
 
 @contextlib.asynccontextmanager
 async def prometheus(directory: Path, exporter: str, alertmanager_url: str) -> AsyncIterator[str]:
-    """Debian's Prometheus with the committed rules; `exporter` is host:port."""
-    clean(need("promtool", "prometheus"), "check", "rules", *sorted(RULES.glob("*/*.yaml")))
+    """Debian's Prometheus with the generated rules; `exporter` is host:port."""
+    clean(need("promtool", "prometheus"), "check", "rules", *sorted(built.bundle().glob("prometheus/*/*.yaml")))
     job = {"job_name": "kvpressure", "static_configs": [{"targets": [exporter]}]}
     manager = {"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}
     settings = {
@@ -115,9 +114,9 @@ async def prometheus(directory: Path, exporter: str, alertmanager_url: str) -> A
 
 @contextlib.asynccontextmanager
 async def with_our_rules(directory: Path, settings: dict[str, Any]) -> AsyncIterator[str]:
-    """Debian's Prometheus with these settings and the committed rules; gives its URL once it is ready."""
+    """Debian's Prometheus with these settings and the generated rules; gives its URL once it is ready."""
     config = directory / "prometheus.yml"
-    rules = {"rule_files": [f"{RULES}/{kind}/*.yaml" for kind in ("alerts", "recording")]}
+    rules = {"rule_files": [f"{built.bundle()}/prometheus/{kind}/*.yaml" for kind in ("alerts", "recording")]}
     config.write_text(json.dumps(settings | rules))
     clean(need("promtool", "prometheus"), "check", "config", config)
     address = f"127.0.0.1:{free_port()}"

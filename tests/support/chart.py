@@ -14,8 +14,10 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploy.render import CHART, KUBERNETES, find_helm
+from deploy.chart_files import CHART
+from deploy.render import KUBERNETES, find_helm
 
+from tests.support import built
 from tests.support.tools import FIXTURES
 
 Object = dict[str, Any]
@@ -122,12 +124,13 @@ def helm(*words: str, values: Mapping[str, Any] | None = None) -> subprocess.Com
     )
 
 
-def try_template(values: Mapping[str, Any], *flags: str, chart: Path = CHART) -> subprocess.CompletedProcess[str]:
-    words = ("template", "kvpressure", str(chart), "--kube-version", KUBERNETES, "--namespace", "watch", *flags)
-    return helm(*words, values=values)
+def try_template(values: Mapping[str, Any], *flags: str, chart: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What helm makes of the chart as `make chart` builds it, or of another one."""
+    where = ("--kube-version", KUBERNETES, "--namespace", "watch")
+    return helm("template", "kvpressure", str(chart or built.chart()), *where, *flags, values=values)
 
 
-def template(values: Mapping[str, Any], *flags: str, chart: Path = CHART) -> list[Object]:
+def template(values: Mapping[str, Any], *flags: str, chart: Path | None = None) -> list[Object]:
     result = try_template(merged(MINIMAL, values), *flags, chart=chart)
     assert (result.returncode, result.stderr) == (0, "")
     return [found for found in yaml.safe_load_all(result.stdout) if found]

@@ -19,9 +19,7 @@ from kvpressure.exposition.families import FAMILIES
 from kvpressure.process_stats import OwnProcess
 
 ROOT = Path(__file__).parents[2]
-GENERATED = ROOT / "rules" / "generated"
 TESTS = ROOT / "rules" / "tests"
-STALE = "is stale: run `make rules` and look at the diff"
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvpressure.advice import Limit, Limits, Place
 from kvpressure.model.verdict import Cause, Stage
+from kvpressure.printable import clean
 from tests.support.advice_cases import PROCESS, PRODUCTION, advice, kv
 
 tokens = st.floats(1.0, 2e5)
@@ -114,7 +115,7 @@ def test_every_command_is_a_complete_line_in_which_names_from_outside_stay_singl
             assert line.isprintable()
             words = shlex.split(line)
             if line.startswith("kubectl") and place.namespace:
-                assert words[:3] == ["kubectl", "-n", "".join(c if c.isprintable() else "?" for c in place.namespace)]
+                assert words[:3] == ["kubectl", "-n", clean(place.namespace)]
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,9 +10,10 @@ import pytest
 
 from kvpressure.app.node_sources import NodeSources
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.logs import LogsSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
-from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.view import ClusterView

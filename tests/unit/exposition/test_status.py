@@ -17,7 +17,7 @@ from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html
-from kvpressure.features.history import Trail
+from kvpressure.features.history import Histories
 from kvpressure.model.action import Action
 from kvpressure.model.samples import HistogramSample, SourceHealth
 from kvpressure.model.severity import worst_first
@@ -67,11 +67,11 @@ def text_of(markup: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup[markup.index("<main") :])).split())
 
 
-def with_trail(views: Sequence[EngineView]) -> Snapshot:
-    trail = Trail()
+def with_history(views: Sequence[EngineView]) -> Snapshot:
+    histories = Histories()
     for step in range(20):
-        trail.add(T - 95 + 5 * step, views, [])
-    return Snapshot(T, tuple(views), trail=trail)
+        histories.add(T - 95 + 5 * step, views, [])
+    return Snapshot(T, tuple(views), histories=histories)
 
 
 def test_an_engine_in_trouble_is_shown_with_cause_stage_duration_and_evidence():
@@ -152,7 +152,7 @@ def test_nothing_from_outside_becomes_markup():
     evil = engine_view(EVIL, EVIL, EVIL, T, {}, found, EVIL, EVIL)
     action = Action(EVIL, EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL,), (EVIL,))
     source = SourceHealth(EVIL, EVIL, False, T, error=EVIL)
-    snapshot = replace(with_trail([evil]), sources=(source,))
+    snapshot = replace(with_history([evil]), sources=(source,))
     shown = status_html(snapshot, "/metrics", lambda _: [action], {Cause.STUCK: EVIL})
     assert shown.count("<script") == 1
     assert "<img" not in shown
@@ -168,7 +168,7 @@ def test_the_policy_allows_exactly_the_style_and_script_of_the_page():
 
 def test_a_node_with_dozens_of_engines_draws_charts_for_the_worst_and_the_one_asked_for():
     views = [view(f"t{number:02}", diagnosis(score=0.5 - number / 100)) for number in range(CHARTED_ENGINES + 3)]
-    snapshot, last = with_trail(views), ident(views[-1].key)
+    snapshot, last = with_history(views), ident(views[-1].key)
     assert status_html(snapshot, "/metrics").count('class="strip"') == CHARTED_ENGINES
     assert f'href="/?engine={last}#{last}"' in status_html(snapshot, "/metrics")
     asked = status_html(snapshot, "/metrics", wanted=last)
@@ -178,7 +178,7 @@ def test_a_node_with_dozens_of_engines_draws_charts_for_the_worst_and_the_one_as
 
 def test_ids_are_unique_on_the_page():
     views = [view(name, diagnosis(Cause.STUCK)) for name in ("a", "b")]
-    shown = status_html(with_trail(views), "/metrics", lambda _: [fake_action(), fake_action()])
+    shown = status_html(with_history(views), "/metrics", lambda _: [fake_action(), fake_action()])
     found = re.findall(r'\sid="([^"]+)"', shown)
     assert len(found) == len(set(found)) > 10
 

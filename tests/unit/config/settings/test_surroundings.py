@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from kvpressure.config.settings.surroundings import HostSettings, LogFileSettings, LogsSettings
+from kvpressure.config.settings.host import HostSettings
+from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
 
 
 @pytest.mark.parametrize(("written", "read"), [(True, "true"), (False, "false"), ("auto", "auto"), ("true", "true")])

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.sources.gpu.backend import BackendError, Options, make_backend
-from kvpressure.sources.gpu.inprocess import InProcessGpuSource
+from kvpressure.simulator.gpu_source import InProcessGpuSource
 from kvpressure.sources.gpu.redact import Redactor
 from kvpressure.sources.gpu.status import Failure, Status
 from kvpressure.sources.gpu.wire import as_report, decode, encode
@@ -147,24 +146,6 @@ def test_a_child_cannot_make_as_many_series_as_it_likes() -> None:
         status.failed(1.0, Failure(f"reason_{number}", ""))
     assert len(status.health().errors) == 65
     assert sum(status.health().errors.values()) == 1000
-
-
-def test_the_simulated_vendor_reads_its_scenario_anew_each_time(tmp_path: Path) -> None:
-    path = tmp_path / "gpus.json"
-    path.write_text(json.dumps({"gpus": [{"uuid": "SIM-0", "index": "0", "utilization": [0.5]}]}), encoding="utf-8")
-    backend = make_backend("simulated", Options(scenario=str(path)))
-    backend.open()
-    assert backend.read(3.0).gpus == (GpuSample(3.0, "SIM-0", "0", "simulated", utilization=(0.5,)),)
-    path.write_text('{"gpus": [], "errors": {"SIM-0": "gpu_lost: gone"}}', encoding="utf-8")
-    assert backend.read(4.0) == GpuReport(4.0, (), errors={"SIM-0": "gpu_lost: gone"})
-    path.write_text("{", encoding="utf-8")
-    with pytest.raises(BackendError, match="not a scenario"):
-        backend.read(5.0)
-
-
-def test_a_scenario_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"no scenario at '.*nothing\.json'"):
-        make_backend("simulated", Options(scenario=str(tmp_path / "nothing.json"))).open()
 
 
 def test_reports_in_the_exporters_own_process_look_like_those_of_a_child() -> None:

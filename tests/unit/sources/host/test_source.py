@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.config.settings.surroundings import HostSettings
+from kvpressure.config.settings.host import HostSettings
 from kvpressure.model.workload import ContainerId, ContainerState, HostReport
 from kvpressure.sources.host import HostSource, source
 from tests.support.engine_kit import VirtualClock

@@ -1,13 +1,17 @@
-"""A GPU source without a child process: reports come from a callable (the demo's simulator, replayed traces)."""
+"""GPUs that are simulated in this process: a source without a child, whose reports come from a callable."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.sources.gpu.status import Status
+
+SOURCE: Final = "simulated"
+"""The name of this source in health series."""
 
 
 class InProcessGpuSource:
@@ -21,15 +25,14 @@ class InProcessGpuSource:
         interval_seconds: float = 1.0,
         on_report: Callable[[GpuReport], None] | None = None,
         clock: Callable[[], float] = time.time,
-        vendor: str = "simulated",
     ) -> None:
-        self.vendor = vendor
+        self.vendor = SOURCE
         self.latest: GpuReport | None = None
         self._read = read
         self._interval_seconds = interval_seconds
         self._on_report = on_report
         self._clock = clock
-        self._status = Status(vendor, clock())
+        self._status = Status(SOURCE, clock())
 
     def health(self) -> SourceHealth:
         """How the source is doing now."""

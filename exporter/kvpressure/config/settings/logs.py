@@ -1,4 +1,4 @@
-"""What else is read of an engine's machine: logs and the host."""
+"""Whether and where engines' logs are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, model_validator
 
 from kvpressure.config.settings.polling import Section
-from kvpressure.config.settings.types import Boolean, Integer, Number, Switch, TargetName
+from kvpressure.config.settings.types import Directory, Integer, Switch, TargetName
 
 _UNIT: Final = re.compile(r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*")
 
@@ -21,15 +21,7 @@ def journal_unit(text: str) -> str:
     return text
 
 
-def absolute(path: Path) -> Path:
-    """Check that a directory's path is absolute. Raises ValueError."""
-    if not path.is_absolute():
-        raise ValueError(f"must be an absolute path, got {str(path)!r}")
-    return path
-
-
 JournalUnit = Annotated[str, AfterValidator(journal_unit)]
-Directory = Annotated[Path, AfterValidator(absolute)]
 
 
 class LogFileSettings(Section):
@@ -67,14 +59,3 @@ class LogsSettings(Section):
         description="Bytes read per second of each container's log; of a larger backlog the oldest part is skipped.",
     )
     files: tuple[LogFileSettings, ...] = Field(default=(), description="Logs on a machine without Kubernetes.")
-
-
-class HostSettings(Section):
-    """CPU pressure of this machine, and CPU throttling of the engines' containers."""
-
-    enabled: Boolean = Field(default=True, description="Read them.")
-    proc_dir: Directory = Field(default=Path("/proc"), description="The host's procfs; only pressure/cpu is read.")
-    cgroup_dir: Directory = Field(
-        default=Path("/sys/fs/cgroup"), description="The host's control groups; only cpu.stat of containers is read."
-    )
-    interval_seconds: Number = Field(default=5.0, ge=1, le=60, description="Time between two readings.")
