@@ -102,18 +102,30 @@ def at_cap(inputs: Inputs) -> bool:
 
 
 def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
-    if queued(inputs):
-        if _fit_unknown(inputs):
-            return Cause.UNKNOWN
-        if _prefill_limits(inputs):
-            return Cause.COMPUTE_BOUND
-        if at_cap(inputs):
-            return Cause.CONCURRENCY_BOUND
+    found = _of_queue(inputs) if queued(inputs) else None
+    if found is not None:
+        return found
     if _compute_limits(inputs):
         return Cause.COMPUTE_BOUND
     if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and _waits_for_cpu(inputs, symptoms)):
         return Cause.HOST_BOUND
-    return _another_limit(inputs) if _always_queued(inputs) else Cause.HEALTHY
+    return _unexplained(inputs) if queued(inputs) else Cause.HEALTHY
+
+
+def _of_queue(inputs: Inputs) -> Cause | None:
+    """What a queue shows by itself; None where something else has to explain it."""
+    if _fit_unknown(inputs):
+        return Cause.UNKNOWN
+    if _prefill_limits(inputs):
+        return Cause.COMPUTE_BOUND
+    return Cause.CONCURRENCY_BOUND if at_cap(inputs) else None
+
+
+def _unexplained(inputs: Inputs) -> Cause:
+    """A queue that comes and goes is no loss, if it is known to wait for its turn only."""
+    if _always_queued(inputs):
+        return _another_limit(inputs)
+    return Cause.HEALTHY if inputs.recent.reasons_known else Cause.UNKNOWN
 
 
 def _another_limit(inputs: Inputs) -> Cause:

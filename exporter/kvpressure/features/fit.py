@@ -56,21 +56,21 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
 
     Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
     while requests wait all the time, the polls with the largest batch decide.
-    And where nothing at all starts although requests wait and the batch has been larger, the head does not fit,
-    whatever its length: it may be a preempted request that brings its answer along.
+    And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
+    not fit: it may be a preempted request that brings its answer along.
     """
     typical, share = typical_prompt_tokens(window), _computed_share(window)
     long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
     steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, limits)
-    ratio, by_long, by_longest = (
-        _blocked_ratio(points, window, prompt, streams=streams)
-        for prompt in (typical, long, _longest_prompt_tokens(points, window, typical, long, limits))
-    )
+    ratio, by_long = (_blocked_ratio(points, window, prompt, streams=streams) for prompt in (typical, long))
     waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= limits.starved_min_waiting_ratio
-    starved = False
+    starved, by_longest = False, by_long
+    if any(value >= 1 for value in waiting):
+        longest = _longest_prompt_tokens(points, window, typical, long, limits)
+        by_longest = _blocked_ratio(points, window, longest, streams=streams)
     if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:

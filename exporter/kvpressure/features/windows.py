@@ -241,8 +241,9 @@ class EngineWindow:
 
     def grew_lately(self, counter: str) -> bool:
         """Whether a counter grew within the longer `shape_seconds`."""
-        values = [p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters]
-        return bool(values) and values[-1] > values[0]
+        known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
+        newest = self.points[-1].counters.get(counter) if self.points else None
+        return newest is not None and newest > next(known)
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
