@@ -151,7 +151,7 @@ def exporter(
 
 def wait_for(port: int) -> None:
     """Until something listens there; raises TimeoutError."""
-    for _ in range(150):
+    for _ in range(600):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.1)
