@@ -15,7 +15,7 @@ from typing import Any, Final
 from tests.lab.clock import Clock
 from tests.lab.config import accepted, kv_cache_config, tell_capacity, vllm_config
 from tests.lab.connector import FakeConnector
-from tests.lab.doubles import Grammars, adapter_name, block_hasher, names_of_the_scheduler
+from tests.lab.doubles import Grammars, adapter_name, block_hasher, image, names_of_the_scheduler
 from tests.lab.frontend import FrontEnd
 from tests.lab.messages import Asked, Outputs, Step
 from tests.lab.observe import Observer
@@ -78,7 +78,7 @@ class Engine:
             "priority": asked.priority,
             "block_hasher": self._hasher,
             "resumable": asked.resumable,
-            "mm_features": [image(asked.name, number, *image) for number, image in enumerate(asked.images)] or None,
+            "mm_features": [image(asked.name, number, *place) for number, place in enumerate(asked.images)] or None,
         }
         if asked.remote and self.connector is not None:
             self.connector.remote.add(asked.name)
