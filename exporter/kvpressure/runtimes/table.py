@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -22,6 +22,10 @@ class Row:
     the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
     highest counts, because idle and dead processes report 0. A merged value above `most` is garbage and left out.
     A `slow` signal is asked for with the histograms only, to keep the answers of the other polls small.
+
+    With `said`, the signal stands in the labels, and a series' value is the time when they were written; old ones stay
+    on the page, and the newest counts. It gives the signal for each series from the labels of all. Only rows of the
+    whole server have it.
     """
 
     signal: str
@@ -30,6 +34,7 @@ class Row:
     merge: Literal["sum", "max"] = "sum"
     most: float = math.inf
     slow: bool = False
+    said: Callable[[Sequence[Mapping[str, str]]], Sequence[float | None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,8 @@ class Table:
         """All sample names that this table reads."""
         stems = [name for row in self.histograms for name in row.names]
         parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
-        slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
+        rows = (*self.gauges, *self.counters, *self.server_gauges)
+        slow = [name for row in rows if row.slow for name in row.names]
         cache = [*([self.info] if self.info else []), *(name for row in self.cache for name in row.names)]
         return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, *cache]))
 

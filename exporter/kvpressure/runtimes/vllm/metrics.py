@@ -9,7 +9,7 @@ leaves out counters that are still 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
@@ -18,6 +18,7 @@ from kvpressure.runtimes.table import PageFacts, Row, Table
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
 _MOST_TOKENS: Final = 2**53
+_RUNNING: Final = "running_lora_adapters"
 
 GAUGES: Final = (
     Row("running", ("vllm:num_requests_running",)),
@@ -48,13 +49,55 @@ COUNTERS: Final = (
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
+    # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
+    Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
+    Row("remote_transfers", ("vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"), slow=True),
+    Row(
+        "offload_loads",
+        (
+            "vllm:kv_offload_load_bytes_total",
+            "vllm:simple_kv_offload_load_blocks_total",
+            "vllm:kv_offload_total_bytes_total",
+        ),
+        slow=True,
+    ),
+    Row("encoder_queries", ("vllm:mm_cache_queries_total",), slow=True),
 )
 
+
+def _adapter_slots(series: Sequence[Mapping[str, str]]) -> list[float | None]:
+    return [None if (slots := _count(labels, "max_lora")) is None else float(slots) for labels in series]
+
+
+def _adapters_running(series: Sequence[Mapping[str, str]]) -> list[float | None]:
+    """Requests are known by their adapter from their first token to their end, so these are those that run.
+
+    What `waiting_lora_adapters` says is no use: it names the same adapters (v1/metrics/stats.py).
+    """
+    return [float(len(_names(labels))) if _RUNNING in labels else None for labels in series]
+
+
+def _adapters_seen(series: Sequence[Mapping[str, str]]) -> list[float | None]:
+    seen = float(len(frozenset[str]().union(*map(_names, series))))
+    return [seen if _RUNNING in labels else None for labels in series]
+
+
+def _names(labels: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(filter(None, labels.get(_RUNNING, "").split(",")))
+
+
+# A series for every set of adapters that ever ran together, with the time when it last did.
+_ADAPTERS: Final = ("vllm:lora_requests_info",)
+
 SERVER_GAUGES: Final = (
-    Row("updating", ("vllm:rl_weight_update_operations_in_flight", "vllm:sleep_mode_operations_in_flight")),
+    Row("updating", ("vllm:rl_weight_update_operations_in_flight",)),
+    Row("falling_asleep", ("vllm:sleep_mode_operations_in_flight",)),
     # /pause and /resume show nowhere else: the instrumentator of vLLM's web server counts calls by path.
     Row("pauses", ("http_requests_total",), where=(("handler", "/pause"), ("status", "2xx"))),
     Row("resumes", ("http_requests_total",), where=(("handler", "/resume"), ("status", "2xx"))),
+    Row("adapter_slots", _ADAPTERS, slow=True, said=_adapter_slots),
+    Row("adapters_running", _ADAPTERS, slow=True, said=_adapters_running),
+    Row("adapters_seen", _ADAPTERS, slow=True, said=_adapters_seen),
 )
 
 HISTOGRAMS: Final = (

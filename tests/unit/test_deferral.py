@@ -1,0 +1,78 @@
+"""What tells kinds of deferral apart, from pages: labels that carry signals, and counters that stand at 0."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.features.deferral import Deferral, deferral_of
+from kvpressure.scrape.reader import PageReader
+from tests.unit.engines import window
+
+BASE = 1_800_000_000.0
+HEAD = 'vllm:num_requests_running{engine="0",model_name="m"} 2.0\n'
+
+
+def adapters(*rows: tuple[str, float], slots: str = "2") -> bytes:
+    text = HEAD
+    for names, time in rows:
+        text += (
+            f'vllm:lora_requests_info{{max_lora="{slots}",running_lora_adapters="{names}",'
+            f'waiting_lora_adapters="{names}"}} {time!r}\n'
+        )
+    return text.encode()
+
+
+def gauges(page: bytes) -> dict[str, float]:
+    (engine,) = PageReader().read(page, BASE).engines
+    return {name: value for name, value in engine.gauges.items() if name.startswith("adapter")}
+
+
+def test_of_series_that_stay_on_the_page_the_newest_counts():
+    page = adapters(("a,b", BASE + 1), ("b,c", BASE + 9), ("", BASE + 5))
+    assert gauges(page) == {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 3.0}
+    assert gauges(adapters(("a,b", BASE + 1), ("", BASE + 5)))["adapters_running"] == 0.0
+
+
+def test_times_that_several_processes_added_up_are_not_the_newest():
+    page = adapters(("a,b", 2 * BASE + 3), ("b", BASE + 9), ("", BASE + 5))
+    assert gauges(page)["adapters_running"] == 1.0
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1.0", "+Inf", "0.0"])
+def test_a_series_without_a_time_says_nothing(value):
+    page = adapters(("a", BASE)).replace(repr(BASE).encode(), value.encode())
+    assert gauges(page) == {}
+
+
+def test_labels_that_are_no_numbers_or_not_there_say_nothing():
+    assert "adapter_slots" not in gauges(adapters(("a", BASE), slots="many"))
+    assert gauges(HEAD.encode() + b"vllm:lora_requests_info 1800000000.0\n") == {}
+
+
+def test_a_new_set_of_adapters_is_read_by_the_same_reader():
+    reader = PageReader()
+    first = reader.read(adapters(("a", BASE)), BASE).engines[0].gauges
+    second = reader.read(adapters(("a", BASE), ("a,b", BASE + 2)), BASE + 2).engines[0].gauges
+    assert (first["adapters_running"], second["adapters_running"], second["adapters_seen"]) == (1.0, 2.0, 2.0)
+
+
+def test_slots_are_taken_where_they_were_at_a_time_and_crowded_where_more_were_asked_for():
+    made = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": float(t % 3), "adapters_seen": 5.0})
+    assert deferral_of(made) == Deferral(slots=2.0, crowded=True, slots_taken=True)
+    alone = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 2.0})
+    assert deferral_of(alone).crowded is False
+
+
+def test_no_connector_is_known_once_prompts_were_read_and_none_was_looked_up():
+    def counters(looked_up: float, prompts: float):
+        return lambda t: {"external_queries": looked_up, "prompt_tokens": prompts}
+
+    assert deferral_of(window(5, counters=counters(0.0, 900.0))).connector is False
+    assert deferral_of(window(5, counters=counters(900.0, 900.0))).connector is True
+    assert deferral_of(window(5, counters=counters(0.0, 0.0))).connector is None
+    assert deferral_of(window(5, counters=lambda t: {"prompt_tokens": 900.0})).connector is None
+
+
+def test_a_connector_shows_by_its_series_being_there():
+    found = deferral_of(window(5, counters=lambda t: {"remote_transfers": 0.0} if t == 0 else {}))
+    assert (found.remote, found.offload) == (True, False)
