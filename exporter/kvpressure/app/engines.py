@@ -20,12 +20,14 @@ from kvpressure.features.baseline import BATCH, STEP_TOKENS, Baseline
 from kvpressure.features.batch import BATCH_BOUNDS, interval_batch
 from kvpressure.features.evidence import Restarts, outside_evidence
 from kvpressure.features.gpu import gpus_of, memory_rise_ratio
+from kvpressure.features.signals import signals_of
 from kvpressure.features.windows import EngineWindow, GpuWindow, Tally, stepped_back
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Workload
+from kvpressure.runtimes.registry import named
 
 MAX_RESTARTS = 16
 RESTART_SECONDS = 600.0
@@ -242,6 +244,9 @@ class Pipeline:
             memory_rise_ratio=memory_rise_ratio(context),
             starts=self._starts_of(target.name, window.t),
             extra=outside_evidence(window.t, key, self._around, self._container_restarts.lately(key), self.thresholds),
+            declared={limit.name: limit.value for limit in self.declared(target) or ()},
+            signals=signals_of(window),
+            features=named(engine.runtime).evidence,
         )
         diagnosis = engine.diagnostician.diagnose(window.t, inputs)
         healthy = diagnosis.cause is Cause.HEALTHY

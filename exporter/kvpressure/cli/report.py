@@ -24,7 +24,7 @@ from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.severity import CALM
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.printable import clean
 
@@ -93,10 +93,16 @@ def advice_report(findings: Sequence[Finding]) -> Group:
     return Group(*parts)
 
 
-def cause_words(diagnosis: Diagnosis) -> str:
-    """Cause and stage. Under KV cache pressure "pressure building" would repeat the cause and play it down."""
+def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
+    """Cause, its detail and stage. Under KV cache pressure "pressure building" would repeat the cause and play it down.
+
+    The detail is spelled as on the series; a `loud` cause is in capitals.
+    """
     plain = diagnosis.cause is Cause.KV_CACHE_PRESSURE and diagnosis.stage is Stage.BUILDING
-    return ", ".join(filter(None, (CAUSES[diagnosis.cause].label, "" if plain else STAGES[diagnosis.stage])))
+    label = CAUSES[diagnosis.cause].label
+    detail = f" ({diagnosis.detail})" if diagnosis.detail else ""
+    cause = f"{label.upper() if loud else label}{detail}"
+    return ", ".join(filter(None, (cause, "" if plain else STAGES[diagnosis.stage])))
 
 
 def verdict_line(finding: Finding, now: float) -> str:
@@ -137,6 +143,8 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
         style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
         parts.append(Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style))
         parts.append(Text(f"{CAUSES[diagnosis.cause].meaning} {_numbers(view)}\n"))
+        if diagnosis.grounds:
+            parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)
     return parts + _problem(finding)
 
@@ -161,8 +169,8 @@ def _name(finding: Finding) -> str:
 def _sentence(diagnosis: Diagnosis, now: float) -> str:
     score = "" if diagnosis.score is None else f", pressure score {diagnosis.score:.2f}"
     since = f" for {duration(now - diagnosis.since)}" if diagnosis.since > 0 else ""
-    label, comma, stage = cause_words(diagnosis).partition(", ")
-    return f"{label.upper()}{comma}{stage}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
+    words = cause_words(diagnosis, loud=True)
+    return f"{words}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
 
 
 def _gone(finding: Finding) -> str:
@@ -199,7 +207,15 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [table, Text("")] if judged else []
     if missing and whole:
         parts.append(Text(f"Not judged, and what is missing: {_reasons(missing)}.\n", style="dim"))
+    if diagnosis.missing and whole:
+        lines = [f"- {_would_tell(one)}." for one in diagnosis.missing]
+        parts.append(Text("\n".join(["Not there, and would tell more:", *lines, ""]), style="dim"))
     return parts
+
+
+def _would_tell(one: Missing) -> str:
+    series = f" ({', '.join(one.series)})" if one.series else ""
+    return clean(f"{one.what}{series}: {one.how}")
 
 
 def _reasons(missing: Sequence[Evidence]) -> str:

@@ -16,7 +16,7 @@ from kvpressure.features.history import History
 from kvpressure.model.action import Action
 from kvpressure.model.severity import CALM, cause_of
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Evidence, Missing, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView
 
 SHOWN_CHANGES = 8
@@ -76,6 +76,10 @@ def engine_panel(
         "label": CAUSES[cause].label,
         "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
+        "detail": _spoken(diagnosis.detail) if diagnosis else "",
+        "kind": _kind(diagnosis) if diagnosis else "",
+        "grounds": diagnosis.grounds if diagnosis else "",
+        "missing": [_missing(one) for one in diagnosis.missing] if diagnosis else [],
         "calm": calm,
         "silent": duration(silence.seconds) if silence else "",
         "error": error,
@@ -114,6 +118,20 @@ def ident(key: EngineKey | tuple[str, ...]) -> str:
     names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
     whole = "\0".join(names).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
+
+
+def _spoken(word: str) -> str:
+    return word.replace("_", " ")
+
+
+def _kind(diagnosis: Diagnosis) -> str:
+    """What the detail means, as a sentence; "" without one."""
+    meaning = DETAILS[diagnosis.cause].get(diagnosis.detail, "")
+    return f"{meaning[:1].upper()}{meaning[1:]}." if meaning else ""
+
+
+def _missing(one: Missing) -> dict[str, object]:
+    return {"what": one.what, "how": one.how, "series": list(one.series)}
 
 
 def _since(diagnosis: Diagnosis | None, now: float) -> str:
@@ -160,7 +178,7 @@ def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
 def _symptom(evidence: Evidence) -> dict[str, object]:
     return {
         "symptom": evidence.symptom,
-        "name": evidence.symptom.replace("_", " "),
+        "name": _spoken(evidence.symptom),
         "verdict": _VERDICTS[evidence.state],
         "value": None if evidence.value is None else shown(evidence.value, evidence.unit),
         "threshold": None if evidence.threshold is None else shown(evidence.threshold, evidence.unit),
