@@ -118,8 +118,7 @@ def stuck(case: Case) -> list[Action | None]:
         Action(
             key="save_evidence",
             title="First save what tells why: it is gone after the restart",
-            why="It has requests, and nothing moves: the engine hangs. Its stacks say where."
-            + (f" {case.diagnosis.grounds}" if case.diagnosis.grounds else ""),
+            why="It has requests, and nothing moves: the engine hangs. Its stacks say where.",
             cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
             "be reached, use an image that has it.",
             checks=("stacks.txt, engine.log and page.prom are not empty.",),

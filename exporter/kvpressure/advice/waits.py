@@ -22,7 +22,7 @@ def _raise(case: Case, remedy: Remedy) -> Action:
         title=remedy.title[:1].upper() + remedy.title[1:],
         current=remedy.current,
         new=remedy.new,
-        why=_with_grounds(case, f"{remedy.why} More sequences or a larger KV pool change nothing."),
+        why=f"{remedy.why} More sequences or a larger KV pool change nothing.",
         cost=remedy.cost,
         checks=no_longer(case, "deferred", "2 minutes after the change"),
         commands=more_cpu(case.place) if compiles else look_again(case.place),
@@ -33,12 +33,9 @@ def _see(case: Case) -> Action:
     return Action(
         key="see_what_is_waited_for",
         title="See what the waiting requests wait for",
-        why=_with_grounds(
-            case,
-            "The engine has put them off on their own account, and would run others: their grammar is not ready, "
-            "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
-            "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
-        ),
+        why="The engine has put them off on their own account, and would run others: their grammar is not ready, "
+        "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
+        "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
         cost="A minute.",
         checks=no_longer(case, "deferred", "2 minutes after the change"),
         commands=look_again(case.place),
@@ -55,7 +52,7 @@ def another_limit(case: Case) -> Action:
             title=f"Raise {case.own.words['max_num_batched_tokens']}",
             current=str(budget),
             new=new,
-            why=_with_grounds(case, "Each step's tokens are spent before the queue is through."),
+            why="Each step's tokens are spent before the queue is through.",
             cost="Larger steps take longer, so each answer's tokens come further apart, and more GPU memory is needed "
             "outside the pool.",
             checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
@@ -64,11 +61,8 @@ def another_limit(case: Case) -> Action:
     return Action(
         key="another_limit",
         title="See which of the scheduler's limits holds requests back",
-        why=_with_grounds(
-            case,
-            f"It is not the number of sequences. What else may: {case.own.other_limits or 'its own flags'}; "
-            "or a long prompt at the head of the queue that does not fit what is left of a step.",
-        ),
+        why=f"It is not the number of sequences. What else may: {case.own.other_limits or 'its own flags'}; "
+        "or a long prompt at the head of the queue that does not fit what is left of a step.",
         cost="A minute.",
         checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
         commands=look_again(case.place),
@@ -85,7 +79,7 @@ def unknown(case: Case) -> list[Action | None]:
         Action(
             key="look_longer",
             title="Get the evidence that is missing",
-            why=_with_grounds(case, f"{'; '.join(why)}.{wanted}"),
+            why=f"{'; '.join(why)}.{wanted}",
             cost="A minute.",
             checks=(
                 f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
@@ -93,7 +87,3 @@ def unknown(case: Case) -> list[Action | None]:
             commands=look_again(case.place),
         )
     ]
-
-
-def _with_grounds(case: Case, why: str) -> str:
-    return f"{case.diagnosis.grounds} {why}" if case.diagnosis.grounds else why

@@ -19,7 +19,7 @@ from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
-from kvpressure.exposition.palette import CAUSES, STAGES
+from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.severity import CALM
@@ -86,8 +86,10 @@ def advice_report(findings: Sequence[Finding]) -> Group:
     """The actions only, under one line per engine that they are for."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
-        label = CAUSES[finding.cause].label
-        parts += [_heading(finding), Text(f"{cause_words(finding.diagnosis) if finding.diagnosis else label}\n")]
+        said = [CAUSES[finding.cause].label]
+        if (diagnosis := finding.diagnosis) is not None:
+            said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
+        parts += [_heading(finding), Text("\n".join([*said, ""]))]
         parts += _problem(finding)
         parts += advice(finding.actions) if finding.actions else [Text("Nothing to do.\n")]
     return Group(*parts)
@@ -142,7 +144,7 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
     if diagnosis is not None and view is not None:
         style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
         parts.append(Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style))
-        parts.append(Text(f"{CAUSES[diagnosis.cause].meaning} {_numbers(view)}\n"))
+        parts.append(Text(f"{meaning(diagnosis)} {_numbers(view)}\n"))
         if diagnosis.grounds:
             parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)
@@ -208,14 +210,16 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
     if missing and whole:
         parts.append(Text(f"Not judged, and what is missing: {_reasons(missing)}.\n", style="dim"))
     if diagnosis.missing and whole:
-        lines = [f"- {_would_tell(one)}." for one in diagnosis.missing]
-        parts.append(Text("\n".join(["Not there, and would tell more:", *lines, ""]), style="dim"))
+        rows = Table.grid(padding=(0, 1))
+        for one in diagnosis.missing:
+            rows.add_row(Text("-", style="dim"), Text(_would_tell(one), style="dim"))
+        parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
     return parts
 
 
 def _would_tell(one: Missing) -> str:
     series = f" ({', '.join(one.series)})" if one.series else ""
-    return clean(f"{one.what}{series}: {one.how}")
+    return clean(f"{one.what}{series}: {one.how}.")
 
 
 def _reasons(missing: Sequence[Evidence]) -> str:

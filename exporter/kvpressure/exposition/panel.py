@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
-from kvpressure.exposition.palette import CAUSES, STAGES
+from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
 from kvpressure.features.history import History
 from kvpressure.model.action import Action
 from kvpressure.model.severity import CALM, cause_of
 from kvpressure.model.values import at
-from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Evidence, Missing, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView
 
 SHOWN_CHANGES = 8
@@ -74,10 +74,9 @@ def engine_panel(
         "engine": view.key.rank,
         "cause": cause.value,
         "label": CAUSES[cause].label,
-        "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
+        "meaning": meaning(diagnosis) if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
         "detail": _spoken(diagnosis.detail) if diagnosis else "",
-        "kind": _kind(diagnosis) if diagnosis else "",
         "grounds": diagnosis.grounds if diagnosis else "",
         "missing": [_missing(one) for one in diagnosis.missing] if diagnosis else [],
         "calm": calm,
@@ -122,12 +121,6 @@ def ident(key: EngineKey | tuple[str, ...]) -> str:
 
 def _spoken(word: str) -> str:
     return word.replace("_", " ")
-
-
-def _kind(diagnosis: Diagnosis) -> str:
-    """What the detail means, as a sentence; "" without one."""
-    meaning = DETAILS[diagnosis.cause].get(diagnosis.detail, "")
-    return f"{meaning[:1].upper()}{meaning[1:]}." if meaning else ""
 
 
 def _missing(one: Missing) -> dict[str, object]:
