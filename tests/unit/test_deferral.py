@@ -49,6 +49,31 @@ def test_labels_that_are_no_numbers_or_not_there_say_nothing():
     assert gauges(HEAD.encode() + b"vllm:lora_requests_info 1800000000.0\n") == {}
 
 
+@pytest.mark.parametrize("name", ["a}b", "a b", 'a\\"b', "ä", "a\\\\"])
+def test_an_adapter_may_have_any_name(name):
+    assert gauges(adapters((name, BASE), (f"{name},c", BASE + 1)))["adapters_running"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "line", ["vllm:lora_requests_info{", 'vllm:lora_requests_info{max_lora="2} 1.8e9', "vllm:lora_requests_info{} x"]
+)
+def test_a_line_that_is_none_is_left_out_and_spoils_nothing(line):
+    page = adapters(("a,b", BASE)) + line.encode() + b"\n"
+    assert gauges(page) == {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 2.0}
+
+
+def test_thousands_of_sets_cost_no_learning_of_the_page_anew():
+    reader, rows = PageReader(), [(f"a{number}", BASE + number) for number in range(2000)]
+    plans: list[object] = []
+    learn = reader._scanner._make_plan
+    reader._scanner._make_plan = lambda series: plans.append(series) or learn(series)
+    for count in (1500, 1600, 2000):
+        (engine,) = reader.read(adapters(*rows[:count]), BASE).engines
+        assert engine.gauges["adapters_running"] == 1.0
+        assert engine.gauges["adapters_seen"] >= 256
+    assert len(plans) == 1
+
+
 def test_a_new_set_of_adapters_is_read_by_the_same_reader():
     reader = PageReader()
     first = reader.read(adapters(("a", BASE)), BASE).engines[0].gauges

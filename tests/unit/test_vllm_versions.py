@@ -10,7 +10,16 @@ import pytest
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes import signals
-from kvpressure.runtimes.vllm.metrics import ALL_NAMES, COUNTERS, GAUGES, HISTOGRAMS, POLL_NAMES, SERVER_GAUGES, VLLM
+from kvpressure.runtimes.vllm.metrics import (
+    ALL_NAMES,
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    LABEL_SIGNALS,
+    POLL_NAMES,
+    SERVER_GAUGES,
+    VLLM,
+)
 from kvpressure.scrape.reader import PageReader
 from tests.unit.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 
@@ -29,7 +38,8 @@ def test_the_signals_of_every_version_are_those_of_the_golden_table() -> None:
 
 
 def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:
-    assert [row.signal for row in (*GAUGES, *SERVER_GAUGES)] == list(signals.GAUGES)
+    labels = [signal for row in LABEL_SIGNALS for signal in row.signals]
+    assert [*(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == list(signals.GAUGES)
     assert sorted(row.signal for row in COUNTERS) == sorted(signals.COUNTERS)
     assert [row.signal for row in HISTOGRAMS] == list(signals.HISTOGRAMS)
 
@@ -59,8 +69,8 @@ def test_a_page_without_engine_labels_has_one_engine_called_0(version: str) -> N
 def test_the_small_page_has_the_same_gauges_and_fast_counters_and_no_histograms(version: str) -> None:
     page = made(version)
     (full,), (small,) = read(page).engines, read(filtered(page, POLL_NAMES)).engines
-    slow = {row.signal for row in (*COUNTERS, *SERVER_GAUGES) if row.slow}
-    assert small.gauges == {name: value for name, value in full.gauges.items() if name not in slow}
+    slow = {row.signal for row in COUNTERS if row.slow}
+    assert small.gauges == full.gauges
     assert small.counters == {name: value for name, value in full.counters.items() if name not in slow}
     assert (small.histograms, small.cache) == ({}, None)
     assert not read(filtered(page, POLL_NAMES)).multiprocess

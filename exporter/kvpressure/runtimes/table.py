@@ -22,10 +22,6 @@ class Row:
     the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
     highest counts, because idle and dead processes report 0. A merged value above `most` is garbage and left out.
     A `slow` signal is asked for with the histograms only, to keep the answers of the other polls small.
-
-    With `said`, the signal stands in the labels, and a series' value is the time when they were written; old ones stay
-    on the page, and the newest counts. It gives the signal for each series from the labels of all. Only rows of the
-    whole server have it.
     """
 
     signal: str
@@ -34,7 +30,19 @@ class Row:
     merge: Literal["sum", "max"] = "sum"
     most: float = math.inf
     slow: bool = False
-    said: Callable[[Sequence[Mapping[str, str]]], Sequence[float | None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSignals:
+    """Signals of the whole server that stand in the labels of a gauge whose value is the time when they were written.
+
+    `read` gives them from the labels written last and those of some of the series, old ones among them. They are asked
+    for with the histograms only.
+    """
+
+    name: str
+    signals: tuple[str, ...]
+    read: Callable[[Mapping[str, str], Sequence[Mapping[str, str]]], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class Table:
 
     What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
     of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or in both; then the value
-    counts. `server_gauges` are of the whole server, with neither label, and hold for each engine.
+    counts. `server_gauges` and `label_signals` are of the whole server, with neither label, and hold for each engine.
     """
 
     runtime: str
@@ -77,6 +85,7 @@ class Table:
     )
     cache: tuple[Row, ...] = ()
     server_gauges: tuple[Row, ...] = ()
+    label_signals: tuple[LabelSignals, ...] = ()
     engine_label: str = "engine"
     model_label: str = "model_name"
 
@@ -95,14 +104,14 @@ class Table:
         """All sample names that this table reads."""
         stems = [name for row in self.histograms for name in row.names]
         parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
-        rows = (*self.gauges, *self.counters, *self.server_gauges)
-        slow = [name for row in rows if row.slow for name in row.names]
+        slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
+        slow += [row.name for row in self.label_signals]
         cache = [*([self.info] if self.info else []), *(name for row in self.cache for name in row.names)]
         return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, *cache]))
 
     def wanted(self) -> frozenset[bytes]:
-        """The same names as bytes, in every spelling."""
-        foreign = self.foreign_names()
-        own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign]
+        """The same names as bytes, in every spelling, but for those whose labels are read by themselves."""
+        foreign, labels = self.foreign_names(), {row.name for row in self.label_signals}
+        own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign | labels]
         found = {spelling + name for spelling in self.spellings for name in own}
         return frozenset(name.encode() for name in found | foreign)

@@ -11,7 +11,7 @@ from typing import Final
 from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
 from kvpressure.scrape.lines import PageError, Series
-from kvpressure.scrape.reading_plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Said, Scalars, Sizes
+from kvpressure.scrape.reading_plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars, Sizes
 
 MAX_ENGINES: Final = 256
 """Ranks behind one server: more than any real one has, few enough that a hostile page delays nobody."""
@@ -110,17 +110,14 @@ class _Server:
         self._found = _named(
             slots, {name: own.get(name, name) for name in (*wanted, *own) if own.get(name, name) in wanted}
         )
-        rows = [(row, found) for row in table.server_gauges if (found := self._series(row))]
-        self.gauges = [(row, tuple(one.slot for one in found)) for row, found in rows if row.said is None]
-        self.said = tuple(
-            Said(row.signal, tuple(one.slot for one in found), tuple(row.said([one.labels for one in found])))
-            for row, found in rows
-            if row.said is not None
-        )
+        self.gauges = self._chosen(table.server_gauges)
 
-    def _series(self, row: Row) -> list[_Found]:
+    def _chosen(self, rows: Sequence[Row]) -> list[tuple[Row, tuple[int, ...]]]:
+        return [(row, slots) for row in rows if (slots := self._slots(row))]
+
+    def _slots(self, row: Row) -> tuple[int, ...]:
         found = (one for name in row.names for one in self._found.get(name, ()))
-        return [one for one in found if all(one.labels.get(k, "") == v for k, v in row.where)]
+        return tuple(one.slot for one in found if all(one.labels.get(k, "") == v for k, v in row.where))
 
 
 def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: _Server) -> EnginePlan:
@@ -134,7 +131,6 @@ def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts,
         histograms=tuple(histogram for histogram in histograms if histogram is not None),
         cache=_only(configs),
         sizes=_sizes(table, index, engine, _only(configs) or _NOTHING_SAID),
-        said=server.said,
     )
 
 

@@ -14,9 +14,6 @@ from kvpressure.runtimes.table import Row
 LARGEST_VALUE: Final = float(2**53)
 """Beyond, a float cannot count by one any more, and products of a few values would not be finite."""
 
-SUMMED_FACTOR: Final = 1.5
-"""Unix times of one server's life differ by far less, and sums of two of them by more."""
-
 _Take = Callable[[list[float]], tuple[float, ...]]
 _MERGES: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
 
@@ -49,25 +46,6 @@ class Scalars:
             if found.get(signal, 0.0) > most:
                 del found[signal]
         return found
-
-
-class Said:
-    """A signal that stands in labels: that of the series written last, whose value is the time of it.
-
-    Several API processes add their times up where they wrote the same labels; such sums are at least twice as large.
-    """
-
-    def __init__(self, signal: str, slots: Sequence[int], signals: Sequence[float | None]) -> None:
-        self.signal = signal
-        self._take = _taker(slots)
-        self._signals = signals
-
-    def read(self, values: list[float]) -> float | None:
-        """The signal now; None where the labels do not tell, or no series has a time."""
-        times = [time if 0 < time < math.inf else 0.0 for time in self._take(values)]
-        most = SUMMED_FACTOR * min(filter(None, times), default=0.0)
-        newest = max((time for time in times if time < most), default=0.0)
-        return self._signals[times.index(newest)] if newest > 0 else None
 
 
 class Histogram:
@@ -126,14 +104,12 @@ class EnginePlan:
     histograms: tuple[Histogram, ...]
     cache: CacheConfig | None
     sizes: Sizes | None = None
-    said: tuple[Said, ...] = ()
 
     def read(self, values: list[float]) -> EngineSample:
         """The engine's signals; `cache` is the same object on every page of this plan that says the same."""
         read = [(histogram.signal, histogram.read(values)) for histogram in self.histograms]
         histograms = {signal: sample for signal, sample in read if sample is not None}
         gauges, counters = self.gauges.read(values), self.counters.read(values)
-        gauges.update((said.signal, found) for said in self.said if (found := said.read(values)) is not None)
         cache = self.cache if self.sizes is None else self.sizes.read(values)
         return EngineSample(self.model_name, self.engine, gauges, counters, histograms, cache)
 

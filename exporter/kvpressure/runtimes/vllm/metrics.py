@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.table import PageFacts, Row, Table
+from kvpressure.runtimes.table import LabelSignals, PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
 _MOST_TOKENS: Final = 2**53
-_RUNNING: Final = "running_lora_adapters"
 
 GAUGES: Final = (
     Row("running", ("vllm:num_requests_running",)),
@@ -65,39 +64,12 @@ COUNTERS: Final = (
 )
 
 
-def _adapter_slots(series: Sequence[Mapping[str, str]]) -> list[float | None]:
-    return [None if (slots := _count(labels, "max_lora")) is None else float(slots) for labels in series]
-
-
-def _adapters_running(series: Sequence[Mapping[str, str]]) -> list[float | None]:
-    """Requests are known by their adapter from their first token to their end, so these are those that run.
-
-    What `waiting_lora_adapters` says is no use: it names the same adapters (v1/metrics/stats.py).
-    """
-    return [float(len(_names(labels))) if _RUNNING in labels else None for labels in series]
-
-
-def _adapters_seen(series: Sequence[Mapping[str, str]]) -> list[float | None]:
-    seen = float(len(frozenset[str]().union(*map(_names, series))))
-    return [seen if _RUNNING in labels else None for labels in series]
-
-
-def _names(labels: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(filter(None, labels.get(_RUNNING, "").split(",")))
-
-
-# A series for every set of adapters that ever ran together, with the time when it last did.
-_ADAPTERS: Final = ("vllm:lora_requests_info",)
-
 SERVER_GAUGES: Final = (
     Row("updating", ("vllm:rl_weight_update_operations_in_flight",)),
     Row("falling_asleep", ("vllm:sleep_mode_operations_in_flight",)),
     # /pause and /resume show nowhere else: the instrumentator of vLLM's web server counts calls by path.
     Row("pauses", ("http_requests_total",), where=(("handler", "/pause"), ("status", "2xx"))),
     Row("resumes", ("http_requests_total",), where=(("handler", "/resume"), ("status", "2xx"))),
-    Row("adapter_slots", _ADAPTERS, slow=True, said=_adapter_slots),
-    Row("adapters_running", _ADAPTERS, slow=True, said=_adapters_running),
-    Row("adapters_seen", _ADAPTERS, slow=True, said=_adapters_seen),
 )
 
 HISTOGRAMS: Final = (
@@ -181,6 +153,31 @@ def _number(labels: Mapping[str, str], name: str) -> float | None:
     return number if 0 < number < math.inf else None
 
 
+def adapters(newest: Mapping[str, str], some: Sequence[Mapping[str, str]]) -> Mapping[str, float]:
+    """Slots, adapters that run, and adapters that ever did; a series is there for every set that ever ran together.
+
+    Requests are known by their adapter from their first token to their end, so those named are those that run. What
+    `waiting_lora_adapters` says is no use: it names the same (v1/metrics/stats.py).
+    """
+    slots, running = _count(newest, "max_lora"), newest.get("running_lora_adapters")
+    if slots is None or running is None:
+        return {}
+    seen = {name for one in (newest, *some) for name in _names(one.get("running_lora_adapters", ""))}
+    return {
+        "adapter_slots": float(slots),
+        "adapters_running": float(len(set(_names(running)))),
+        "adapters_seen": float(len(seen)),
+    }
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+LABEL_SIGNALS: Final = (
+    LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
+)
+
 VLLM: Final = Table(
     runtime="vllm",
     prefix="vllm:",
@@ -190,6 +187,7 @@ VLLM: Final = Table(
     counters=COUNTERS,
     histograms=HISTOGRAMS,
     server_gauges=SERVER_GAUGES,
+    label_signals=LABEL_SIGNALS,
     info="vllm:cache_config_info",
     info_cache=cache_config,
 )
