@@ -150,8 +150,8 @@ def command(engines: tuple[str, ...], **options: Any) -> None:
     with your kubeconfig, and their limits, restarts and logs count as evidence; nothing has to be installed there.
     Options under "In force now" tell what neither shows.
 
-    The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, host, concurrency or compute bound
-    (--json says which). It is 2 without a verdict: unreachable, too few samples, asleep. With several engines 1 wins
+    The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
+    bound (--json says which). It is 2 without a verdict: unreachable, too few samples, asleep. With several engines 1 wins
     over 2, and 2 over 0.
     """
     if options["selector"] or any(map(is_reference, engines)):
