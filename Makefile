@@ -18,7 +18,7 @@ help: ## this list
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
-test: $(VENV)/.dev $(RELEASE)/.done tools tools-helm ## all tests
+test: $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev ## style, types, layers
@@ -51,21 +51,28 @@ e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM o
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
 
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
-	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd iproute2:ip openssl:openssl util-linux:unshare"
+	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
 	$(BIN)/python -c 'from kvpressure.config.settings import settings_reference; print(settings_reference(), end="")' > docs/configuration.md
 
-rules: $(VENV)/.dev ## write rules/generated and docs/alerts.md again
-	@hash='s/.*"thresholds_hash": "\(.*\)",/\1/p' && old=$$(sed -n "$$hash" rules/generated/bundle.json) && \
-	$(BIN)/python -m kvpressure generate --no-runbooks --no-dashboards --out rules/generated && \
-	new=$$(sed -n "$$hash" rules/generated/bundle.json) && sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
-	cp rules/generated/alerts.md docs/alerts.md
+# Built, and not in git (docs/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
+.PHONY: bundle chart
+bundle: $(VENV)/.dev ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds
+	$(BIN)/python -m kvpressure generate --out build/bundle
+
+chart: $(VENV)/.dev ## the rules and dashboards that deploy/helm/kvpressure takes along
+	$(BIN)/python -m deploy.chart_files
+
+rules: bundle ## write docs/alerts.md again, and the hash of the thresholds in rules/tests
+	@hash='s/^Generated .* Thresholds `\([0-9a-f]*\)`\.$$/\1/p' && old=$$(sed -n "$$hash" docs/alerts.md) && \
+	cp build/bundle/alerts.md docs/alerts.md && new=$$(sed -n "$$hash" docs/alerts.md) && \
+	sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 
 .PHONY: dashboards e2e-dashboards tools-dashboards
-dashboards: $(VENV)/.dev ## write dashboards/templates, dashboards/generated and deploy/grafana again
+dashboards: $(VENV)/.dev ## write dashboards/templates again
 	$(BIN)/python -m dashboards
 
 e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dashboard on a real Prometheus; draws docs/images (8 minutes)
@@ -89,7 +96,7 @@ reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and w
 	$(BIN)/python -m tests.support.reliability
 
 golden: $(VENV)/.dev ## write the golden files under tests/golden again
-	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k golden
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -k "golden or as_reviewed"
 
 lock: ## pin requirements/*.in again, with hashes
 	$(PYTHON) -m venv .venv-lock
@@ -97,21 +104,24 @@ lock: ## pin requirements/*.in again, with hashes
 	cd requirements && for set in runtime dev release; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
 	  --no-emit-index-url --no-emit-options --no-header --strip-extras -o $$set.txt $$set.in; done
 
-.PHONY: dist sbom audit-deps
+.PHONY: dist sbom assets audit-deps
 # The time that goes into files is that of the last commit: whoever builds the same commit gets the same bytes.
-dist sbom: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+dist sbom assets: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 dist: $(RELEASE)/.done ## the wheel and the source archive, in dist/
 	rm -rf dist && $(RELEASE)/bin/python -m deploy.release.dist --out dist
 
 sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
 	$(RELEASE)/bin/python -m deploy.release.sbom --wheel dist/*.whl --out dist/sbom.cdx.json
 
+assets: sbom $(VENV)/.dev ## dist/, as a release has it: with the chart and the bundle as archives
+	$(BIN)/python -m deploy.release.assets --out dist
+
 STRICT ?=
 audit-deps: $(RELEASE)/.done ## ask for known vulnerabilities of every pin (internet), into requirements/audit.json
 	$(RELEASE)/bin/python -m deploy.release.audit $(if $(STRICT),--strict)
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) $(RELEASE) .venv-lock dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
+	rm -rf $(VENV) $(RELEASE) .venv-lock build dist deploy/helm/kvpressure/files .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
 
 # Debian packages that tests use: "package:program it brings". RUNLEVEL=1 keeps a package's service from starting.
 tools:
@@ -148,7 +158,7 @@ tools-helm: ## build helm into .tools
 	  GOBIN="$(CURDIR)/.tools" GOWORK=off go install -trimpath -ldflags "-s -w $(HELM_IS)" helm.sh/helm/v3/cmd/helm@$(HELM3); \
 	else echo "no helm and no go to build it: tests that need helm are skipped"; fi
 
-deploy: $(VENV)/.dev tools-helm ## write deploy/manifests, the chart's files and its README again
+deploy: $(VENV)/.dev tools-helm ## write deploy/manifests and the chart's README again
 	$(BIN)/python -m deploy.render
 
 # Grafana's linter of dashboards, for `make e2e-dashboards`; `make test` checks the same of each dashboard without it.
@@ -163,8 +173,8 @@ tools-dashboards: ## build dashboard-linter into .tools
 # pint reads rules as a reviewer would. Not part of `make test`: the Go module proxy does not serve every version of it.
 PINT := v0.62.0
 .PHONY: pint tools-pint
-pint: tools-pint ## lint the generated rules with pint
-	.tools/pint --no-color --offline --config rules/.pint.hcl lint --min-severity=warning --fail-on=warning rules/generated/prometheus
+pint: tools-pint bundle ## lint the generated rules with pint
+	.tools/pint --no-color --offline --config rules/.pint.hcl lint --min-severity=warning --fail-on=warning build/bundle/prometheus
 
 tools-pint:
 	@mkdir -p .tools && test -x .tools/pint || { export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/cloudflare/pint@$(PINT) && \

@@ -24,10 +24,10 @@ from aiohttp import web
 
 from kvpressure.exposition import text
 from kvpressure.model.view import EngineView
-from tests.unit.snapshots import collapsed
+from tests.support import built
+from tests.support.snapshots import collapsed
 
 ROOT = Path(__file__).parents[1]
-RULES = ROOT / "rules" / "generated" / "prometheus"
 RESULTS = Path(__file__).parent / "rules.json"
 EXPORTERS = 20
 BAR_RATIO = 0.1
@@ -38,7 +38,7 @@ SETTLE_SECONDS = 330.0
 def queried_names() -> set[str]:
     """Every series that some rule names."""
     names: set[str] = set()
-    for path in RULES.rglob("*.yaml"):
+    for path in built.bundle().glob("prometheus/*/*.yaml"):
         names |= set(re.findall(r"kvpressure_\w+", path.read_text()))
     return names
 
@@ -111,7 +111,7 @@ async def _prometheus(folder: Path, port: int) -> list[dict[str, Any]]:
     ]
     config = {
         "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
-        "rule_files": [str(path) for path in sorted(RULES.rglob("*.yaml"))],
+        "rule_files": [str(path) for path in sorted(built.bundle().glob("prometheus/*/*.yaml"))],
         "scrape_configs": [{"job_name": "kvpressure", "static_configs": jobs}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))

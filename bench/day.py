@@ -15,9 +15,9 @@ from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.scrape.reader import PageReader
-from tests.faults.servers import read_trace
-from tests.tools import FIXTURES
-from tests.unit.snapshots import FakeTarget
+from tests.support.servers import read_trace
+from tests.support.snapshots import FakeTarget
+from tests.support.tools import FIXTURES
 
 ENGINES = 8
 STEP_SECONDS = 10.0

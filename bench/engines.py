@@ -16,8 +16,8 @@ import sys
 import time
 from urllib.parse import parse_qs
 
-from tests.faults.servers import answer, read_trace, restrict
-from tests.tools import FIXTURES
+from tests.support.servers import answer, read_trace, restrict
+from tests.support.tools import FIXTURES
 
 TRACE = FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"
 PAGES = [page for _, page in read_trace(TRACE)]

@@ -1,4 +1,4 @@
-"""The committed dashboards as Grafana reads them: panels, queries and variables, and how it fills variables in."""
+"""The generated dashboards as Grafana reads them: panels, queries and variables, and how it fills variables in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import built
+
 ROOT = Path(__file__).parents[2]
-GENERATED = ROOT / "dashboards" / "generated"
+LINT = Path(__file__).with_name(".lint")
+"""What Grafana's linter is told to leave out."""
 UIDS = ("kvpressure-fleet", "kvpressure-engine", "kvpressure-capacity", "kvpressure-exporter")
 ALL = "$__all"
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::(\w+))?\}")
@@ -36,9 +39,14 @@ class Asked:
         return f"{self.uid.removeprefix('kvpressure-')} / {self.panel} / {self.ref}"
 
 
+def path(uid: str) -> Path:
+    """A dashboard's file."""
+    return built.bundle() / "grafana" / "dashboards" / f"{uid}.json"
+
+
 def load(uid: str) -> dict[str, Any]:
     """A dashboard's JSON."""
-    board: dict[str, Any] = json.loads((GENERATED / f"{uid}.json").read_text())
+    board: dict[str, Any] = json.loads(path(uid).read_text())
     return board
 
 

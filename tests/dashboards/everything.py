@@ -33,7 +33,7 @@ from kvpressure.scrape.reader import PageReader
 from kvpressure.simulator.load import Label
 from kvpressure.simulator.scenarios import episode
 from kvpressure.simulator.service import SimulatedServer
-from tests.unit.snapshots import FakeTarget
+from tests.support.snapshots import FakeTarget
 
 LABELS = {"cluster": "west"}
 FLEET: tuple[tuple[str, str, Label, str], ...] = (

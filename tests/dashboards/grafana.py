@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.dashboards.boards import ALL, Asked, filled, seconds, variables
-from tests.e2e.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS
 
 POINTS = 1000
 """Of a line at most, about the width of a panel: Grafana makes the step of a query longer for longer times."""

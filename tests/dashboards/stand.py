@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.dashboards.everything import LABELS, serving
 from tests.dashboards.grafana import Prometheus
-from tests.e2e.alerting import with_our_rules
-from tests.e2e.processes import KVPRESSURE, Process, eventually, free_port, get, running
-from tests.e2e.watching import PHASE
+from tests.support.alerting import with_our_rules
+from tests.support.processes import KVPRESSURE, Process, eventually, free_port, get, running
+from tests.support.watching import PHASE
 
 SCRAPE_SECONDS = 5
 PATIENCE_SECONDS = 480.0

@@ -15,7 +15,7 @@ from tests.dashboards.boards import load, queries
 from tests.dashboards.checks import say_to, slowest
 from tests.dashboards.grafana import Prometheus
 from tests.dashboards.stand import PATIENCE_SECONDS, prometheus
-from tests.tools import need
+from tests.support.tools import need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ENGINES = 10_000

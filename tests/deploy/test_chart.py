@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.render import CHART
+from deploy.chart_files import build, chart_files
 
 from kvpressure import __version__
 from kvpressure.config.settings import load_settings
 from kvpressure.config.thresholds import load_thresholds
-from tests.deploy.chart import (
+from tests.support import built
+from tests.support.chart import (
     CASES,
     EVERYTHING,
     MINIMAL,
@@ -39,7 +40,7 @@ from tests.deploy.chart import (
     "values", [{}, MINIMAL, merged(MINIMAL, EVERYTHING)], ids=["defaults", "minimal", "everything"]
 )
 def test_helm_lint_finds_nothing(values: dict[str, Any]) -> None:
-    result = helm("lint", "--strict", str(CHART), values=values)
+    result = helm("lint", "--strict", str(built.chart()), values=values)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ERROR" not in result.stdout
     assert "WARNING" not in result.stdout
@@ -224,7 +225,7 @@ def test_the_operators_objects_are_made_where_the_cluster_knows_them() -> None:
 
 @pytest.mark.parametrize("kind", ["alerts", "recording"])
 def test_the_rules_are_the_generated_ones_word_for_word(kind: str) -> None:
-    source = yaml.safe_load((CHART / f"files/rules/prometheusrule-{kind}.yaml").read_text())
+    source = yaml.safe_load((built.bundle() / f"kubernetes/prometheusrule-{kind}.yaml").read_text())
     (found,) = (r for r in of_kind(rendered("operator"), "PrometheusRule") if r["metadata"]["name"].endswith(kind))
     assert found["spec"] == source["spec"]
     assert found["metadata"]["annotations"] == source["metadata"]["annotations"]
@@ -239,8 +240,8 @@ def test_rules_take_the_labels_and_the_namespace_that_prometheus_selects() -> No
 
 def test_every_dashboard_becomes_a_config_map_for_the_sidecar(tmp_path: Path) -> None:
     chart = tmp_path / "kvpressure"
-    shutil.copytree(CHART, chart)
-    shutil.rmtree(chart / "files/dashboards", ignore_errors=True)
+    shutil.copytree(built.chart(), chart)
+    shutil.rmtree(chart / "files/dashboards")
     (chart / "files/dashboards").mkdir()
     board = json.dumps({"title": "Engine {{ $labels }}", "panels": [1]}, indent=2) + "\n"
     (chart / "files/dashboards/kvpressure-Engine_view.json").write_text(board)
@@ -253,13 +254,45 @@ def test_every_dashboard_becomes_a_config_map_for_the_sidecar(tmp_path: Path) ->
     assert list(problems(found)) == []
 
 
+def test_the_dashboards_are_the_generated_ones_word_for_word() -> None:
+    boards = {
+        name: text for found in of_kind(rendered("defaults"), "ConfigMap") for name, text in found["data"].items()
+    }
+    made = {path.name: path.read_text() for path in (built.bundle() / "grafana/dashboards").iterdir()}
+    assert len(made) == 4
+    assert {name: boards.get(name, "").strip() for name in made} == {name: text.strip() for name, text in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("what", "values"), [("dashboards", {}), ("rules", OPERATOR | {"dashboards": {"enabled": False}})]
+)
+def test_a_chart_whose_files_were_not_built_says_what_to_type(
+    tmp_path: Path, what: str, values: dict[str, Any]
+) -> None:
+    chart = tmp_path / "kvpressure"
+    shutil.copytree(built.chart(), chart, ignore=shutil.ignore_patterns("files"))
+    result = try_template(merged(MINIMAL, values), chart=chart)
+    assert result.returncode != 0
+    assert f"this checkout's chart has no {what} yet: run `make chart` first" in result.stderr
+    assert of_kind(template({"dashboards": {"enabled": False}}, chart=chart), "DaemonSet")
+
+
+def test_what_was_built_before_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "files/dashboards").mkdir(parents=True)
+    (tmp_path / "files/dashboards/of-yesterday.json").write_text("{}")
+    build(tmp_path)
+    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert there == set(chart_files())
+    assert {path.rpartition("/")[0] for path in there} == {"files/rules", "files/dashboards"}
+
+
 def test_dashboards_fit_into_a_config_map() -> None:
     for found in of_kind(rendered("defaults"), "ConfigMap"):
         assert len(json.dumps(found)) < 1_000_000
 
 
 def test_a_packaged_chart_renders_the_same(tmp_path: Path) -> None:
-    assert helm("package", str(CHART), "--destination", str(tmp_path)).returncode == 0
+    assert helm("package", str(built.chart()), "--destination", str(tmp_path)).returncode == 0
     (archive,) = tmp_path.glob("*.tgz")
     assert template(OPERATOR, chart=archive) == rendered("operator")
 
@@ -297,7 +330,7 @@ def notes(values: dict[str, Any], folder: Path) -> str:
     """NOTES.txt as people see it; helm itself shows it only when it can reach a cluster."""
     chart = folder / "kvpressure"
     if not chart.exists():
-        shutil.copytree(CHART, chart)
+        shutil.copytree(built.chart(), chart)
         text = (chart / "templates/NOTES.txt").read_text()
         (chart / "templates/_notes.tpl").write_text('{{- define "notes" -}}\n' + text + "\n{{- end -}}")
         (chart / "templates/notes.yaml").write_text('kind: Notes\ntext: {{ include "notes" . | toJson }}\n')

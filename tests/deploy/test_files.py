@@ -15,9 +15,9 @@ from deploy.render import ROOT
 from kvpressure import __version__
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.web.connections import MOST_CONNECTIONS, most_connections
-from tests.deploy.chart import problems
-from tests.rules.bundle import selectors
-from tests.tools import need
+from tests.support.chart import problems
+from tests.support.rules import selectors
+from tests.support.tools import need
 
 DOCKER = ROOT / "deploy" / "docker"
 SYSTEMD = ROOT / "deploy" / "systemd"

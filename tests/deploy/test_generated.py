@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
-from deploy.render import CHART, MANIFESTS, ROOT
+from deploy.chart_files import CHART, ROOT
+from deploy.release.dist import sources
+from deploy.render import MANIFESTS
 
 from deploy import render
 from kvpressure import __version__
-from tests.deploy.chart import Object, default_values, need_helm, operator_schemas, problems
+from tests.support import built
+from tests.support.chart import Object, default_values, need_helm, operator_schemas, problems
 
 STALE = "is stale: run `make deploy` and look at the diff"
-FOLDERS = (".", "prometheus-operator", "network-policy", "dashboards")
+FOLDERS = (".", "prometheus-operator", "network-policy")
 APPLIED_BYTES = 262144
 """What `kubectl apply` can keep in its annotation of the last applied object."""
 
 
-def test_the_charts_rules_and_dashboards_are_the_generated_ones() -> None:
-    wanted = render.chart_files()
-    for path, text in wanted.items():
-        assert path.exists(), f"{path.relative_to(ROOT)} {STALE}"
-        assert path.read_text() == text, f"{path.relative_to(ROOT)} {STALE}"
-    assert render.orphans(wanted) == [], STALE
+def test_no_file_is_in_git_twice_and_none_is_filled_in_from_a_template() -> None:
+    paths = {name: ROOT / name for name in sources(ROOT)}
+    contents = {name: path.read_bytes() for name, path in paths.items() if path.is_file() and not path.is_symlink()}
+    seen = Counter(hashlib.sha256(content).digest() for content in contents.values() if content)
+    assert [name for name, content in contents.items() if seen[hashlib.sha256(content).digest()] > 1] == []
+    made = {path.read_bytes() for path in built.bundle().rglob("*") if path.is_file()}
+    kept = [name for name, content in contents.items() if content in made and not name.startswith("docs/runbooks/")]
+    assert kept == ["docs/alerts.md"]
 
 
 def test_the_charts_readme_is_what_values_yaml_says() -> None:
@@ -36,23 +43,6 @@ def test_the_charts_readme_is_what_values_yaml_says() -> None:
 def test_the_manifests_are_what_the_chart_renders() -> None:
     for path, text in render.manifests(need_helm()).items():
         assert path.read_text() == text, f"{path.relative_to(ROOT)} {STALE}"
-
-
-def test_a_dashboard_is_copied_and_one_that_is_gone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("rules/generated/kubernetes", "dashboards/generated"):
-        (tmp_path / folder).mkdir(parents=True)
-    monkeypatch.setattr(render, "ROOT", tmp_path)
-    monkeypatch.setattr(render, "CHART", tmp_path / "chart")
-    (tmp_path / "dashboards/generated/fleet_view.json").write_text("{}")
-    first = render.chart_files()
-    render.write(first)
-    listed = yaml.safe_load((tmp_path / "chart/files/dashboards/kustomization.yaml").read_text())
-    assert listed["configMapGenerator"][0]["files"] == ["fleet_view.json"]
-    assert listed["configMapGenerator"][0]["name"] == "kvpressure-fleet-view"
-    assert render.orphans(first) == []
-    (tmp_path / "dashboards/generated/fleet_view.json").rename(tmp_path / "dashboards/generated/fleet.json")
-    gone = {path.name for path in render.orphans(render.chart_files())}
-    assert gone == {"fleet_view.json"}
 
 
 # --- values.yaml, its schema and its comments
@@ -125,12 +115,7 @@ def kustomized(folder: Path) -> list[Object]:
     content = yaml.safe_load((folder / "kustomization.yaml").read_text())
     found: list[Object] = []
     for name in content.get("resources", []):
-        path = (folder / name).resolve()
-        found += kustomized(path) if path.is_dir() else [one for one in yaml.safe_load_all(path.read_text()) if one]
-    for made in content.get("configMapGenerator", []):
-        data = {name: (folder / name).read_text() for name in made["files"]}
-        metadata = {"name": made["name"], "labels": made["options"]["labels"]}
-        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        found += [one for one in yaml.safe_load_all((folder / name).read_text()) if one]
     return found
 
 
@@ -152,10 +137,17 @@ def test_every_manifest_is_applied_by_a_kustomization() -> None:
 
 
 def test_a_kustomization_reads_files_of_its_own_folder_only() -> None:
-    # kubectl refuses files above it; folders with a kustomization of their own it allows.
+    # kubectl refuses files above it.
     for path in MANIFESTS.rglob("kustomization.yaml"):
-        for name in yaml.safe_load(path.read_text())["resources"]:
-            assert (path.parent / name).is_dir() or "/" not in name, f"{path}: {name}"
+        assert not [name for name in yaml.safe_load(path.read_text())["resources"] if "/" in name], path
+
+
+def test_what_generate_writes_for_kubernetes_are_objects_that_the_api_server_takes_whole() -> None:
+    paths = sorted((built.bundle() / "kubernetes").iterdir())
+    objects = [yaml.safe_load(path.read_text()) for path in paths]
+    assert {found["kind"] for found in objects} == {"PrometheusRule", "ConfigMap"}
+    assert [problem for found in objects for problem in problems(found)] == []
+    assert max(len(json.dumps(found)) for found in objects) < APPLIED_BYTES
 
 
 def test_the_manifests_carry_no_trace_of_helm_and_one_namespace_that_is_made_first() -> None:

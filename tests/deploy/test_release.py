@@ -19,13 +19,15 @@ from typing import Any
 
 import jsonschema
 import pytest
-from deploy.release import audit
+from deploy.release import assets, audit
 from deploy.release.dist import repacked, sources
 from deploy.release.pins import Pin, normalized, read_pins
 from referencing import Registry, Resource
 
 from kvpressure import __version__
-from tests.e2e.processes import eventually, free_port, get, running
+from tests.support import built
+from tests.support.chart import OPERATOR, rendered, template
+from tests.support.processes import eventually, free_port, get, running
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / ".venv-release"
@@ -170,6 +172,20 @@ def test_repacking_changes_nothing_but_what_is_about_the_packing() -> None:
     assert gzip.decompress(one)
 
 
+def test_chart_and_bundle_of_a_release_are_whole_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+    made = [assets.write(tmp_path / name, EPOCH) for name in ("one", "other")]
+    for one, other in zip(*made, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        with tarfile.open(one) as archive:
+            assert {(member.mtime, member.uid, member.uname, member.mode) for member in archive} == {
+                (EPOCH, 0, "", 0o644)
+            }
+            archive.extractall(tmp_path, filter="data")
+    assert files_below(tmp_path / "bundle") == files_below(built.bundle())
+    assert files_below(tmp_path / "kvpressure") == files_below(built.chart())
+    assert template(OPERATOR, chart=made[0][1]) == rendered("operator")
+
+
 # --- the installed wheel
 
 
@@ -219,16 +235,19 @@ def test_an_installed_wheel_says_its_version(installed: Path, tmp_path: Path, pr
     assert (done.returncode, __version__ in done.stdout, done.stderr) == (0, True, "")
 
 
-def test_an_installed_wheel_checks_a_config_and_generates_the_committed_rules(installed: Path, tmp_path: Path) -> None:
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_installed_wheel_checks_a_config_and_generates_the_same_bundle(installed: Path, tmp_path: Path) -> None:
     example = ROOT / "kvpressure.example.yaml"
     done = run_installed(installed, "kvpressure", "check-config", f"--config.file={example}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     done = run_installed(installed, "kvpressure", "generate", "--out", "bundle", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    made = sorted((tmp_path / "bundle" / "prometheus" / "alerts").iterdir())
-    kept = sorted((ROOT / "rules" / "generated" / "prometheus" / "alerts").iterdir())
-    assert [path.name for path in made] == [path.name for path in kept]
-    assert len(list((tmp_path / "bundle" / "runbooks").iterdir())) >= len(made)
+    made, checkouts = files_below(tmp_path / "bundle"), files_below(built.bundle())
+    assert made.keys() == checkouts.keys()
+    assert [name for name in made if made[name] != checkouts[name]] == []
 
 
 async def test_an_installed_wheel_runs_the_demo_with_its_page_and_runbooks(installed: Path, tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ import pytest
 import yaml
 from deploy.render import MANIFESTS, ROOT
 
-from tests.deploy.chart import Object
-from tests.e2e.processes import Process, eventually, free_port, get, running
-from tests.rules.bundle import promtool_each
-from tests.tools import need
+from tests.support import built
+from tests.support.chart import Object
+from tests.support.processes import Process, eventually, free_port, get, running
+from tests.support.rules import promtool_each
+from tests.support.tools import need
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 POD = {
@@ -201,7 +202,7 @@ def test_promtool_finds_nothing_in_the_example_configurations(promtool: str, nam
     config = yaml.safe_load((PROMETHEUS / name).read_text())
     if not with_all_discoveries(promtool):
         config["scrape_configs"][0].pop("kubernetes_sd_configs", None)
-    config["rule_files"] = [str(ROOT / pattern) for pattern in config["rule_files"]]
+    config["rule_files"] = [str(built.bundle().parent / pattern) for pattern in config["rule_files"]]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     words = [need(promtool, "prometheus"), "check", "config", str(tmp_path / "prometheus.yml")]
     result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)

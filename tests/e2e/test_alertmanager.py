@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.alerting import alertmanager, webhook
-from tests.e2e.processes import eventually, get
+from tests.support.alerting import alertmanager, webhook
+from tests.support.processes import eventually, get
 
 pytestmark = pytest.mark.e2e
 HERE = {

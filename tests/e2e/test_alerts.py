@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.alerting import Delivery, alertmanager, prometheus, webhook
-from tests.e2e.processes import eventually, free_port, get, running
-from tests.e2e.watching import Key, Watcher
+from tests.support.alerting import Delivery, alertmanager, prometheus, webhook
+from tests.support.processes import eventually, free_port, get, running
+from tests.support.watching import Key, Watcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 WARNING, CRITICAL = ("KVCachePressure", "warning"), ("KVCachePressure", "critical")
@@ -28,7 +28,7 @@ UNFILLED = ("unknown", "<no value>", "NaN", "+Inf", "{{", "}}", "%!", "error")
 async def incident(directory: Path, say: Callable[[str], None]) -> AsyncIterator[Watcher]:
     """The demo in real time, everyone between it and the webhook, and somebody who watches them all."""
     address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "tests.e2e.incident", address]
+    command = [sys.executable, "-m", "tests.support.incident", address]
     async with contextlib.AsyncExitStack() as stack:
         hook = await stack.enter_async_context(webhook())
         _, manager = await stack.enter_async_context(alertmanager(directory, hook))

@@ -15,9 +15,9 @@ from kvpressure.exposition import text
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.web.site import Handler, Site
-from tests.e2e.processes import eventually, get, query
-from tests.e2e.test_run import prometheus
-from tests.unit.snapshots import collapsed
+from tests.support.exporting import prometheus
+from tests.support.processes import eventually, get, query
+from tests.support.snapshots import collapsed
 
 Sample = tuple[tuple[str, str], ...]
 NOT_OURS = re.compile(r"up|scrape_.*|process_.*|python_.*")

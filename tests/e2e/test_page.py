@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.browser import PHONE, Browser, Watched, browser
-from tests.e2e.processes import KVPRESSURE, Process, eventually, free_port, get, running
-from tests.faults.servers import FaultServer, Replay, read_trace
-from tests.tools import FIXTURES
+from tests.support.browser import PHONE, Browser, Watched, browser
+from tests.support.processes import KVPRESSURE, Process, eventually, free_port, get, running
+from tests.support.servers import FaultServer, Replay, read_trace
+from tests.support.tools import FIXTURES
 
 pytestmark = pytest.mark.e2e
 HOSTILE = (

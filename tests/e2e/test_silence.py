@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.alerting import Delivery, Webhook, alertmanager, prometheus, webhook
-from tests.e2e.processes import eventually, free_port, get
-from tests.e2e.test_run import exporter, write_config
-from tests.faults.servers import FaultServer, Request, answer, read_trace, restrict
-from tests.tools import FIXTURES
+from tests.support.alerting import Delivery, Webhook, alertmanager, prometheus, webhook
+from tests.support.exporting import exporter, write_config
+from tests.support.processes import eventually, free_port, get
+from tests.support.servers import FaultServer, Request, answer, read_trace, restrict
+from tests.support.tools import FIXTURES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

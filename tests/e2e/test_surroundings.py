@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from tests.e2e.processes import eventually, free_port, get, running
-from tests.e2e.test_run import exporter, write_config
-from tests.tools import FIXTURES
+from tests.support.exporting import exporter, write_config
+from tests.support.processes import eventually, free_port, get, running
+from tests.support.tools import FIXTURES
 
 PAGE = FIXTURES / "pages" / "vllm-0.32.0-two-ranks.prom"
 SERVER = """

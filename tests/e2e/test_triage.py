@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import KVPRESSURE, PATIENCE_SECONDS, eventually, free_port, running
-from tests.e2e.test_run import gpu_environment
-from tests.faults.servers import FaultServer, Replay, read_trace
-from tests.tools import FIXTURES
+from tests.support.exporting import gpu_environment
+from tests.support.processes import KVPRESSURE, PATIENCE_SECONDS, eventually, free_port, running
+from tests.support.servers import FaultServer, Replay, read_trace
+from tests.support.tools import FIXTURES
 
 pytestmark = pytest.mark.e2e
 

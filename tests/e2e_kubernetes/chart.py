@@ -14,12 +14,11 @@ import yaml
 from tests.e2e_kubernetes.api import Api, Object, RefusedError
 from tests.e2e_kubernetes.cluster import namespace
 from tests.e2e_kubernetes.control_plane import ControlPlane, run
-from tests.e2e_kubernetes.programs import ROOT
-from tests.tools import FIXTURES
+from tests.support import built
+from tests.support.tools import FIXTURES
 
 RELEASE = "kvpressure"
 NAMESPACE = "monitoring"
-CHART = ROOT / "deploy" / "helm" / "kvpressure"
 DEFINITIONS = ("podmonitors", "prometheusrules")
 IMAGE = {"image": {"repository": "registry.example/kvpressure"}}
 
@@ -47,7 +46,7 @@ class Chart:
         file = self.kubeconfig.with_name("values.json")
         file.write_text(json.dumps({**IMAGE, **values}))
         common = ("--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE)
-        await self._helm("upgrade", "--install", RELEASE, str(CHART), "--values", str(file), *common)
+        await self._helm("upgrade", "--install", RELEASE, str(built.chart()), "--values", str(file), *common)
         manifest = await self._helm("get", "manifest", RELEASE, *common)
         return [item for item in yaml.safe_load_all(manifest) if item]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.e2e.processes import Process, running
 from tests.e2e_kubernetes.certificates import Authority, Pair
 from tests.e2e_kubernetes.programs import Programs
+from tests.support.processes import Process, running
 
 NODE_IP = "10.0.0.7"
 PORT = 6443

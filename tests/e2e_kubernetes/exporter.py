@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import Process, get, running
 from tests.e2e_kubernetes.api import Object
 from tests.e2e_kubernetes.chart import NAMESPACE, Chart
 from tests.e2e_kubernetes.control_plane import run
+from tests.e2e_kubernetes.gpus import driver_environment
 from tests.e2e_kubernetes.programs import ROOT
+from tests.support.processes import Process, get, running
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 OVERLAID = (Path("/etc"), Path("/var/lib"), Path("/var/log"))
@@ -50,10 +51,12 @@ async def image() -> dict[str, str]:
         place = IMAGE / name
         place.mkdir(parents=True)
         await run("mount", "--bind", "-o", "ro", str(source), str(place))
+    driver = driver_environment()
     return {
+        **driver,
         "PATH": f"{IMAGE}/python/bin:/usr/bin:/bin",
         "PYTHONPATH": f"{IMAGE}/code:{IMAGE}/site",
-        "LD_LIBRARY_PATH": f"{IMAGE}/python/lib",
+        "LD_LIBRARY_PATH": f"{IMAGE}/python/lib:{driver['LD_LIBRARY_PATH']}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.e2e_kubernetes.cluster import NAMESPACE
+from tests.stubs.build import libraries
+from tests.stubs.world import GIB, nvidia
 
 GPUS = {"llama-0": "GPU-aaaaaaaa-0000-0000-0000-000000000000", "llama-1": "GPU-bbbbbbbb-0000-0000-0000-000000000000"}
-GIB = 2**30
-GPU_FILE = Path("/run/gpus.json")
+DRIVER = Path("/run/driver")
+"""What NVIDIA's runtime would mount: its library, here the stub of the tests, and what that shows."""
 
 
-def write_gpus() -> None:
+def install_driver() -> None:
     """Two GPUs, whose memory is nearly full as vLLM's always is."""
-    gpus = [
-        {"uuid": uuid, "index": str(at), "memory_used_bytes": 74 * GIB, "memory_total_bytes": 80 * GIB}
-        for at, uuid in enumerate(GPUS.values())
-    ]
-    GPU_FILE.write_text(json.dumps({"gpus": gpus}))
+    shown = nvidia(len(GPUS))
+    for at, uuid in enumerate(GPUS.values()):
+        shown |= {f"gpu.{at}.uuid": uuid, f"gpu.{at}.memory": f"{80 * GIB} 0 {74 * GIB}"}
+    DRIVER.mkdir()
+    shutil.copy(libraries() / "libnvidia-ml.so.1", DRIVER)
+    (DRIVER / "gpus.txt").write_text("".join(f"{key} {value}\n" for key, value in shown.items()))
+
+
+def driver_environment() -> dict[str, str]:
+    """Leads the exporter's NVML binding there."""
+    return {"LD_LIBRARY_PATH": str(DRIVER), "STUB_SCENARIO": str(DRIVER / "gpus.txt")}
 
 
 def write_answers(file: Path, *pods: str) -> None:

@@ -14,7 +14,7 @@ from tests.e2e_kubernetes.chart import Chart, write_kubeconfig
 from tests.e2e_kubernetes.cluster import NODE, Cluster
 from tests.e2e_kubernetes.control_plane import NODE_IP, PORT, control_plane, run
 from tests.e2e_kubernetes.exporter import URL, Exporter, answers, exporter, own_mounts
-from tests.e2e_kubernetes.gpus import write_gpus
+from tests.e2e_kubernetes.gpus import install_driver
 from tests.e2e_kubernetes.kubelet import kubelet
 from tests.e2e_kubernetes.privilege import least_privilege, narrowed
 from tests.e2e_kubernetes.programs import ROOT, VERSION, Programs
@@ -51,7 +51,7 @@ async def _prepare() -> None:
     await own_mounts()
     for place in (SOCKETS, Path("/var/log/pods")):
         place.mkdir(parents=True)
-    write_gpus()
+    install_driver()
 
 
 async def _chapters(programs: Programs, folder: Path, line: Timeline) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import running
 from tests.e2e_kubernetes.api import Api
 from tests.e2e_kubernetes.chart import NAMESPACE as MONITORING
 from tests.e2e_kubernetes.chart import RELEASE, Chart
@@ -25,16 +23,17 @@ from tests.e2e_kubernetes.cluster import (
 from tests.e2e_kubernetes.control_plane import ControlPlane
 from tests.e2e_kubernetes.exporter import Exporter
 from tests.e2e_kubernetes.eyes import RETRY_SECONDS, Eyes
-from tests.e2e_kubernetes.gpus import GPU_FILE, write_answers
+from tests.e2e_kubernetes.gpus import write_answers
 from tests.e2e_kubernetes.report import Timeline
 from tests.e2e_kubernetes.wire import Wire
+from tests.support.processes import eventually, running
 
 SOCKETS = Path("/var/lib/kubelet/pod-resources")
 VALUES: Mapping[str, Any] = {
     "podResources": {"enabled": True},
     "logs": {"enabled": True},
     "config": {
-        "gpu": {"vendors": ["simulated"], "simulated_file": str(GPU_FILE)},
+        "gpu": {"vendors": ["nvidia"]},
         "pod_resources": {"interval_seconds": 1.0},
     },
 }
@@ -121,9 +120,13 @@ class Story:
             _may_read(SOCKETS / "kubelet.sock", 0o666)
             await self.eyes.mapped("the engines' GPUs are known as soon as it may be read", "llama-0", "llama-1")
             await first.end()
-        async with self._kubelet():
+        async with self._kubelet() as second:
             write_answers(self.answers, "llama-1")
-            await asyncio.sleep(0.5)
+
+            async def listening() -> bool:
+                return (SOCKETS / "kubelet.sock").is_socket()
+
+            await eventually(listening, second)
             _may_read(SOCKETS / "kubelet.sock", 0o666)
 
             async def followed() -> object:

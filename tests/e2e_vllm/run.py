@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.processes import Process, free_port, get, query
 from tests.e2e_vllm import servers
 from tests.e2e_vllm.environment import Environment
 from tests.e2e_vllm.load import Tally, driving
 from tests.e2e_vllm.observe import AlertEpisode, Look, Observer
 from tests.e2e_vllm.scenario import Bars, Phase
+from tests.support.processes import Process, free_port, get, query
 
 TRIAGE_SECONDS = 30
 """Its default."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.e2e.processes import KVPRESSURE, Process, running
 from tests.e2e_vllm.environment import Environment
+from tests.support.processes import KVPRESSURE, Process, running
 
 VLLM_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -18,12 +18,12 @@ import bcrypt
 import pytest
 import yaml
 
-from tests.e2e.processes import free_port
-from tests.faults.ended import Exporter, exporter
-from tests.faults.engine_kit import GOOD_PAGE
-from tests.faults.servers import FaultServer, answer, drips, hangs
 from tests.stubs.build import libraries
 from tests.stubs.world import nvidia
+from tests.support.ended import Exporter, exporter
+from tests.support.engine_kit import GOOD_PAGE
+from tests.support.processes import free_port
+from tests.support.servers import FaultServer, answer, drips, hangs
 
 CPU_SECONDS = 2.0
 QUIET = {name: {"enabled": "false"} for name in ("kubernetes", "pod_resources", "logs")} | {"host": {"enabled": False}}

@@ -15,9 +15,9 @@ import pytest
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.scrape.engine import EngineSource, PollOptions
-from tests.faults import servers
-from tests.faults.engine_kit import FAST, GOOD_PAGE, VirtualClock, source_for
-from tests.faults.servers import MIB, Behaviour, FaultServer
+from tests.support import servers
+from tests.support.engine_kit import FAST, GOOD_PAGE, VirtualClock, source_for
+from tests.support.servers import MIB, Behaviour, FaultServer
 
 GOOD = servers.page(GOOD_PAGE)
 QUICK = PollOptions(interval_seconds=0.5, timeout_seconds=0.15)

@@ -17,11 +17,11 @@ from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.scrape.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames, PollOptions
 from kvpressure.scrape.reader import PageReader
-from tests.faults.engine_kit import Target
-from tests.faults.servers import FaultServer, Filter, Request, answer, page, read_trace, restrict
+from tests.support.engine_kit import Target
+from tests.support.servers import FaultServer, Filter, Request, answer, page, read_trace, restrict
+from tests.support.snapshots import FakeTarget
+from tests.support.tools import FIXTURES
 from tests.support.virtual_time import LoopClock, run
-from tests.tools import FIXTURES
-from tests.unit.snapshots import FakeTarget
 
 PAGES = [body for _, body in read_trace(FIXTURES / "traces" / "long-context-collapse.jsonl.xz")]
 NAMES = PollNames(POLL_NAMES, ALL_NAMES)

@@ -9,10 +9,10 @@ import pytest
 
 from kvpressure.model.samples import SourceHealth
 from kvpressure.scrape.engine import EngineSource, PollOptions
-from tests.faults import certificates, servers
-from tests.faults.certificates import Authority, server_context
-from tests.faults.engine_kit import GOOD_PAGE, Tls, source_for
-from tests.faults.servers import FaultServer
+from tests.support import certificates, servers
+from tests.support.certificates import Authority, server_context
+from tests.support.engine_kit import GOOD_PAGE, Tls, source_for
+from tests.support.servers import FaultServer
 
 PATIENT = PollOptions(interval_seconds=10.0, timeout_seconds=8.0)
 GOOD = servers.page(GOOD_PAGE)

@@ -13,7 +13,7 @@ from kvpressure.config.settings import WebSettings
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.web.listener import Listener
 from kvpressure.web.site import Site
-from tests.unit.snapshots import collapsed
+from tests.support.snapshots import collapsed
 
 SECRET = "of-nobodys-concern"
 

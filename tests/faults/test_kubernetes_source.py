@@ -18,8 +18,8 @@ from kvpressure.kubernetes.watch import source as source_module
 from kvpressure.kubernetes.watch import stores as stores_module
 from kvpressure.kubernetes.watch.source import NODE_ID
 from kvpressure.model.workload import ContainerId, ContainerState, Termination
-from tests.faults.test_kubernetes_watch import HASTY, following, names, until
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
+from tests.support.kube_watch import HASTY, following, names, until
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
 

@@ -3,75 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes import kubeconfig
 from kvpressure.kubernetes.objects.pods import PodReader
 from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.model.samples import SourceHealth
-from tests.faults import certificates
 from tests.stubs import kube_api
-from tests.stubs.kube_api import Fault, KubeApi, engine_pod, node
+from tests.stubs.kube_api import Fault, KubeApi, engine_pod
+from tests.support import certificates
+from tests.support.kube_watch import HASTY, following, names, until
 
-HASTY = Tuning(
-    page_items=2,
-    watch_seconds=60,
-    grace_seconds=1.0,
-    spacing_seconds=0.02,
-    retry_seconds=0.02,
-    retry_limit_seconds=0.1,
-    refused_limit_seconds=0.1,
-)
 IMPATIENT = replace(HASTY, list_seconds=0.3, open_seconds=0.3)
 STALLING = Tuning(spacing_seconds=0.02, retry_seconds=0.02, watch_seconds=0, grace_seconds=0.2)
-
-
-async def until(condition: Callable[[], Any], what: str = "") -> None:
-    """Wait for it, for as long as a busy machine may take."""
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"never came true: {what or condition}")
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[KubeApi]:
-    async with KubeApi() as server:
-        server.put("pods", engine_pod("a-0"))
-        server.put("nodes", node())
-        yield server
-
-
-@contextlib.asynccontextmanager
-async def following(
-    api: KubeApi, folder: Path, tuning: Tuning = HASTY, **settings: Any
-) -> AsyncIterator[KubernetesSource]:
-    """A source that follows the stub; pods only, unless the settings say otherwise."""
-    known = {"events": False, "node_conditions": False, "kubeconfig_file": api.kubeconfig(folder)} | settings
-    source = KubernetesSource(KubernetesSettings(node_name="gpu-1", **known), tuning=tuning)
-    task = asyncio.create_task(source.run())
-    try:
-        yield source
-    finally:
-        assert not task.done(), "the source must never end by itself"
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    await until(lambda: api.open_watches == 0, "every connection closed")
-
-
-def names(source: KubernetesSource) -> list[str]:
-    return [target.pod for target in source.view.targets]
 
 
 def pods_health(source: KubernetesSource) -> SourceHealth:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import structlog
 
-from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.sources.logs import LogsSource, source
 from kvpressure.sources.logs.safe_open import Tree
-from tests.faults.engine_kit import VirtualClock
+from tests.support.engine_kit import VirtualClock
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
 POD = ContainerId("ns", "vllm-0", "vllm")

@@ -19,8 +19,8 @@ from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask
 from kvpressure.sources.pod_devices.names import KernelNames
-from tests.faults.engine_kit import VirtualClock
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
+from tests.support.engine_kit import VirtualClock
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pod_resources"
 A, B = "GPU-8f2c1d5e-0b1a-4c2d-9e3f-0123456789ab", "GPU-9a3b7c5d-1122-3344-5566-778899aabbcc"

@@ -17,11 +17,9 @@ import pytest
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.objects import wire
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
-from tests.faults.test_kubernetes_watch import api, following, names, until
 from tests.stubs.kube_api import KubeApi, engine_pod
-from tests.unit.pod_specs import pod as numbered_pod
-
-__all__ = ["api"]  # a fixture
+from tests.support.kube_watch import following, names, until
+from tests.support.pod_specs import pod as numbered_pod
 
 PODS = 10_000
 CPU_SECONDS = 0.020

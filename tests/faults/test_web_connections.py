@@ -12,8 +12,8 @@ import pytest
 
 from kvpressure.exposition import text
 from kvpressure.web import connections as webconnections
-from tests.faults.web_kit import HALF_A_HEAD, METRICS, Served, get, serving, settled
 from tests.support import virtual_time
+from tests.support.web_kit import HALF_A_HEAD, METRICS, Served, get, serving, settled
 
 MIB = 1 << 20
 HANG_SECONDS = 20.0

@@ -14,7 +14,7 @@ from kvpressure.exposition import diagnosis_json, runbooks, status, text
 from kvpressure.exposition.panel import ident
 from kvpressure.web.listener import Listener
 from kvpressure.web.work import MOST, MOST_PER_CLIENT
-from tests.faults.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
+from tests.support.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
 
 CROWD = "127.0.0.2"
 

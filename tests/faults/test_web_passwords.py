@@ -11,7 +11,7 @@ import bcrypt
 import pytest
 
 from kvpressure.web.work import MOST, MOST_PER_CLIENT
-from tests.faults.web_kit import Served, get, serving, settled
+from tests.support.web_kit import Served, get, serving, settled
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 RIGHT = "prometheus:right"

@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from kvpressure.web.server import REFRESH_SECONDS
-from tests.faults.certificates import authority
-from tests.faults.web_kit import HALF_A_HEAD, METRICS, get, serving
 from tests.support import virtual_time
+from tests.support.certificates import authority
+from tests.support.web_kit import HALF_A_HEAD, METRICS, get, serving
 
 CROWD = "127.0.0.2"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.world import free_port
-from tests.faults.ended import Exporter, exporter
-from tests.faults.engine_kit import GOOD_PAGE
-from tests.faults.servers import FaultServer, Request, answer
-from tests.faults.web_kit import Client, get
+from tests.support.ended import Exporter, exporter
+from tests.support.engine_kit import GOOD_PAGE
+from tests.support.servers import FaultServer, Request, answer
+from tests.support.web_kit import Client, get
 
 QUIET = {name: {"enabled": "false"} for name in ("kubernetes", "pod_resources", "logs")} | {"host": {"enabled": False}}
 HANG_SECONDS = 60.0

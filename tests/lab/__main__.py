@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tests.lab.fetch import CACHE, VERSIONS, fetch
 from tests.lab.regime import regimes
+from tests.lab.vary import MARK
 
 RECORDINGS: Final = CACHE / "recordings"
 CHUNK: Final = 4
@@ -37,13 +38,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes, or beginnings of their names; all when none is given")
     parser.add_argument("--version", action="append", choices=VERSIONS, help="of vLLM; all when none is given")
     parser.add_argument("--out", type=Path, default=RECORDINGS)
+    parser.add_argument("--vary", type=int, metavar="SEED", help="on other servers than those the regimes describe")
     parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args()
     began = time.monotonic()
     versions = options.version or VERSIONS
     for version in versions:
         fetch(version)
-    chunks = list(_chunks(versions, options.names))
+    chunks = list(_chunks(versions, options.names, options.vary))
     total = sum(len(names) for _, names in chunks)
     print(f"{total} runs of vLLM {', '.join(versions)} by {options.workers} processes, into {options.out}", flush=True)
     summaries = []
@@ -61,10 +63,10 @@ def main() -> int:
     return int(bool(failed))
 
 
-def _chunks(versions: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _chunks(versions: Sequence[str], wanted: Sequence[str], seed: int | None) -> Iterator[tuple[str, list[str]]]:
     for version in versions:
         names = [
-            name
+            name if seed is None else f"{name}{MARK}{seed}"
             for name, regime in regimes().items()
             if regime.runs_on(version) and (not wanted or any(name.startswith(begin) for begin in wanted))
         ]

@@ -162,11 +162,14 @@ def _accepted(second: Second, share: Mapping[str, float], *, still: bool) -> tup
 
 def _of_stillness(second: Second, share: Mapping[str, float]) -> tuple[set[str], set[str]]:
     """Somebody is there and nothing moves. Blocks that nobody fetches and a slow compiler are no hang of the engine;
-    for transfers that stand still, or a prompt that is preempted again and again, both words are right.
+    for transfers that stand still, a prompt that is preempted again and again, or a cache full of streams that wait for
+    their next piece, both words are right.
     """
     if second.state["running"] == 0:
         if second.why["kv/stranded"] >= CLEAR_SHARE:
             return {"kv_cache_pressure"}, set()
+        if share["kv"] >= CLEAR_SHARE:
+            return {"kv_cache_pressure"}, {"stuck"}
         if second.why["deferred/grammar"] >= CLEAR_SHARE:
             return {"deferred"}, set()
         if share["deferred"] + share["held"] >= CLEAR_SHARE:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import prometheus_client
@@ -20,6 +20,7 @@ from tests.lab.clock import BEGIN, Clock
 from tests.lab.fetch import package
 from tests.lab.record import write
 from tests.lab.regime import Regime, regimes
+from tests.lab.vary import MARK, varied
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,12 +30,17 @@ def main(arguments: Sequence[str]) -> int:
     known, failed = regimes(), 0
     for name in names:
         try:
-            summary = run(known[name], version, clock, Path(folder))
+            summary = run(_regime(known, name), version, clock, Path(folder))
         except Exception as error:  # noqa: BLE001 - vLLM's own code may raise anything, and the others still run
             summary = {"name": name, "version": version, "failed": f"{type(error).__name__}: {error} {_place(error)}"}
         failed += bool(summary["failed"])
         print(json.dumps(summary), flush=True)
     return int(failed > 0)
+
+
+def _regime(known: Mapping[str, Regime], name: str) -> Regime:
+    written, _, seed = name.partition(MARK)
+    return varied(known[written], int(seed)) if seed else known[written]
 
 
 def _place(error: BaseException) -> str:

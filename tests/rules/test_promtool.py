@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules.bundle import GENERATED, TESTS, promtool_each
-from tests.tools import need
+from tests.support import built
+from tests.support.rules import TESTS, promtool_each
+from tests.support.tools import need
 
 CASES = sorted(path.stem for path in TESTS.glob("*.yaml"))
 
@@ -22,7 +23,7 @@ def run(*command: object) -> str:
 
 @promtool_each
 def test_promtool_finds_nothing_to_say_about_the_rules(promtool: str) -> None:
-    rules = sorted(GENERATED.glob("prometheus/*/*.yaml"))
+    rules = sorted(built.bundle().glob("prometheus/*/*.yaml"))
     assert len(rules) > 20
     output = run(need(promtool, "prometheus"), "check", "rules", "--lint=all", "--lint-fatal", *rules)
     assert output.count("SUCCESS") == len(rules), output
@@ -31,11 +32,11 @@ def test_promtool_finds_nothing_to_say_about_the_rules(promtool: str) -> None:
 @promtool_each
 @pytest.mark.parametrize("case", CASES)
 def test_the_unit_tests_of_the_rules_pass(promtool: str, case: str) -> None:
-    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", TESTS / f"{case}.yaml")
+    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", built.rule_tests() / f"{case}.yaml")
 
 
 def test_amtool_accepts_the_alertmanager_example() -> None:
-    config = GENERATED / "alertmanager" / "alertmanager.yaml"
+    config = built.bundle() / "alertmanager" / "alertmanager.yaml"
     assert "SUCCESS" in run(need("amtool", "prometheus-alertmanager"), "check-config", config)
 
 
@@ -48,7 +49,7 @@ def test_amtool_accepts_the_alertmanager_example() -> None:
     ],
 )
 def test_an_alert_goes_where_its_severity_says(labels: tuple[str, ...], receiver: str) -> None:
-    config = GENERATED / "alertmanager" / "alertmanager.yaml"
+    config = built.bundle() / "alertmanager" / "alertmanager.yaml"
     amtool = need("amtool", "prometheus-alertmanager")
     run(amtool, "config", "routes", "test", f"--config.file={config}", f"--verify.receivers={receiver}", *labels)
 
@@ -60,6 +61,6 @@ def test_a_wrong_receiver_would_be_noticed() -> None:
 
 def test_a_broken_rule_would_be_noticed(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
-    broken.write_text((GENERATED / "prometheus/alerts/engine-stuck.yaml").read_text().replace("> 0.5", ">> 0.5"))
+    broken.write_text((built.bundle() / "prometheus/alerts/engine-stuck.yaml").read_text().replace("> 0.5", ">> 0.5"))
     with pytest.raises(AssertionError, match="parse"):
         run(need("promtool", "prometheus"), "check", "rules", broken)

@@ -22,8 +22,8 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from tests.faults.servers import FaultServer
 from tests.soak.engines import TRUTHS, Engine
+from tests.support.servers import FaultServer
 from tests.support.virtual_time import LoopClock, run
 
 HOURS = 6
@@ -152,13 +152,13 @@ def _held(daemon: Daemon) -> Held:
     pipeline = daemon._pipeline
     page = text.render(daemon.snapshot(), openmetrics=False)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
-    kept = (pipeline._engines, pipeline._gpus, pipeline._last_page, pipeline._started, pipeline._restarts)
-    trail = daemon._trail
+    kept = (pipeline._engines, pipeline._gpus, pipeline._last_page, pipeline._starts._started, pipeline._starts._seen)
+    past = daemon._histories
     return Held(
         resident,
         len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - the directory lists itself
         threading.active_count(),
         len(asyncio.all_tasks()),
         sum(not line.startswith(b"#") for line in page.splitlines()),
-        sum(map(len, kept)) + len(trail._engines) + len(trail._gpus) + len(daemon._fleet._before) + len(daemon._told),
+        sum(map(len, (*kept, past._engines, past._gpus, daemon._fleet._before, daemon._told))),
     )

@@ -8,11 +8,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.faults.servers import Behaviour, Request, answer, half_page, read_trace, restrict
-from tests.faults.servers import closes_at_once as closes
-from tests.faults.servers import error as http_error
-from tests.faults.servers import html as web_page
-from tests.tools import FIXTURES
+from tests.support.servers import Behaviour, Request, answer, half_page, read_trace, restrict
+from tests.support.servers import closes_at_once as closes
+from tests.support.servers import error as http_error
+from tests.support.servers import html as web_page
+from tests.support.tools import FIXTURES
 
 TRUTHS = {
     "idle": "idle",

@@ -16,8 +16,8 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
-from tests.faults.servers import FaultServer
 from tests.soak.engines import SLOW_SECONDS, TRUTHS, Engine
+from tests.support.servers import FaultServer
 from tests.support.virtual_time import LoopClock, run
 
 SCRAPE_SECONDS = 15

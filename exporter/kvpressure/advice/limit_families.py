@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.limits import known_limits
+from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import round_up_tokens
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
+from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
-from kvpressure.model.verdict import Cause
+from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.workload import DeclaredLimit
 
 SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
 """Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
+
+
+def limits_in_force(
+    diagnosis: Diagnosis,
+    derived: Derived,
+    cache: CacheConfig,
+    declared: Sequence[DeclaredLimit] | None,
+    thresholds: Thresholds,
+) -> tuple[Limits, Derived]:
+    """The limits that hold as far as anything tells, and the families that say so."""
+    limits = known_limits(diagnosis, derived, cache, {limit.name: limit.value for limit in declared or ()})
+    return limits, limit_families(Case(diagnosis, derived, limits, Place(), thresholds), declared)
 
 
 def limit_families(case: Case, declared: Sequence[DeclaredLimit] | None) -> Derived:

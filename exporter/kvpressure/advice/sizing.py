@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.features.windows import quantile
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import Derived, at
+from kvpressure.model.values import Derived, at, quantile
 
 
 @dataclass(frozen=True, slots=True)

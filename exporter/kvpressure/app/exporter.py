@@ -18,7 +18,7 @@ from kvpressure.config.loaded import Loaded, load
 from kvpressure.config.settings import ConfigError, Settings
 from kvpressure.config.target import Target
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.features.history import Trail
+from kvpressure.features.history import Histories
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Workload
@@ -54,7 +54,7 @@ class Daemon:
         self._gpu_factory = gpus
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
-        self._trail = Trail()
+        self._histories = Histories()
         self._node_sources = NodeSources(loaded.settings, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
@@ -149,7 +149,7 @@ class Daemon:
         self._pipeline.set_workload(now, around)
         self._gpu_health = self._gpus.health()
         self._snapshot = self._make_snapshot(now, around)
-        self._trail.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
+        self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
         self._tell_changes((*self._gpu_health, *self._targets.health, *self._node_sources.untold()))
 
     async def _reload(self) -> None:
@@ -215,7 +215,7 @@ class Daemon:
             gpus=self._pipeline.gpu_views(now),
             sources=sources,
             exporter=self._own_families(around),
-            trail=self._trail,
+            histories=self._histories,
             workload=around,
         )
 

@@ -52,13 +52,8 @@ GpuFactory = Callable[[Settings, OnReport], Iterable[GpuReader]]
 def real_gpus(settings: Settings, on_report: OnReport) -> Iterable[GpuReader]:
     """The vendor libraries of this machine."""
     gpu = settings.gpu
-    options = GpuSettings(
-        interval_seconds=gpu.interval_seconds,
-        gpm=gpu.gpm,
-        detach_seconds=gpu.detach_seconds,
-        scenario=str(gpu.simulated_file or ""),
-    )
-    vendors = [name for name, row in BACKENDS.items() if row.auto] if "auto" in gpu.vendors else gpu.vendors
+    options = GpuSettings(interval_seconds=gpu.interval_seconds, gpm=gpu.gpm, detach_seconds=gpu.detach_seconds)
+    vendors = tuple(BACKENDS) if "auto" in gpu.vendors else gpu.vendors
     return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.engine_options import Told, access_options, context_options
+from kvpressure.cli.engine_options import EngineFacts, access_options, facts_options
 from kvpressure.cli.findings import CANNOT_TELL, Finding, advice_json, exit_code
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import advice_report, console, show
@@ -28,7 +28,7 @@ from kvpressure.scrape.recordings import TraceError, stem
 @click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @access_options
-@context_options
+@facts_options
 def command(url: str | None, trace: Path | None, as_json: bool, **options: Any) -> None:
     """Print the actions against what limits the engine at URL, or at the end of a recording, in order.
 
@@ -38,7 +38,7 @@ def command(url: str | None, trace: Path | None, as_json: bool, **options: Any) 
     if (url is None) == (trace is None):
         raise click.UsageError("give either the URL of an engine or --trace FILE")
     if trace is not None:
-        found = of_trace(trace, Told.of(options))
+        found = of_trace(trace, EngineFacts.of(options))
     else:
         triage = prepare((url or "",), options, seconds=options["duration"], as_json=as_json, gpus=False)
         try:
@@ -58,7 +58,7 @@ async def _of_engine(triage: Triage) -> list[Finding]:
         return triage.findings()
 
 
-def of_trace(path: Path, told: Told) -> list[Finding]:
+def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
     """The findings at the end of a recording; lines that cannot be used are named on standard error."""
     thresholds = load_thresholds()
     newest: list[EngineView] | None = None
@@ -72,4 +72,4 @@ def of_trace(path: Path, told: Told) -> list[Finding]:
         return [Finding(stem(path), problem=str(error))]
     if newest is None:
         return [Finding(stem(path), problem=f"{path} has no page that could be read")]
-    return [told.finding(view, thresholds) for view in newest]
+    return [facts.finding(view, thresholds) for view in newest]

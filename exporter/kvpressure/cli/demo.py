@@ -29,10 +29,10 @@ from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.simulator.gpu_source import SOURCE, InProcessGpuSource
 from kvpressure.simulator.scenarios import scenario
 from kvpressure.simulator.server import simulator_app
 from kvpressure.simulator.service import SimulatedServer
-from kvpressure.sources.gpu.inprocess import InProcessGpuSource
 
 ROW_SECONDS = 5.0
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
@@ -87,7 +87,7 @@ class Demo:
             return GpuReport(t, tuple(self.simulated.gpus(t)))
 
         interval = 1.0 / self.clock.speed
-        return [InProcessGpuSource(report, interval, lambda r: on_report("simulated", r), self.clock.wall)]
+        return [InProcessGpuSource(report, interval, lambda r: on_report(SOURCE, r), self.clock.wall)]
 
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
         minutes = self.simulated.scenario.seconds / self.clock.speed / 60

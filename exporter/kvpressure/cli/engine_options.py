@@ -49,7 +49,7 @@ def access_options(function: F) -> F:
     return function
 
 
-def context_options(function: F) -> F:
+def facts_options(function: F) -> F:
     """What cannot be seen from outside: limits and place."""
     for option in reversed(_PLACE):
         function = option(function)
@@ -59,15 +59,15 @@ def context_options(function: F) -> F:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What was said on the command line of limits and place."""
+class EngineFacts:
+    """What a page does not show of an engine, from the command line: limits in force, and where it runs."""
 
     limits: dict[str, float] = field(default_factory=dict)
     place: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Told:
-        """Sort what `context_options` gave."""
+    def of(cls, options: dict[str, Any]) -> EngineFacts:
+        """Sort what `facts_options` gave."""
         limits = {name: float(options[name]) for name in _LIMITS if options.get(name) is not None}
         kind, slash, workload = str(options.get("deployment") or "").partition("/")
         place = {name: options[name] for name in ("namespace", "pod", "container", "unit") if options.get(name)}

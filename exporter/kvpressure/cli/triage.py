@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 
 from kvpressure import logs
-from kvpressure.cli.engine_options import Told, access_of, access_options, context_options
+from kvpressure.cli.engine_options import EngineFacts, access_of, access_options, facts_options
 from kvpressure.cli.findings import CANNOT_TELL, Finding, as_json, exit_code
 from kvpressure.cli.report import console, gpu_table, show, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, targets_of
@@ -35,7 +35,7 @@ class Triage:
     """One run of the command."""
 
     sampler: Sampler
-    told: Told
+    facts: EngineFacts
     thresholds: Thresholds
     seconds: float
     as_json: bool
@@ -59,7 +59,7 @@ class Triage:
 
     def findings(self) -> list[Finding]:
         """What is known now."""
-        return [finding for seen in self.sampler.seen() for finding in self.told.findings(seen, self.thresholds)]
+        return [finding for seen in self.sampler.seen() for finding in self.facts.findings(seen, self.thresholds)]
 
     def _print(self, *, brief: bool = False) -> int:
         found, now = self.findings(), self.sampler.clock.wall()
@@ -141,7 +141,7 @@ def pod_options(function: F) -> F:
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @pod_options
 @access_options
-@context_options
+@facts_options
 def command(engines: tuple[str, ...], **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with evidence and advice.
 
@@ -179,4 +179,4 @@ def prepare(urls: tuple[str, ...], options: dict[str, Any], *, seconds: float, a
         raise click.BadParameter(f"{error}", param_hint="URL") from error
     logs.configure("error", "logfmt")
     thresholds = load_thresholds()
-    return Triage(Sampler(targets, thresholds, gpus=gpus), Told.of(options), thresholds, seconds, as_json, gpus)
+    return Triage(Sampler(targets, thresholds, gpus=gpus), EngineFacts.of(options), thresholds, seconds, as_json, gpus)

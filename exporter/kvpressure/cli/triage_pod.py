@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kvpressure import logs
 from kvpressure.app.pollers import cancel
-from kvpressure.cli.engine_options import Told, access_of
+from kvpressure.cli.engine_options import EngineFacts, access_of
 from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
 from kvpressure.cli.report import show
 from kvpressure.cli.sampling import Access, Sampler, Seen
@@ -129,7 +129,7 @@ async def _diagnose(client: KubeClient, pods: list[ForwardedPod], options: dict[
     targets = tuple(target_of(pod, pod.forward.url, access) for pod in pods if pod.forward is not None)
     triage = PodTriage(
         Sampler(targets, thresholds),
-        Told.of(options),
+        EngineFacts.of(options),
         thresholds,
         options["duration"] if targets else 0.0,
         options["as_json"],
@@ -164,13 +164,13 @@ def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
     )
 
 
-def told_of(pod: EnginePod, said: Told) -> Told:
-    """What is known of limits and place; limits and the workload that were said on the command line win."""
+def facts_of(pod: EnginePod, given: EngineFacts) -> EngineFacts:
+    """What is known of limits and place; limits and the workload given on the command line win."""
     id_, (kind, _, name) = pod.state.id, pod.workload.partition("/")
     workload = {"kind": kind, "workload": name} if name else {}
     place: dict[str, Any] = {"namespace": id_.namespace, "pod": id_.pod, "container": id_.container, "port": pod.port}
     limits = {limit.name: limit.value for limit in pod.limits or ()}
-    return Told({**limits, **said.limits}, {**workload, **said.place, **place})
+    return EngineFacts({**limits, **given.limits}, {**workload, **given.place, **place})
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ class PodTriage(Triage):
             return [Finding(pod.engine.name, problem=pod.problem)]
         # Commands are for later, when this run's own port is gone.
         later = replace(seen, target=replace(seen.target, url=f"http://localhost:{pod.engine.port}"))
-        found = told_of(pod.engine, self.told).findings(later, self.thresholds)
+        found = facts_of(pod.engine, self.facts).findings(later, self.thresholds)
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
     def _around(self) -> Workload:

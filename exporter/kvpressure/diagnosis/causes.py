@@ -97,44 +97,65 @@ def queued(inputs: Inputs) -> bool:
 
 
 def at_cap(inputs: Inputs) -> bool:
-    """The batch stays at its highest value."""
-    steadiness = inputs.recent.steadiness
-    return steadiness is not None and steadiness >= inputs.thresholds.at_cap_min_ratio
+    """A fixed cap holds the batch."""
+    return inputs.recent.at_cap
 
 
 def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
-    if queued(inputs):
-        if _fit_unknown(inputs):
-            return Cause.UNKNOWN
-        if _prefill_limits(inputs):
-            return Cause.COMPUTE_BOUND
-        if at_cap(inputs):
-            return Cause.CONCURRENCY_BOUND
+    found = _of_queue(inputs) if queued(inputs) else None
+    if found is not None:
+        return found
     if _compute_limits(inputs):
         return Cause.COMPUTE_BOUND
     if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and _waits_for_cpu(inputs, symptoms)):
         return Cause.HOST_BOUND
-    return _another_limit(inputs) if _always_queued(inputs) else Cause.HEALTHY
+    return _unexplained(inputs) if queued(inputs) else Cause.HEALTHY
+
+
+def _of_queue(inputs: Inputs) -> Cause | None:
+    """What a queue shows by itself; None where something else has to explain it."""
+    if _fit_unknown(inputs):
+        return Cause.UNKNOWN
+    if _prefill_limits(inputs):
+        return Cause.COMPUTE_BOUND
+    return Cause.CONCURRENCY_BOUND if at_cap(inputs) else None
+
+
+def _unexplained(inputs: Inputs) -> Cause:
+    """A queue that comes and goes is no loss, if it is known to wait for its turn only."""
+    if _always_queued(inputs):
+        return _another_limit(inputs)
+    return Cause.HEALTHY if inputs.recent.reasons_known else Cause.UNKNOWN
 
 
 def _another_limit(inputs: Inputs) -> Cause:
-    """Nothing that is known explains the queue: the scheduler keeps to another of its limits.
+    """No cap holds the batch, and it is known that the requests that wait do so for a place in it.
 
-    Without the reasons for waiting nobody can tell such a limit from what requests wait for on their own account.
+    The first of them is one of the longest and does not fit, or was preempted and must fit with its answer; or all fit,
+    and the scheduler keeps to another of its limits. Without the reasons for waiting nobody can tell either from what
+    requests wait for on their own account.
     """
-    return Cause.CONCURRENCY_BOUND if inputs.recent.reasons_known else Cause.UNKNOWN
+    recent = inputs.recent
+    if not recent.reasons_known:
+        return Cause.UNKNOWN
+    by_longest = recent.blocked_by_longest_ratio or 0.0
+    if by_longest >= inputs.thresholds.admission_blocked_min_ratio or recent.preempted_in_window:
+        return Cause.KV_CACHE_PRESSURE
+    fits = recent.blocked_by_long_ratio == 0.0 and not recent.preempted_lately
+    return Cause.CONCURRENCY_BOUND if fits else Cause.UNKNOWN
 
 
 def _always_queued(inputs: Inputs) -> bool:
-    """Requests wait in nearly every poll, and none of them for KV: the scheduler keeps to another of its limits."""
+    """Requests wait in nearly every poll, and not on their own account."""
     ratio = inputs.recent.waiting_ratio
-    fits = inputs.recent.blocked_ratio is not None and inputs.recent.blocked_by_long_ratio == 0.0
-    return fits and ratio is not None and ratio >= inputs.thresholds.starved_min_waiting_ratio and not _put_off(inputs)
+    known = inputs.recent.blocked_ratio is not None
+    return known and ratio is not None and ratio >= inputs.thresholds.starved_min_waiting_ratio and not _put_off(inputs)
 
 
 def _fit_unknown(inputs: Inputs) -> bool:
-    """The pool's size is known, and no request has told yet how long prompts are: a cold start."""
-    return inputs.recent.blocked_ratio is None and inputs.value("kv_capacity_tokens") is not None
+    """The pool's size is known, and no request has told yet how long prompts are; or what they cost is not known."""
+    recent = inputs.recent
+    return recent.unsure or (recent.blocked_ratio is None and inputs.value("kv_capacity_tokens") is not None)
 
 
 def _prefill_limits(inputs: Inputs) -> bool:

@@ -48,6 +48,13 @@ def _kv_cache_pressure(inputs: Inputs, symptoms: Symptoms) -> Detail:
     for symptom, word in (("preempting", "preemption"), ("admission_blocked", "admission"), ("kv_saturated", "full")):
         if symptoms[symptom].state:
             return Detail(word, f"{_sentence(symptoms[symptom].text)}.")
+    longest = recent.blocked_by_longest_ratio or 0.0
+    if longest >= inputs.thresholds.admission_blocked_min_ratio:
+        return Detail(
+            "admission", f"Polls in which one of the longest prompts did not fit the free cache: {longest:.0%}."
+        )
+    if recent.preempted_in_window:
+        return Detail("preemption", "Requests were preempted, and wait until they fit with their answers.")
     return Detail()
 
 
@@ -161,6 +168,10 @@ def _unknown(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
         return Detail("too_few_polls", f"{recent.polls} polls in {recent.seconds:.0f} s.")
     if recent.busy is None or recent.demand is None:
         return Detail("no_gauges", "The page has no number of requests running, or none of those that wait.")
+    if recent.unsure:
+        return Detail(
+            "layers_differ", "A request may take so much more of the cache than its tokens that it does not fit."
+        )
     if recent.blocked_ratio is None and inputs.value("kv_capacity_tokens") is not None and recent.waiting:
         return Detail("cold_start", "Requests wait, and none has ended yet to tell how long prompts are.")
     if not recent.reasons_known and recent.waiting:

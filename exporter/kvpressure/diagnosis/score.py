@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.features.gpu import ramp
+from kvpressure.model.values import ramp
 from kvpressure.model.verdict import Cause, Evidence, Stage
 
 Symptoms = Mapping[str, Evidence]

@@ -26,7 +26,7 @@ DAY_AFTER_SECONDS = 43_200.0
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A chart of the page: its lines as (row of the trail, caption), their unit, and the symptom whose limit it marks.
+    """A chart of the page: its lines as (row of a history, caption), their unit, the symptom whose limit it marks.
 
     A ratio or score is drawn from 0 to 1, anything else from 0 to the highest point.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvpressure.features.history import Trail
+from kvpressure.features.history import Histories
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.model.workload import Workload
@@ -15,8 +15,8 @@ from kvpressure.model.workload import Workload
 class Snapshot:
     """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values.
 
-    `trail` is the past up to this snapshot, shared by all of them: it is only ever added to. `engines` are those that
-    answer, `silent` those that did and are still to be polled.
+    `histories` are the past up to this snapshot, shared by all of them: they are only ever added to. `engines` are
+    those that answer, `silent` those that did and are still to be polled.
     """
 
     t: float
@@ -24,7 +24,7 @@ class Snapshot:
     gpus: tuple[GpuView, ...] = ()
     sources: tuple[SourceHealth, ...] = ()
     exporter: Mapping[str, object] = field(default_factory=dict)
-    trail: Trail | None = None
+    histories: Histories | None = None
     workload: Workload = field(default_factory=Workload)
     silent: tuple[EngineView, ...] = ()
 

@@ -61,13 +61,13 @@ def status_html(
     `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link. Charts
     are drawn for the `CHARTED_ENGINES` worst engines and for the one whose id is `wanted`, which is shown open.
     """
-    assets, trail, known = _assets(), snapshot.trail, runbooks or {}
+    assets, past, known = _assets(), snapshot.histories, runbooks or {}
     errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
     engines = [
         engine_panel(
             view,
             snapshot.t,
-            trail.engine(view.key) if trail and (place < CHARTED_ENGINES or ident(view.key) == wanted) else None,
+            past.engine(view.key) if past and (place < CHARTED_ENGINES or ident(view.key) == wanted) else None,
             advise(view),
             _runbook(known[cause_of(view)], view) if cause_of(view) in known else "",
             wanted=ident(view.key) == wanted,
@@ -83,7 +83,7 @@ def status_html(
         down=_down(snapshot.sources),
         engines=engines,
         unread=[{"target": one.target, "error": one.error, "waited_for": not one.errors} for one in snapshot.unread],
-        gpus=[gpu_card(view, trail.gpu(view.labels) if trail else None) for view in snapshot.gpus],
+        gpus=[gpu_card(view, past.gpu(view.labels) if past else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot.t) for health in snapshot.sources],
         problems=snapshot.workload.problems,
         metrics_path=metrics_path,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.features.latency import p95
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.waiting import waiting_of
 from kvpressure.features.windows import EngineWindow, Point
@@ -20,7 +21,13 @@ RECENT_SECONDS = 10.0
 RECENT_STARTS = 4.0
 """The newest starts say what prompts look like before any of them has finished; fewer than this many are chance."""
 
+MOST_STARTS = 4.0
+"""Of more starts between two polls, what each computed is lost in the spread of all."""
+
 MIN_PEAK_POLLS = 3
+
+LEAST_CAP = 2.0
+"""Nobody who has a queue runs one request at a time on purpose: a batch of one is held by something else, or fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +36,19 @@ class Fit:
 
     `blocked_ratio` is the share of polls in which requests waited and did not fit: a typical prompt or, where no fixed
     cap holds the batch, a long one of the traffic's. `starved` says that it is 1 because nothing at all starts.
-    `blocked_by_long_ratio` always takes the long one. `steadiness` is the median batch while requests wait over the
-    highest in ten minutes: near 1 at a fixed cap, lower under a pool.
+    `blocked_by_long_ratio` always takes the long one, `blocked_by_longest_ratio` the longest that was seen lately.
+    `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
+    under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
+    `unsure` says that a request may cost so much more than its tokens that typical ones need not fit.
     """
 
     blocked_ratio: float | None = None
     blocked_by_long_ratio: float | None = None
+    blocked_by_longest_ratio: float | None = None
     steadiness: float | None = None
+    at_cap: bool = False
     starved: bool = False
+    unsure: bool = False
 
 
 def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *, streams: bool = False) -> Fit:
@@ -44,29 +56,28 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
 
     Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
     while requests wait all the time, the polls with the largest batch decide.
-    And where nothing at all starts although requests wait and the batch has been larger, the head does not fit,
-    whatever its length: it may be a preempted request that brings its answer along.
+    And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
+    not fit: it may be a preempted request that brings its answer along.
     """
     typical, share = typical_prompt_tokens(window), _computed_share(window)
     long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
-    steadiness = _steadiness(points, window.highest_running())
-    ratio, by_long = (
-        _blocked_ratio(points, window, typical, streams=streams),
-        _blocked_ratio(points, window, long, streams=streams),
-    )
+    steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, limits)
+    ratio, by_long = (_blocked_ratio(points, window, prompt, streams=streams) for prompt in (typical, long))
     waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= limits.starved_min_waiting_ratio
-    if steadiness is not None and steadiness >= limits.at_cap_min_ratio:
-        return Fit(ratio, by_long, steadiness)
-    if ratio is not None and by_long is not None:
+    starved, by_longest = False, by_long
+    if any(value >= 1 for value in waiting):
+        longest = _longest_prompt_tokens(points, window, typical, long, limits)
+        by_longest = _blocked_ratio(points, window, longest, streams=streams)
+    if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
             ratio = max(ratio, _blocked_ratio(_at_peak(points), window, long, streams=streams) or 0.0)
-    if always and _nothing_starts(points, limits) and not (ratio or 0.0) >= limits.admission_blocked_min_ratio:
-        return Fit(1.0, by_long, steadiness, starved=True)
-    return Fit(ratio, by_long, steadiness)
+        starved = always and ratio < limits.admission_blocked_min_ratio and _starved(points, window, long, limits)
+    unsure = window.cache.layers_differ and (by_longest or 0.0) >= limits.admission_blocked_min_ratio
+    return Fit(1.0 if starved else ratio, by_long, by_longest, steadiness, capped, starved, unsure)
 
 
 def _computed_share(window: EngineWindow) -> float | None:
@@ -80,12 +91,40 @@ def _computed_share(window: EngineWindow) -> float | None:
     return min(1.0, computed / prompts)
 
 
-def _nothing_starts(points: Sequence[Point], limits: Thresholds) -> bool:
-    """No start in a cache that is rather full, while tokens come out: without any the engine hangs, another matter."""
+def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, limits: Thresholds) -> bool:
+    """No start in a cache that has no room for a long request and its answer, while tokens come out.
+
+    Without any the engine hangs, another matter.
+    """
     started, usage = growth(points, "started"), values(points, "kv_usage")
     if started is None or started > 0 or not usage or not growth(points, "generation_tokens"):
         return False
-    return mean(usage) >= limits.starved_min_usage_ratio
+    capacity, answer = window.cache.capacity_tokens, p95(window.shape("request_output_tokens"))
+    if capacity is None or long is None or answer is None:
+        return mean(usage) >= limits.kv_saturated_min_ratio
+    return (1.0 - mean(usage)) * capacity < long + answer
+
+
+def _at_cap(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> bool:
+    """Whether a fixed cap holds the batch while requests wait: it is as large as ever, and free places do not last.
+
+    At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
+    poll are as many as requests start in so many steps, give or take what chance does to a count; places that stay free
+    for longer are kept free by something else.
+    """
+    highest, held = window.highest_running(), _queued(points)
+    steadiness = _steadiness(points, highest)
+    if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < limits.at_cap_min_ratio:
+        return False
+    started, steps = growth(points, "started"), growth(points, "steps")
+    if started is None or not steps:
+        return True
+    free = sum(highest - running for running in values(held, "running"))
+    expected = limits.refill_max_step_count * started / steps * len(held)
+    # Where those that wait are put off, they may be what keeps places free: then chance gets no benefit of the doubt.
+    put_off = 2 * sum(values(held, "waiting_deferred")) >= sum(values(held, "waiting"))
+    spare = 0.0 if put_off else limits.refill_spare_count
+    return free <= expected + limits.refill_deviation_max_factor * math.sqrt(expected) + spare
 
 
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
@@ -101,7 +140,9 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     if means:
         return max(means)
     newest = window.points[-1].counters if window.points else {}
-    return _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
+    whole = _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
+    # Before anybody has finished: what was computed so far is the prompts of those that have begun.
+    return _ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
 
 
 def blocked(point: Point, capacity_tokens: float, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
@@ -157,10 +198,48 @@ def _long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_fact
     return max(typical, sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total) if total else typical
 
 
-def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
+def _longest_prompt_tokens(
+    points: Sequence[Point], window: EngineWindow, typical: float | None, long: float | None, limits: Thresholds
+) -> float | None:
+    """The longest prompt that was seen lately, or whatever a request may take where layers differ; at least `long`.
+
+    Of those that finished, the middle of their highest bucket; of those that only started, what the starts between two
+    polls computed, less typical ones for all but one of them.
+    """
+    if typical is None or long is None:
+        return None
+    found = [long, _most_of_one_request(points, window, limits)]
+    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
+    if histogram is not None and histogram.count:
+        last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
+        low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
+        found.append((low + high) / 2 if math.isfinite(high) else limits.last_bucket_middle_factor * low)
+    for pair in window.intervals():
+        tokens, started = growth(pair, "prompt_tokens"), growth(pair, "started")
+        if tokens and started is not None and started <= MOST_STARTS:
+            found.append(tokens - max(0.0, started - 1) * typical)
+    return max(found)
+
+
+def _most_of_one_request(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> float:
+    """The most tokens of the pool that one request may take where layers differ; 0 where they do not.
+
+    No more than one of full length, nor much more than those that run take on average.
+    """
+    cache, usage, running = window.cache, values(points, "kv_usage"), values(points, "running")
+    if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
+        return 0.0
+    held = mean(usage) * cache.capacity_tokens / mean(running)
+    return min(float(cache.max_model_len or cache.capacity_tokens), limits.layers_differ_cost_max_factor * held)
+
+
+def _queued(points: Sequence[Point]) -> Sequence[Point]:
     """Polls without a queue say nothing of what holds it back; a batch may run empty between two."""
-    held = [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
-    running = values(held, "running")
+    return [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
+
+
+def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
+    running = values(_queued(points), "running")
     return statistics.median(running) / highest if running and highest else None
 
 

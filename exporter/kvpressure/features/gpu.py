@@ -8,7 +8,7 @@ from kvpressure.features.context import Context
 from kvpressure.features.windows import EngineWindow, GpuWindow, line
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.target import ALL_GPUS
-from kvpressure.model.values import Derived, Value, known
+from kvpressure.model.values import Derived, Value, known, ramp
 
 
 def derive_gpu(window: GpuWindow) -> Derived:
@@ -81,11 +81,6 @@ def memory_high_compute_low_score(
     high = ramp(memory, limits.score_memory_ramp_start_ratio, limits.score_memory_ramp_end_ratio)
     low = ramp(1.0 - utilization, limits.score_idle_ramp_start_ratio, limits.score_idle_ramp_end_ratio)
     return high * low
-
-
-def ramp(value: float, start: float, end: float) -> float:
-    """0 up to `start`, 1 from `end`, linear between."""
-    return min(1.0, max(0.0, (value - start) / (end - start)))
 
 
 def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:

@@ -25,7 +25,7 @@ LONGEST_GAP_SECONDS = 10.0
 SILENT_POINTS = 60
 """Points kept of an engine that stopped answering: the five minutes before."""
 
-MAX_TRAILS = 512
+MAX_HISTORIES = 512
 """Engines, and as many GPUs, whose past is kept; beyond it whoever has been gone longest is forgotten first."""
 
 ENGINE_VALUES: Mapping[str, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ ENGINE_VALUES: Mapping[str, tuple[str, ...]] = {
     "gpu_memory": ("engine_gpu_memory_used_ratio",),
     "gpu_busy": ("engine_gpu_utilization_ratio",),
 }
-"""Name in a trail to the path of the derived value; `score` comes from the diagnosis."""
+"""Row of a history to the path of the derived value; `score` comes from the diagnosis."""
 
 _ENGINE_ROWS = (*ENGINE_VALUES, "score")
 _GPU_ROWS = ("memory", "busy")
@@ -132,7 +132,7 @@ class _Ring:
             self.causes.popleft()
 
 
-class Trail:
+class Histories:
     """The past of everything seen in the last quarter of an hour. One thread adds, any may read."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Trail:
         kept: dict[EngineKey, History] = {}
         for view in silent:
             past = before.get(view.key) or self._history(self._engines.get(view.key), _ENGINE_ROWS)
-            if past is not None and len(kept) < MAX_TRAILS:
+            if past is not None and len(kept) < MAX_HISTORIES:
                 kept[view.key] = past.ended().last(SILENT_POINTS)
         self._before_silence = kept
 
@@ -210,7 +210,7 @@ K = TypeVar("K", bound=Hashable)
 def _ring(rings: dict[K, _Ring], key: K, rows: int, now: float) -> _Ring | None:
     ring = rings.get(key)
     if ring is None:
-        if len(rings) >= MAX_TRAILS:
+        if len(rings) >= MAX_HISTORIES:
             oldest = min(rings, key=lambda one: rings[one].seen)
             if rings[oldest].seen >= now - STEP_SECONDS:
                 return None

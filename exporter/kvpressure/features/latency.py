@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvpressure.features.context import Context
-from kvpressure.features.windows import EngineWindow, quantile
+from kvpressure.features.windows import EngineWindow
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import QUANTILES, Derived, Value, by_quantile, known
+from kvpressure.model.values import QUANTILES, Derived, Value, by_quantile, known, quantile
 
 KINDS = ("e2e", "ttft", "inter_token", "queue")
 ANSWER_TOKENS = "answer_tokens"

@@ -58,7 +58,7 @@ class Progress:
 
 def progress_of(window: EngineWindow) -> Progress:
     """What the window's polls show."""
-    points = list(window.points)
+    points = [point for point in window.points if point.t >= window.joined]
     newest = points[-1]
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)

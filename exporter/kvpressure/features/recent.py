@@ -11,11 +11,11 @@ from kvpressure.features.context import Context
 from kvpressure.features.deferral import Deferral, deferral_of
 from kvpressure.features.fit import fit_of
 from kvpressure.features.latency import answer_growth, p95
+from kvpressure.features.outside import Outside, outside_engine
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.progress import Progress, progress_of
 from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
-from kvpressure.model.samples import HistogramSample
 
 BURST_SECONDS = 5.0
 
@@ -27,8 +27,10 @@ class Recent:
     `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
     engine answers so slowly that older polls have to be counted too.
 
-    `blocked_ratio`, `blocked_by_long_ratio`, `steadiness` and `starved` are those of `fit.Fit`.
+    `blocked_ratio`, `blocked_by_long_ratio`, `blocked_by_longest_ratio`, `steadiness`, `at_cap`, `starved` and
+    `unsure` are those of `fit.Fit`.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
+    `preempted_in_window` and `preempted_lately` are whether any request was preempted in the window, in the longer one.
     `paused`, `frozen_seconds`, `still_seconds` and `looping_seconds` are those of `progress.Progress`.
     `prefill_ratio` is the share of prompt tokens among all tokens computed.
     `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
@@ -48,11 +50,16 @@ class Recent:
     usage: float | None = None
     blocked_ratio: float | None = None
     blocked_by_long_ratio: float | None = None
+    blocked_by_longest_ratio: float | None = None
     steadiness: float | None = None
+    at_cap: bool = False
     starved: bool = False
+    unsure: bool = False
     started: float | None = None
     preemption_bursts: int | None = None
     preempted_ratio: float | None = None
+    preempted_in_window: bool = False
+    preempted_lately: bool = False
     tokens: float | None = None
     busy: bool | None = None
     paused: bool = False
@@ -64,8 +71,7 @@ class Recent:
     fetching_ratio: float | None = None
     held_ratio: float | None = None
     unchanged: bool = False
-    outside_seconds: float | None = None
-    outside_ratio: float | None = None
+    outside: Outside | None = None
     gpu_utilization: float | None = None
     slowdown: float | None = None
     step_tokens: float | None = None
@@ -83,7 +89,6 @@ def count(window: EngineWindow, context: Context) -> Recent:
     if not points:
         return Recent(0, 0.0)
     running = values(points, "running")
-    outside = outside_engine(window, thresholds.verdict_window_seconds)
     streams = streams_idle(points, window, thresholds)
     fit = fit_of(points, window, thresholds, streams=streams)
     waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
@@ -100,11 +105,16 @@ def count(window: EngineWindow, context: Context) -> Recent:
         usage=mean(usage) if (usage := values(points, "kv_usage")) else None,
         blocked_ratio=fit.blocked_ratio,
         blocked_by_long_ratio=fit.blocked_by_long_ratio,
+        blocked_by_longest_ratio=fit.blocked_by_longest_ratio,
         steadiness=fit.steadiness,
+        at_cap=fit.at_cap,
         starved=fit.starved,
+        unsure=fit.unsure,
         started=growth(points, "started"),
         preemption_bursts=bursts,
         preempted_ratio=_preempted_ratio(points),
+        preempted_in_window=bool(window.delta("preemptions")),
+        preempted_lately=window.grew_lately("preemptions"),
         tokens=tokens,
         busy=_busy(points, running, values(points, "waiting")),
         paused=progress.paused,
@@ -116,8 +126,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         unchanged=len(set(values(points, "waiting"))) == 1,
         fetching_ratio=_fetching_ratio(points),
         held_ratio=mean([float(_held(point)) for point in points]),
-        outside_seconds=outside[0] if outside else None,
-        outside_ratio=outside[1] if outside else None,
+        outside=outside_engine(points, window, thresholds.verdict_window_seconds),
         gpu_utilization=_gpu_utilization(context, points[0].t),
         slowdown=_slowdown(window, context),
         step_tokens=_step_tokens(points),
@@ -132,21 +141,6 @@ def count(window: EngineWindow, context: Context) -> Recent:
 def _coverage(points: Sequence[Point], limits: Thresholds) -> float:
     inside = sum(points[-1].t - point.t <= limits.verdict_window_seconds for point in points)
     return min(1.0, inside / limits.verdict_min_poll_count)
-
-
-def outside_engine(window: EngineWindow, seconds: float) -> tuple[float, float] | None:
-    """Mean seconds of time to first token spent outside the engine, and their share of it; None when not known.
-
-    Time to first token minus queue time minus prefill time. Queue and prefill are reported when requests end, so the
-    means are of slightly other requests; the difference is never taken below 0.
-    """
-    ttft, queue = window.histogram("ttft", seconds), window.histogram("queue", seconds)
-    prefill, prefilled = window.delta("prefill_seconds"), window.delta("prefilled")
-    if ttft is None or queue is None or prefill is None or not prefilled:
-        return None
-    whole = _histogram_mean(ttft)
-    outside = max(0.0, whole - _histogram_mean(queue) - prefill / prefilled)
-    return outside, outside / whole if whole > 0 else 0.0
 
 
 def _gpu_utilization(context: Context, since: float) -> float | None:
@@ -170,10 +164,6 @@ def _step_tokens(points: Sequence[Point]) -> float | None:
     steps = growth(points, "steps")
     prompt, output = growth(points, "prompt_tokens"), growth(points, "generation_tokens")
     return (prompt + output) / steps if steps and prompt is not None and output is not None else None
-
-
-def _histogram_mean(histogram: HistogramSample) -> float:
-    return histogram.sum / histogram.count
 
 
 def _preemption_bursts(points: Sequence[Point]) -> int | None:

@@ -6,9 +6,9 @@ import math
 from bisect import bisect_left
 
 from kvpressure.features.context import Context
-from kvpressure.features.windows import EngineWindow, Point, quantile
+from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import Derived, by_quantile, known
+from kvpressure.model.values import Derived, by_quantile, known, quantile
 
 SHAPE_QUANTILES = (0.5, 0.95)
 PROMPT_BOUNDS = tuple(2.0**power for power in range(9, 17))

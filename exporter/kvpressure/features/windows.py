@@ -22,6 +22,10 @@ MAX_HISTOGRAM_POINTS = 32
 SHAPE_POINTS = 24
 
 
+CLOCK_SKEW_SECONDS = 60.0
+"""How far the clock of an engine's host may be behind ours, at least: a process that began this long before the last
+poll may still be one that began after it."""
+
 CLOCK_STEP_SECONDS = 5.0
 """A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
 
@@ -66,6 +70,22 @@ class Monotonic:
         self._last.clear()
         self._last_histograms.clear()
 
+    def join(self, sample: EngineSample) -> None:
+        """Go on from `sample` without any growth: it is of a process that has counted for a while, unseen."""
+        for name, value in sample.counters.items():
+            if name in self._last:
+                self._carry[name] = self._carry.get(name, 0.0) + self._last[name] - value
+                self._last[name] = value
+        for name, histogram in sample.histograms.items():
+            before = self._last_histograms.get(name)
+            if before is not None and before.bounds == histogram.bounds:
+                self._carry_histograms[name] = _added(_less(before, histogram), self._carry_histograms.get(name))
+                self._last_histograms[name] = histogram
+
+    def fell(self, values: Mapping[str, float]) -> bool:
+        """Whether a counter is lower than it was: another process counts."""
+        return any(value < self._last.get(name, value) for name, value in values.items())
+
     def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """`values` plus what was counted before each one's last fall."""
         last, carry = self._last, self._carry
@@ -108,6 +128,8 @@ class EngineWindow:
         self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self.cache = CacheConfig()
         self.multiprocess = False
+        self.joined = -math.inf
+        """When a process answered last that had counted elsewhere before: its progress is known since."""
         self._monotonic = Monotonic()
         self._recent: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=MAX_HISTOGRAM_POINTS)
         self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
@@ -119,12 +141,30 @@ class EngineWindow:
         """Time of the newest point; -inf before the first."""
         return self.points[-1].t if self.points else -math.inf
 
-    def add(self, t: float, sample: EngineSample, *, restarted: bool = False, multiprocess: bool = False) -> bool:
-        """Take one poll in; False for a poll that is not newer than the last one, which is dropped."""
+    def add(
+        self,
+        t: float,
+        sample: EngineSample,
+        *,
+        restarted: bool = False,
+        started: float | None = None,
+        multiprocess: bool = False,
+    ) -> bool:
+        """Take one poll in; False for a poll that is not newer than the last one, which is dropped.
+
+        `started` is when the process that answered began, None where it does not tell. One that began long before the
+        last poll and counts less, or is another one, has counted elsewhere: one of several replicas behind one address.
+        What it counted before is not growth.
+        """
         if t <= self.t:
             return False
-        if restarted:
+        older = started is not None and started < self.t - CLOCK_SKEW_SECONDS
+        if older and (restarted or self._monotonic.fell(sample.counters)):
+            self._monotonic.join(sample)
+            self.joined = t
+        elif restarted:
             self._monotonic.restart()
+        if restarted:
             self._highest.clear()
         self.multiprocess = multiprocess
         if sample.cache is not None:
@@ -198,6 +238,12 @@ class EngineWindow:
         first = next((p for p in self.points if p.t >= since and counter in p.counters), None)
         last = next((p for p in reversed(self.points) if counter in p.counters), None)
         return (first, last) if first and last and last.t > first.t else None
+
+    def grew_lately(self, counter: str) -> bool:
+        """Whether a counter grew within the longer `shape_seconds`."""
+        known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
+        newest = self.points[-1].counters.get(counter) if self.points else None
+        return newest is not None and newest > next(known)
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
@@ -302,24 +348,6 @@ class GpuWindow:
         return sum(values) / len(values)
 
 
-def quantile(histogram: HistogramSample, q: float) -> float | None:
-    """The q-quantile (0..1) by linear interpolation within a bucket, as PromQL's histogram_quantile does it.
-
-    Observations in the +Inf bucket count as the highest finite bound. None for an empty histogram.
-    """
-    bounds, counts = histogram.bounds, histogram.counts
-    total = counts[-1]
-    if total <= 0:
-        return None
-    rank = q * total
-    index = next(i for i, count in enumerate(counts) if count >= rank)
-    if index == len(bounds) - 1:
-        return bounds[-2] if len(bounds) > 1 else None
-    low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)
-    width = counts[index] - below
-    return bounds[index] if width <= 0 else low + (bounds[index] - low) * (rank - below) / width
-
-
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
     """Quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
@@ -355,6 +383,11 @@ def _added(histogram: HistogramSample, other: HistogramSample | None) -> Histogr
         return histogram
     counts = tuple(a + b for a, b in zip(histogram.counts, other.counts, strict=True))
     return HistogramSample(histogram.bounds, counts, histogram.sum + other.sum)
+
+
+def _less(histogram: HistogramSample, other: HistogramSample) -> HistogramSample:
+    counts = tuple(a - b for a, b in zip(histogram.counts, other.counts, strict=True))
+    return HistogramSample(histogram.bounds, counts, histogram.sum - other.sum)
 
 
 _Histograms = deque[tuple[float, Mapping[str, HistogramSample]]]

@@ -38,7 +38,8 @@ class CacheConfig:
     """What a runtime says of its KV cache; every field is None when the page does not say.
 
     `capacity_tokens` is what requests can use in *one* rank (reserved blocks already taken off),
-    `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens.
+    `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens. Where
+    `layers_differ` (windows, states), `capacity_tokens` counts requests of that length; a short one may cost as much.
     """
 
     block_size: int | None = None
@@ -47,6 +48,7 @@ class CacheConfig:
     max_model_len: int | None = None
     gpu_memory_utilization: float | None = None
     prefix_caching: bool | None = None
+    layers_differ: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,29 @@ def at(derived: Mapping[str, Value], *path: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
+def quantile(histogram: HistogramSample, q: float) -> float | None:
+    """The q-quantile (0..1) by linear interpolation within a bucket, as PromQL's histogram_quantile does it.
+
+    Observations in the +Inf bucket count as the highest finite bound. None for an empty histogram.
+    """
+    bounds, counts = histogram.bounds, histogram.counts
+    total = counts[-1]
+    if total <= 0:
+        return None
+    rank = q * total
+    index = next(i for i, count in enumerate(counts) if count >= rank)
+    if index == len(bounds) - 1:
+        return bounds[-2] if len(bounds) > 1 else None
+    low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)
+    width = counts[index] - below
+    return bounds[index] if width <= 0 else low + (bounds[index] - low) * (rank - below) / width
+
+
+def ramp(value: float, start: float, end: float) -> float:
+    """0 up to `start`, 1 from `end`, linear between."""
+    return min(1.0, max(0.0, (value - start) / (end - start)))
+
+
 def plain(value: Value) -> object:
     """A value as JSON has it: numbers, and objects keyed by label value or bucket bound."""
     if isinstance(value, HistogramSample):

@@ -59,6 +59,7 @@ DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {
     Cause.UNKNOWN: {
         "too_few_polls": "it has not been read often enough",
         "no_gauges": "the page lacks the requests running or waiting",
+        "layers_differ": "its layers keep different things, so tokens do not tell what a request takes of the cache",
         "cold_start": "no request has told yet how long prompts are",
         "no_reasons": "the page does not tell why requests wait",
     },

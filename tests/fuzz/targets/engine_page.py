@@ -10,7 +10,7 @@ from kvpressure.scrape.lines import PageError
 from kvpressure.scrape.reader import PageReader
 from tests.fuzz.pages import NUMBERS, value
 from tests.fuzz.target import Target, expect
-from tests.unit.pages import SINGLES, inventory, made, single
+from tests.support.pages import SINGLES, inventory, made, single
 
 _REASONS = {"not_metrics", "truncated", "malformed", "too_large"}
 

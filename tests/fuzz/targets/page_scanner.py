@@ -12,7 +12,7 @@ from kvpressure.scrape.lines import PageError, Series
 from kvpressure.scrape.page import PageScanner
 from tests.fuzz.pages import NUMBERS, WANTED, page, same_value
 from tests.fuzz.target import Target, expect
-from tests.unit.pages import oracle
+from tests.support.pages import oracle
 
 _BETWEEN = b"\x1e\x1e"
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)

@@ -15,7 +15,7 @@ from kvpressure.kubernetes.objects.pods import MAX_TARGETS, PodReader
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import FIXTURES, SCALARS, altered
-from tests.unit.pod_specs import pod as hostile
+from tests.support.pod_specs import pod as hostile
 
 _READERS = (PodReader(KubernetesSettings()), PodReader(KubernetesSettings(label_selector="app=vllm")))
 _ANNOTATIONS = {

@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from kvpressure.config.settings.engines import EngineSettings
+from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.settings.logs import LogsSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
-from kvpressure.config.settings.surroundings import HostSettings, LogsSettings
 from kvpressure.config.settings.types import (
     Boolean,
     Integer,
@@ -56,7 +57,7 @@ class GpuSettings(Section):
 
     vendors: Vendors = Field(
         default=("auto",),
-        description="`auto` (whichever is found), or a list of nvidia, amd, simulated; `[]` reads no GPUs.",
+        description="`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs.",
     )
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
     gpm: Boolean = Field(
@@ -68,15 +69,6 @@ class GpuSettings(Section):
         le=3600,
         description="How long to let go of the driver after SIGUSR1, so that it can be unloaded.",
     )
-    simulated_file: Path | None = Field(
-        default=None, description="Readings that the vendor `simulated` gives, as JSON; read again at every reading."
-    )
-
-    @model_validator(mode="after")
-    def _simulated(self) -> GpuSettings:
-        if "simulated" in self.vendors and self.simulated_file is None:
-            raise ValueError("needs simulated_file for the vendor simulated")
-        return self
 
 
 class LimitSettings(Section):

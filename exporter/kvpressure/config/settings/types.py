@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from kvpressure.net.addresses import refusal
 
-Vendor = Literal["auto", "nvidia", "amd", "simulated"]
+Vendor = Literal["auto", "nvidia", "amd"]
 BY_ITS_PAGE: Final = "auto"
 """The `runtime` of a target whose page says what it runs."""
 
@@ -151,6 +151,13 @@ def sd_pattern(path: Path) -> Path:
     return path
 
 
+def directory(path: Path) -> Path:
+    """Check that a directory's path is absolute. Raises ValueError."""
+    if not path.is_absolute():
+        raise ValueError(f"must be an absolute path, got {str(path)!r}")
+    return path
+
+
 def _not_empty(value: Any) -> Any:
     # Not min_length, which would also complain of lists whose entries are in error.
     if value in ([], ()):
@@ -184,6 +191,7 @@ Label = Annotated[str, AfterValidator(label)]
 TargetName = Annotated[str, AfterValidator(target_name)]
 BaseUrl = Annotated[str, AfterValidator(lambda text: split_url(text)[0])]
 Gpus = Annotated[tuple[str, ...], BeforeValidator(gpu_list)]
+Directory = Annotated[Path, AfterValidator(directory)]
 SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(sd_pattern)], ...], BeforeValidator(_not_empty)]
 ListenAddresses = Annotated[tuple[ListenAddress, ...], BeforeValidator(_addresses)]
 Vendors = Annotated[tuple[Vendor, ...], BeforeValidator(_vendors)]

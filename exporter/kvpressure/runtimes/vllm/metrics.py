@@ -18,6 +18,8 @@ from kvpressure.runtimes.table import LabelSignals, PageFacts, Row, Table
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
 _MOST_TOKENS: Final = 2**53
+_ALIKE_RATIO: Final = 0.05
+"""Rounding to whole blocks and the null block make less of a difference."""
 
 GAUGES: Final = (
     Row("running", ("vllm:num_requests_running",)),
@@ -44,6 +46,10 @@ COUNTERS: Final = (
     Row("prefix_hits", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), slow=True),
     Row("prefilled", ("vllm:request_prefill_time_seconds_count",), slow=True),
     Row("prefill_seconds", ("vllm:request_prefill_time_seconds_sum",), slow=True),
+    Row("ended", ("vllm:e2e_request_latency_seconds_count",), slow=True),
+    Row("e2e_seconds", ("vllm:e2e_request_latency_seconds_sum",), slow=True),
+    Row("queue_seconds", ("vllm:request_queue_time_seconds_sum",), slow=True),
+    Row("inference_seconds", ("vllm:request_inference_time_seconds_sum",), slow=True),
     Row("started", ("vllm:time_to_first_token_seconds_count",)),
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
@@ -99,6 +105,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
         bytes_per_token=pool_bytes / size_tokens if pool_bytes and size_tokens and not overridden else None,
         max_model_len=_max_model_len(labels),
         gpu_memory_utilization=utilization if utilization is not None and _LEAST_SHARE <= utilization <= 1 else None,
+        layers_differ=_layers_differ(labels, facts),
         prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
     )
 
@@ -122,6 +129,16 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
             return None
         tokens = (blocks - _reserved_blocks(facts)) * block_size
     return tokens if 0 < tokens <= _MOST_TOKENS else None
+
+
+def _layers_differ(labels: Mapping[str, str], facts: PageFacts) -> bool:
+    """Whether a request of full length takes more or fewer blocks than its tokens fill (v1/core/kv_cache_utils.py)."""
+    size_tokens, block_size = _count(labels, "kv_cache_size_tokens"), _count(labels, "block_size")
+    blocks = _count(labels, "num_gpu_blocks")
+    if size_tokens is None or block_size is None or not blocks:
+        return False
+    plain = blocks // max(facts.ranks, 1) * block_size
+    return abs(size_tokens - plain) > _ALIKE_RATIO * plain
 
 
 def _reserved_blocks(facts: PageFacts) -> int:

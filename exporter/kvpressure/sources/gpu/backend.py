@@ -54,7 +54,6 @@ class Options:
     gpm: bool = True
     device_wait_seconds: float = 0.5
     device_error_seconds: float = 5.0
-    scenario: str = ""
 
 
 EXIT_CODES: Final = {
@@ -75,17 +74,15 @@ ABSENT: Final = frozenset({"library_not_found", "binding_not_found"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One vendor: its module, the name of its source in health series, whether "auto" looks for it."""
+    """One vendor: its module, the name of its source in health series."""
 
     module: str
     source: str
-    auto: bool = True
 
 
 BACKENDS: Final = {
     "nvidia": Row("kvpressure.sources.gpu.nvml", "nvml"),
     "amd": Row("kvpressure.sources.gpu.amdsmi", "amdsmi"),
-    "simulated": Row("kvpressure.sources.gpu.simulated", "simulated", auto=False),
 }
 
 

@@ -88,7 +88,6 @@ def main(argv: list[str]) -> int:
         gpm=args.get("gpm", "1") == "1",
         device_wait_seconds=float(args.get("device-wait", "0.5")),
         device_error_seconds=float(args.get("device-error", "5")),
-        scenario=args.get("scenario", ""),
     )
     backend = make_backend(args["vendor"], options)
     try:

@@ -29,9 +29,7 @@ log = structlog.get_logger("kvpressure.sources")
 
 def make_sources(settings: GpuSettings, on_report: Callable[[GpuReport], None] | None = None) -> tuple[GpuSource, ...]:
     """One source per vendor of the settings; raises KeyError for a vendor that is not in `backend.BACKENDS`."""
-    vendors = (
-        [vendor for vendor, row in BACKENDS.items() if row.auto] if "auto" in settings.vendors else settings.vendors
-    )
+    vendors = tuple(BACKENDS) if "auto" in settings.vendors else settings.vendors
     return tuple(GpuSource(vendor, settings, on_report) for vendor in vendors)
 
 
@@ -44,9 +42,8 @@ def child_command(vendor: str, settings: GpuSettings) -> list[str]:
         "device-wait": settings.device_patience_seconds,
         "device-error": settings.device_error_seconds,
         "reopen": settings.reopen_seconds,
-        "scenario": settings.scenario,
     }
-    arguments = [word for key, value in options.items() if value != "" for word in (f"--{key}", str(value))]
+    arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", *arguments]
 
 

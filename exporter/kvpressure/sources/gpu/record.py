@@ -30,14 +30,7 @@ def record_gpus(vendor: str, settings: GpuSettings, seconds: float) -> dict[str,
     why there are no readings, "" otherwise. UUIDs, serials, PCI addresses and the host's name are replaced.
     """
     command = [sys.executable, "-P", "-m", "kvpressure.sources.gpu.record", "--vendor", vendor]
-    command += [
-        "--seconds",
-        str(seconds),
-        "--interval",
-        str(settings.interval_seconds),
-        "--scenario",
-        settings.scenario,
-    ]
+    command += ["--seconds", str(seconds), "--interval", str(settings.interval_seconds)]
     patience = seconds + settings.start_seconds
     try:
         done = subprocess.run(  # noqa: S603 our own module, no shell
@@ -71,7 +64,7 @@ def _read(backend: Backend, seconds: float, interval_seconds: float, reports: li
 
 def _dump(args: dict[str, str]) -> dict[str, Any]:
     dump, trace = _empty(args["vendor"], ""), Trace()
-    backend = make_backend(args["vendor"], Options(scenario=args.get("scenario", "")))
+    backend = make_backend(args["vendor"], Options())
     try:
         with suppress(ImportError, KeyError, AttributeError):  # opening says it better
             module, prefix = BINDINGS[args["vendor"]]

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 class GpuSettings:
     """Settings of the GPU sources; the defaults serve a real machine, tests shorten the times.
 
-    `vendors` are rows of `backend.BACKENDS`, or ("auto",) for every vendor that needs no input. `library_paths` are
-    searched for vendor libraries before the loader's own path. `scenario` is the file the simulated vendor reads.
+    `vendors` are rows of `backend.BACKENDS`, or ("auto",) for all of them. `library_paths` are searched for vendor
+    libraries before the loader's own path.
     """
 
     vendors: tuple[str, ...] = ("auto",)
     interval_seconds: float = 1.0
     gpm: bool = True
     library_paths: tuple[str, ...] = ()
-    scenario: str = ""
     detach_seconds: float = 60.0
     start_seconds: float = 30.0
     deadline_seconds: float | None = None

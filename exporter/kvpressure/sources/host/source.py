@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kvpressure.config.settings.surroundings import HostSettings
+from kvpressure.config.settings.host import HostSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, ContainerState, HostReport

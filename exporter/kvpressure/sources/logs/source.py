@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.surroundings import LogFileSettings, LogsSettings
+from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, ContainerState, LogReport

@@ -1,0 +1,97 @@
+"""One engine from poll to poll: its window, what is healthy for it, and the features that these two make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.features import compute
+from kvpressure.features.baseline import Baseline
+from kvpressure.features.batch import BATCH_BOUNDS, interval_batch
+from kvpressure.features.context import Context
+from kvpressure.features.gpu import memory_rise_ratio
+from kvpressure.features.recent import Recent
+from kvpressure.features.signals import signals_of
+from kvpressure.features.windows import EngineWindow, Tally
+from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
+from kvpressure.model.values import Derived
+from kvpressure.model.workload import LogReport
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Everything computed from one engine's pages up to the poll at `t` (unix seconds).
+
+    `derived` is what is exported, `recent` what a verdict counts, `baseline` what was known to be healthy before this
+    poll, `memory_rise_ratio` the share of device memory gained over the window, None where not known, `signals` the
+    names of what its pages tell at all.
+    """
+
+    t: float
+    cache: CacheConfig
+    derived: Derived
+    recent: Recent
+    baseline: Mapping[str, float]
+    memory_rise_ratio: float | None
+    signals: frozenset[str]
+
+
+class EnginePast:
+    """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
+
+    def __init__(self, window: EngineWindow, thresholds: Thresholds) -> None:
+        self.window = window
+        self.baseline = Baseline(thresholds)
+        self.demand: float | None = None
+        self._page_cache = CacheConfig()
+        self._batches = Tally(BATCH_BOUNDS)
+
+    def take(self, page: EnginePage, sample: EngineSample, log: LogReport | None, *, restarted: bool) -> bool:
+        """Take one poll in; False for one that is not newer than the last, which changes nothing.
+
+        `log` tells of the cache what the page does not, `restarted` that another process answers than before.
+        """
+        window = self.window
+        if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
+            return False
+        self._page_cache = sample.cache or self._page_cache
+        window.cache = _with_learned(self._page_cache, log)
+        if len(window.points) >= 2:
+            pair = interval_batch(window.points[-2], window.points[-1], multiprocess=window.multiprocess)
+            if pair is not None:
+                self._batches.observe(*pair)
+        return True
+
+    def features(self, context: Context) -> Features:
+        """What the window shows now, measured against what is healthy for this engine."""
+        context = replace(context, baseline=self.baseline.values())
+        derived, recent = compute(self.window, context)
+        derived["effective_batch_size"] = self._batches.histogram()
+        return Features(
+            t=self.window.t,
+            cache=self.window.cache,
+            derived=derived,
+            recent=recent,
+            baseline=context.baseline,
+            memory_rise_ratio=memory_rise_ratio(context),
+            signals=signals_of(self.window),
+        )
+
+    def learn(self, features: Features, *, healthy: bool) -> None:
+        """Remember the newest features, as a healthy state if they were judged to be one."""
+        recent = features.recent
+        self.demand = recent.demand
+        self.baseline.update(features.t, features.derived, recent.step_tokens, recent.answer_tokens, healthy=healthy)
+
+
+def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
+    """What the page does not say of the cache, from the start-up lines of the engine's log."""
+    if log is None:
+        return cache
+    capacity, each = log.kv_capacity_tokens, log.kv_bytes_per_token
+    return replace(
+        cache,
+        capacity_tokens=cache.capacity_tokens or (int(capacity) if capacity else None),
+        bytes_per_token=cache.bytes_per_token or each,
+    )

@@ -1,0 +1,123 @@
+"""Alerts of the detection benchmark: the `for` logic against Prometheus's own, and the scores of rules."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.detection.judge import Outcome, Scrape
+from bench.detection.prometheus import STEP_SECONDS, Sample, openmetrics, serving
+from bench.detection.rules import OURS, RuleScore, evaluate, firing, samples, score_rule
+from bench.detection.score import KV, Second
+from bench.detection.truth import Accepted
+from tests.support.tools import need
+
+HEALTHY: Accepted = frozenset({"healthy"})
+PRESSED: Accepted = frozenset({KV})
+
+
+def truth(*parts: tuple[int, Accepted]) -> list[Second]:
+    return [
+        Second(float(t), "", accepted)
+        for t, accepted in enumerate([accepted for count, accepted in parts for _ in range(count)])
+    ]
+
+
+def steps(first: float, last: float) -> list[float]:
+    return [t for t in (step * STEP_SECONDS for step in range(100)) if first <= t <= last]
+
+
+def test_for_counts_from_the_first_true_evaluation_and_a_gap_starts_it_anew() -> None:
+    assert firing(steps(0, 60), 0) == steps(0, 60)
+    assert firing(steps(0, 60), 30) == steps(30, 60)
+    assert firing([*steps(0, 15), *steps(45, 90)], 30) == steps(75, 90)
+    assert firing([], 30) == []
+
+
+@pytest.mark.parametrize("for_seconds", [0, 30, 40])
+def test_for_is_what_prometheus_does(tmp_path: Path, for_seconds: int) -> None:
+    """`promtool test rules` runs the real rule engine on values every 15 s; it says at which times the alert fires."""
+    promtool = need("promtool", "prometheus")
+    values = [1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0]
+    expected = firing([n * STEP_SECONDS for n, value in enumerate(values) if value], for_seconds)
+    checks = "".join(
+        f"      - {{eval_time: {n * 15}s, alertname: A, exp_alerts: [{'{}' * (n * STEP_SECONDS in expected)}]}}\n"
+        for n in range(len(values))
+    )
+    (tmp_path / "rules.yml").write_text(
+        f"groups: [{{name: g, rules: [{{alert: A, expr: x == 1, for: {for_seconds}s}}]}}]\n"
+    )
+    (tmp_path / "test.yml").write_text(
+        "rule_files: [rules.yml]\nevaluation_interval: 15s\ntests:\n  - interval: 15s\n"
+        f"    input_series: [{{series: x, values: '{' '.join(map(str, values))}'}}]\n"
+        f"    alert_rule_test:\n{checks}"
+    )
+    done = subprocess.run(
+        [promtool, "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_rule_is_scored_by_time_and_by_episode() -> None:
+    score = RuleScore(OURS)
+    score_rule(score, steps(120, 270), truth((90, HEALTHY), (150, PRESSED), (300, HEALTHY)))
+    assert (score.episodes, score.found, score.delays) == (1, 1, [30.0])
+    assert score.right == len(steps(120, 239))
+    assert score.missed == len(steps(90, 119))
+    assert score.recall == 0.8
+    assert score.precision == 1.0
+    assert score.false_episodes == 0
+
+
+def test_firing_long_after_pressure_is_wrong_time_and_firing_without_any_a_false_episode() -> None:
+    score = RuleScore(OURS)
+    score_rule(score, [*steps(30, 300), *steps(450, 480)], truth((90, PRESSED), (500, HEALTHY)))
+    assert score.right == 4
+    assert score.wrong == len(steps(135, 300)) + len(steps(450, 480))
+    assert score.false_episodes == 1
+
+
+def test_a_rule_that_never_fires_has_no_precision_and_no_delay() -> None:
+    score = RuleScore(OURS)
+    score_rule(score, [], truth((90, PRESSED)))
+    assert (score.precision, score.recall, score.delay, score.found) == (None, 0.0, None, 0)
+
+
+def test_samples_of_one_name_come_together_with_escaped_labels() -> None:
+    rows = [
+        Sample("a", {"episode": 'x"y'}, 0.0, 1.0),
+        Sample("b", {}, 0.0, 2.0),
+        Sample("a", {"episode": "z"}, 15.0, 0.5),
+    ]
+    assert list(openmetrics(rows)) == [
+        'a{episode="x\\"y"} 1.0 1700000000.000\n',
+        'a{episode="z"} 0.5 1700000015.000\n',
+        "b{} 2.0 1700000000.000\n",
+        "# EOF\n",
+    ]
+
+
+def outcome(name: str, usage: list[float], preemptions: list[float]) -> Outcome:
+    seconds = truth((len(usage) * 15, PRESSED))
+    rows = [
+        Scrape(n * 15.0, {"vllm:kv_cache_usage_perc": use, "vllm:num_preemptions_total": count}, seconds[n * 15])
+        for n, (use, count) in enumerate(zip(usage, preemptions, strict=True))
+    ]
+    return Outcome(name, "kv_cache_pressure", "test", {}, {"0": rows}, {"0": seconds})
+
+
+def test_a_real_prometheus_evaluates_the_rules_on_the_series() -> None:
+    need("prometheus", "prometheus")
+    need("promtool", "prometheus")
+    full = outcome("full", [0.97] * 40, [0.0] * 40)
+    preempting = outcome("preempting", [0.5] * 40, [float(n // 20) for n in range(40)])
+    both = [full, preempting]
+    with serving(samples(both)) as server:
+        scores = {score.rule.name: score for score in evaluate(server, both)}
+    assert scores["kv_cache_usage > 0.9 for 5m"].delays == [300.0]
+    assert scores["avg_over_time(usage[5m]) > 0.95"].delays == [0.0]
+    assert scores["rate(preemptions[5m]) > 0"].delays == [300.0]
+    assert scores["usage > 0.95 and rate(preemptions[10m]) > 0"].found == 0
+    assert scores["GPU memory > 0.9"].episodes == 0, "neither has a GPU"

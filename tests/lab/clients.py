@@ -1,0 +1,118 @@
+"""Who sends: clients that wait for an answer before they send again, and others that come at a rate."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from functools import partial
+
+from tests.lab.api import RETRY_SECONDS, Api
+from tests.lab.core import Core
+from tests.lab.doubles import Grammar
+from tests.lab.messages import Asked
+from tests.lab.regime import Load
+from tests.lab.world import Answer, Client, World
+
+
+class Clients:
+    """Everybody who sends in one run."""
+
+    def __init__(self, world: World, core: Core, api: Api) -> None:
+        self._world, self._core, self._api = world, core, api
+        self._clock, self._events = world.clock, world.events
+        self._names = itertools.count(1)
+        self._compiler_free_at = world.begin
+
+    def enter(self, number: int, load: Load) -> None:
+        """Plan when the clients of the regime's load of that number come."""
+        regime, begin = self._world.regime, self._world.begin + load.begin
+        rng = random.Random(f"{regime.name}/{regime.seed}/{number}")
+        for client in range(load.clients):
+            # Not all at once: nobody's clients start in the same millisecond.
+            start = begin + rng.random() * 2
+            self._events.at(start, partial(self._send, Client(load, random.Random(rng.random()), client, closed=True)))
+        if load.rate:
+            self._events.at(begin, partial(self._come, Client(load, rng, 0, closed=False)))
+
+    def again(self, client: Client, seconds: float) -> None:
+        """Send the next request in so many seconds, if it is a client that waits for its answers."""
+        if client.closed:
+            self._events.at(self._clock.now + seconds, partial(self._send, client))
+
+    def _come(self, client: Client) -> None:
+        if self._clock.now - self._world.begin < client.load.end:
+            self._send(client)
+            self._events.at(self._clock.now + client.rng.expovariate(client.load.rate), partial(self._come, client))
+
+    def _send(self, client: Client) -> None:
+        if self._clock.now - self._world.begin >= client.load.end:
+            return
+        if self._world.down:
+            self.again(client, RETRY_SECONDS)
+            return
+        asked = self._made(client)
+        self._world.owners[asked.name] = (client, asked)
+        if client.load.timeout_seconds:
+            timeout = self._clock.now + client.load.timeout_seconds
+            self._events.in_this_life(timeout, partial(self._time_out, asked.name))
+        self._api.receive(asked)
+
+    def _made(self, client: Client) -> Asked:
+        load, rng, number = client.load, client.rng, next(self._names)
+        length = round(rng.uniform(*load.prompt))
+        group = rng.randrange(load.prefix_groups)
+        shared = [2 + group] * min(load.prefix, length - 1)
+        own = [1_000 + number] + [1] * (length - len(shared) - 1)
+        client.pieces_left = load.pieces
+        return Asked(
+            name=f"r{number}",
+            tokens=shared + own,
+            output=max(1, round(rng.uniform(*load.output))),
+            arrived=self._clock.now,
+            adapter=1 + rng.randrange(load.adapters) if load.adapters else 0,
+            priority=rng.choice(load.priorities),
+            grammar=self._grammar(load) if load.grammar else None,
+            resumable=load.pieces > 0,
+            remote=load.remote,
+            images=((len(shared), load.image_tokens),) if load.image_tokens else (),
+        )
+
+    def _grammar(self, load: Load) -> Grammar:
+        """Compiled one after the other."""
+        self._compiler_free_at = max(self._compiler_free_at, self._clock.now) + load.grammar_seconds
+        return Grammar(self._clock, self._compiler_free_at)
+
+    def _time_out(self, name: str) -> None:
+        owner = self._world.owners.pop(name, None)
+        if owner is None:
+            return
+        client, asked = owner
+        self._api.give_up(asked)
+        seconds = self._clock.now - asked.arrived
+        self._world.result.answers.append(Answer(self._clock.now, len(asked.tokens), None, seconds, ok=False))
+        self._core.kick()
+        self.again(client, 0.2)
+
+    # sessions
+
+    def piece_done(self, name: str) -> None:
+        """A session's answer to one piece is there; the next piece comes later, or the session ends."""
+        client, asked = self._world.owners[name]
+        client.pieces_left -= 1
+        seconds = client.load.piece_gap_seconds * client.rng.uniform(0.5, 1.5)
+        self._events.in_this_life(self._clock.now + seconds, partial(self._next_piece, asked))
+
+    def _next_piece(self, asked: Asked) -> None:
+        if asked.name not in self._world.owners:
+            return
+        client, _ = self._world.owners[asked.name]
+        if client.pieces_left > 0:
+            length = round(client.rng.uniform(*client.load.prompt))
+            asked.tokens = [1] * length
+            asked.arrived = self._clock.now
+            self._core.inbox.append(asked)
+        else:
+            del self._world.owners[asked.name]
+            self._api.give_up(asked)
+            self.again(client, client.load.think_seconds)
+        self._core.kick()

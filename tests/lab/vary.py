@@ -1,0 +1,99 @@
+"""A regime as another server would have it: other sizes, loads and speeds, by a seed.
+
+A diagnosis that was tuned on the regimes as they are written has to be judged on others. What is true of a varied one
+is what the scheduler did, as always; it may be another cause than the one the regime was written for.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Final
+
+from tests.lab.regime import Cost, Fault, Flags, Load, Regime, Span
+
+MARK: Final = "@"
+"""`kv-thrash@3` is `kv-thrash` varied by seed 3."""
+FACTOR: Final = 1.8
+"""Sizes and loads are multiplied by between 1 / this and this, evenly on a logarithmic scale."""
+BLOCK_SIZES: Final = (16, 16, 16, 32, 64)
+
+
+def varied(regime: Regime, seed: int) -> Regime:
+    """The same situation on another server."""
+    rng = random.Random(f"{regime.name}{MARK}{seed}")
+    lengths = _factor(rng)
+    load = tuple(_load(one, rng, lengths, regime.flags.max_model_len) for one in regime.load)
+    return replace(
+        regime,
+        name=f"{regime.name}{MARK}{seed}",
+        expect="",
+        seed=seed * 1000 + regime.seed,
+        flags=_flags(regime.flags, rng, lengths),
+        cost=_cost(regime.cost, rng),
+        load=load,
+        fault=tuple(_fault(one, rng) for one in regime.fault),
+    )
+
+
+def _flags(flags: Flags, rng: random.Random, lengths: float) -> Flags:
+    size = rng.choice(BLOCK_SIZES) if flags.layers == "full" else flags.block_size
+    tokens = flags.num_gpu_blocks * flags.block_size * _factor(rng) * lengths
+    # A prompt as long as allowed must fit: the engine refuses to start otherwise.
+    tokens = max(tokens, flags.max_model_len * 1.02 + 2 * size) if flags.layers == "full" else tokens
+    return replace(
+        flags,
+        block_size=size,
+        num_gpu_blocks=math.ceil(tokens / size) + 1,
+        max_num_seqs=_whole(flags.max_num_seqs, rng),
+        max_num_active_seqs=None if flags.max_num_active_seqs is None else _whole(flags.max_num_active_seqs, rng),
+        max_num_batched_tokens=max(
+            _whole(flags.max_num_batched_tokens, rng), 0 if flags.enable_chunked_prefill else flags.max_model_len
+        ),
+        max_loras=None if flags.max_loras is None else _whole(flags.max_loras, rng),
+    )
+
+
+def _cost(cost: Cost, rng: random.Random) -> Cost:
+    return replace(
+        cost,
+        step_seconds=cost.step_seconds * _factor(rng),
+        prefill_token_seconds=cost.prefill_token_seconds * _factor(rng),
+        context_token_seconds=cost.context_token_seconds * _factor(rng),
+    )
+
+
+def _load(load: Load, rng: random.Random, lengths: float, most: int) -> Load:
+    prompt, output = (
+        _span(load.prompt, lengths, most * 0.7),
+        _span(load.output, lengths * _factor(rng, 1.3), most * 0.3),
+    )
+    return replace(
+        load,
+        clients=_whole(load.clients, rng) if load.clients else 0,
+        rate=load.rate * _factor(rng) / lengths,
+        prompt=prompt,
+        output=output,
+        prefix=min(int(load.prefix * lengths), max(0, prompt[0] - 1)),
+        think_seconds=load.think_seconds * _factor(rng),
+        grammar_seconds=load.grammar_seconds * _factor(rng),
+    )
+
+
+def _fault(fault: Fault, rng: random.Random) -> Fault:
+    moved = rng.uniform(-10, 10) if fault.at >= 20 else 0.0
+    return replace(fault, at=fault.at + moved, until=fault.until + moved)
+
+
+def _span(span: Span, factor: float, most: float) -> Span:
+    low, high = (max(1, min(int(most), round(bound * factor))) for bound in span)
+    return (low, high)
+
+
+def _whole(value: int, rng: random.Random) -> int:
+    return max(1, round(value * _factor(rng)))
+
+
+def _factor(rng: random.Random, most: float = FACTOR) -> float:
+    return math.exp(rng.uniform(-math.log(most), math.log(most)))

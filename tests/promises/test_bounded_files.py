@@ -1,0 +1,188 @@
+"""Files that are more than they look: bombs, endless lines, headers that ask for gigabytes. Memory is counted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvpressure.cli import main
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.kubeconfig import load_config
+from kvpressure.kubernetes.watch.connection import connection_config
+from kvpressure.model.errors import SourceError
+from kvpressure.scrape import recordings as traces
+from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace
+from kvpressure.scrape.xz import XzReader
+from tests.support.bombs import LAUGHS
+
+MIB = 1 << 20
+PAGE = "vllm:num_requests_running 1.0\n"
+
+
+@contextmanager
+def memory_below(most: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
+def line(**more: object) -> str:
+    return json.dumps({"t": 1.8e9, "page": PAGE, **more}) + "\n"
+
+
+def write(folder: Path, suffix: str, *blocks: tuple[bytes, int]) -> Path:
+    """A recording of blocks, each repeated so many times, without holding it in memory."""
+    path = folder / f"trace.jsonl{suffix}"
+    opener: Callable[..., object] = {".xz": lzma.open, ".gz": gzip.open}.get(suffix, open)
+    with opener(path, "wb") as file:  # type: ignore[attr-defined]
+        for block, times in blocks:
+            for _ in range(times):
+                file.write(block)
+    return path
+
+
+@pytest.mark.fault(
+    "a recording that unpacks to a line of gigabytes (.xz, .gz)",
+    "reading stops at 16 MiB of the line with an error that names it, within 160 MiB of memory; lines before it count",
+)
+@pytest.mark.parametrize("suffix", [".xz", ".gz", ""])
+def test_a_line_without_an_end_is_not_read_to_its_end(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix, (line().encode(), 3), (b"x" * MIB, 40))
+    with memory_below(160 * MIB):
+        found = list(read_trace(path))
+    assert [type(one) for one in found] == [TraceLine] * 3 + [TraceError]
+    assert str(found[-1]) == f"{path}:4: longer than 16 MiB; nothing after it is read"
+
+
+@pytest.mark.fault("a recording that unpacks to millions of empty lines", "reading stops after a thousand of them")
+@pytest.mark.parametrize("junk", [b"\n" * MIB, b"{}\n" * (MIB // 3)])
+def test_lines_without_end_that_are_none_of_a_recording_are_given_up(tmp_path: Path, junk: bytes) -> None:
+    found = list(read_trace(write(tmp_path, ".xz", (line().encode(), 1), (junk, 20))))
+    assert isinstance(found[0], TraceLine)
+    assert str(found[-1]).endswith("1000 lines in a row are none of a recording; nothing after them is read")
+    assert len(found) <= 1002
+
+
+def test_a_thousand_bad_lines_among_good_ones_are_no_reason_to_give_up(tmp_path: Path) -> None:
+    path = write(tmp_path, "", (b"\n" * 999 + line().encode(), 3))
+    assert len([one for one in read_trace(path) if isinstance(one, TraceLine)]) == 3
+
+
+@pytest.mark.fault("an .xz file whose header asks for 4 GiB of memory", "it cannot be read, and takes no memory")
+def test_an_xz_header_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(lzma.compress(line().encode()))
+    size = (packed[12] + 1) * 4  # the block header after the stream header, its checksum last
+    assert packed[14] == 0x21, "LZMA2"
+    packed[16] = 40  # a dictionary of 4 GiB
+    packed[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(packed[12 : 12 + size - 4]))
+    path = tmp_path / "trace.jsonl.xz"
+    path.write_bytes(packed)
+    with pytest.raises(TraceError, match="Memory usage limit"):
+        list(read_trace(path))
+
+
+@given(st.lists(st.tuples(st.binary(max_size=200), st.integers(0, 3), st.sampled_from([0, 6])), min_size=1, max_size=4))
+def test_an_xz_file_of_several_streams_and_paddings_is_read_whole(
+    tmp_path_factory: pytest.TempPathFactory, streams: list[tuple[bytes, int, int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "several.xz"
+    packed = (lzma.compress(data, preset=preset) + b"\0" * 4 * padding for data, padding, preset in streams)
+    path.write_bytes(b"".join(packed))
+    with XzReader(path) as file:
+        assert file.read() == b"".join(data for data, _, _ in streams)
+
+
+@pytest.mark.fault("a recording whose times or readings no float can hold", "the line is left out with the reason")
+@pytest.mark.parametrize("t", [10**400, 1e308, -1, True, None, [1]])
+def test_a_time_that_is_none_is_a_line_left_out(tmp_path: Path, t: object) -> None:
+    path = write(tmp_path, "", (line().encode() + line(t=t).encode(), 1))
+    first, second = read_trace(path)
+    assert isinstance(first, TraceLine)
+    assert isinstance(second, TraceError) or t is True
+
+
+def test_a_reading_that_no_float_can_hold_is_rejected_and_counted(tmp_path: Path) -> None:
+    gpu = {"uuid": "GPU-0", "memory_used_bytes": 10**400, "memory_total_bytes": 2**30, "utilization_ratio": 10**400}
+    (found,) = read_trace(write(tmp_path, "", (line(gpus=[gpu]).encode(), 1)))
+    assert isinstance(found, TraceLine)
+    assert found.gpus is not None
+    assert found.gpus.rejected == {"memory_used_out_of_range": 1, "utilization_out_of_range": 1}
+
+
+def test_the_longest_page_that_is_polled_fits_a_line() -> None:
+    assert traces.LONGEST_LINE_CHARS >= 2 * 8 * MIB
+
+
+BOMBS = {
+    "laughs": LAUGHS,
+    "deep": "[" * 100_000,
+    "date": "users: 2024-13-45\n",
+    "tag": "users: !secret x\n",
+    "no mapping": "- a\n",
+}
+
+
+@pytest.mark.fault(
+    "a kubeconfig whose aliases multiply, that nests deep, has tags or impossible dates, or has no end",
+    "`triage` and the exporter refuse it with a sentence",
+)
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_kubeconfig_that_is_a_bomb_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(BOMBS[name])
+    with memory_below(24 * MIB), pytest.raises(KubeError):
+        load_config(path, "")
+    settings = KubernetesSettings(enabled="true", kubeconfig_file=path)
+    with memory_below(24 * MIB), pytest.raises(SourceError, match="cannot use the kubeconfig"):
+        connection_config(settings)
+
+
+def test_a_kubeconfig_without_an_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(KubeError, match="larger than 4 MiB"):
+        load_config(path, "")
+    with pytest.raises(SourceError, match="larger than"):
+        connection_config(KubernetesSettings(enabled="true", kubeconfig_file=path))
+
+
+def test_a_secret_that_was_not_quoted_is_not_told(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    for secret in ("*hunter2", "!hunter2", "&hunter2 [*hunter2]"):
+        path.write_text(f"users: {secret}\n")
+        with pytest.raises(KubeError) as refused:
+            load_config(path, "")
+        assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.fault("a manifest or a model's config.json without an end", "`audit` and `plan` refuse it after some MiB")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["audit", "/dev/zero"], "is larger than"),
+        (["audit", "--thresholds", "/dev/zero", "README.md"], "is larger than"),
+        (["audit", "--cluster", "--kubeconfig", "/dev/zero"], "is larger than"),
+        (["plan", "--config", "/dev/zero", "--gpu-memory", "80GiB", "--prompt-p95", "1", "--output-p95", "1"], "MiB"),
+    ],
+)
+def test_commands_read_no_file_without_an_end(command: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert said in result.output

@@ -1,0 +1,99 @@
+"""SECURITY.md says what each adversary cannot do; here, that every one of these claims has a test that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from functools import cache
+
+import pytest
+
+from tests.support.tools import ROOT
+
+PAGE = (ROOT / "SECURITY.md").read_text()
+ADVERSARIES = (
+    *("A hostile pod spec", "An engine's page", "A scraper or another HTTP client", "An annotation or label"),
+    *("A log line", "A kubeconfig", "A recording, trace or manifest", "The GPU child"),
+    *("A ConfigMap, settings file or file_sd entry", "Somebody who has taken over the exporter"),
+    "Somebody in the supply chain",
+)
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def sections() -> dict[str, str]:
+    """Each adversary's text, by its heading."""
+    threats = PAGE.partition("\n## Threats\n")[2].partition("\n## ")[0]
+    parts = re.split(r"^### (.+)$", threats, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def claims(section: str) -> list[tuple[str, str]]:
+    """Rows of its table: what cannot be done, and the cell with the tests."""
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")][2:]
+    return [(claim.strip(), tests.strip()) for claim, tests in rows]
+
+
+@cache
+def collected(path: str) -> frozenset[str]:
+    """Tests of a file that pytest collects, but those that are skipped wherever they run."""
+    found: set[str] = set()
+    for node in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            marks = {ast.unparse(mark).partition("(")[0] for mark in node.decorator_list}
+            if not marks & {"pytest.mark.skip", "pytest.mark.xfail", "pytest.mark.slow"}:
+                found.add(node.name)
+    return frozenset(found)
+
+
+def missing(cell: str) -> list[str]:
+    """What is wrong with the tests that a row names; empty when it names at least one, and all exist."""
+    named = NAMED.findall(cell)
+    wrong = [f"{path}::{name}" for path, name in named if not (ROOT / path).exists() or name not in collected(path)]
+    rest = NAMED.sub("", cell).replace(",", "").strip()
+    return wrong + ([rest] if rest else []) + ([] if named else ["no test"])
+
+
+def test_every_adversary_has_its_section_and_no_other_is_there() -> None:
+    assert tuple(sections()) == ADVERSARIES
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_every_claim_of_what_an_adversary_cannot_do_has_a_test_that_exists(adversary: str) -> None:
+    section = sections()[adversary]
+    assert re.search(r"\bCan: \w", section), "what it can do is not said"
+    found = claims(section)
+    assert found
+    assert {claim: wrong for claim, cell in found if (wrong := missing(cell))} == {}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "",
+        "somewhere",
+        "`tests/promises/test_security_md.py::test_that_nobody_wrote`",
+        "`tests/unit/test_nowhere.py::test_a`",
+        "`tests/promises/test_security_md.py::sections`",
+    ],
+)
+def test_a_claim_without_a_test_would_be_noticed(cell: str) -> None:
+    assert missing(cell)
+
+
+def test_a_claim_with_its_test_is_fine() -> None:
+    assert missing("`tests/promises/test_security_md.py::test_a_claim_with_its_test_is_fine`") == []
+
+
+def test_the_supported_version_is_the_one_that_is_made() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"| {version.rpartition('.')[0]} (newest release) | yes |" in PAGE
+
+
+def test_what_the_page_links_and_tells_to_type_is_there() -> None:
+    assert all((ROOT / link).exists() for link in re.findall(r"\]\(([^)#:]+)\)", PAGE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|&& )make ([a-z-]+)", PAGE)) <= targets
+    base = re.search(r"^ARG PYTHON_IMAGE=(\S+)", (ROOT / "deploy/docker/Dockerfile").read_text(), re.MULTILINE)
+    assert base
+    assert f"The base image is `{base[1]}`" in PAGE

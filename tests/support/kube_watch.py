@@ -1,0 +1,55 @@
+"""A source that follows the stub of an API server, in a hurry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch.tuning import Tuning
+from tests.stubs.kube_api import KubeApi
+
+HASTY = Tuning(
+    page_items=2,
+    watch_seconds=60,
+    grace_seconds=1.0,
+    spacing_seconds=0.02,
+    retry_seconds=0.02,
+    retry_limit_seconds=0.1,
+    refused_limit_seconds=0.1,
+)
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    """Wait for it, for as long as a busy machine may take."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never came true: {what or condition}")
+
+
+@contextlib.asynccontextmanager
+async def following(
+    api: KubeApi, folder: Path, tuning: Tuning = HASTY, **settings: Any
+) -> AsyncIterator[KubernetesSource]:
+    """A source that follows the stub; pods only, unless the settings say otherwise."""
+    known = {"events": False, "node_conditions": False, "kubeconfig_file": api.kubeconfig(folder)} | settings
+    source = KubernetesSource(KubernetesSettings(node_name="gpu-1", **known), tuning=tuning)
+    task = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        assert not task.done(), "the source must never end by itself"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: api.open_watches == 0, "every connection closed")
+
+
+def names(source: KubernetesSource) -> list[str]:
+    """The pods that have targets."""
+    return [target.pod for target in source.view.targets]

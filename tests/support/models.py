@@ -1,0 +1,21 @@
+"""The model configurations under tests/fixtures/models, whole and changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kvpressure.plan.geometry import Geometry, read_geometry
+from tests.support.tools import FIXTURES
+
+MODELS = FIXTURES / "models"
+
+
+def config(name: str, **changed: Any) -> dict[str, Any]:
+    """The configuration with fields changed, or left out where the new value is `...`."""
+    fields = json.loads((MODELS / f"{name}.json").read_text()) | changed
+    return {key: value for key, value in fields.items() if value is not ...}
+
+
+def geometry(name: str, **changed: Any) -> Geometry:
+    return read_geometry(config(name, **changed), f"{name}.json")

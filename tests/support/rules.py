@@ -1,0 +1,91 @@
+"""The rules as generated with the packaged thresholds, read once, and what their expressions query."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from kvpressure.bundle import Options, bundle_files, load_rules
+from kvpressure.bundle.rules import Alert, RuleFile
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition.families import FAMILIES
+from kvpressure.process_stats import OwnProcess
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "rules" / "tests"
+
+
+@functools.cache
+def options() -> Options:
+    return Options(load_thresholds())
+
+
+@functools.cache
+def rule_files() -> tuple[RuleFile, ...]:
+    return load_rules(options())
+
+
+@functools.cache
+def files() -> dict[str, str]:
+    return bundle_files(options(), with_runbooks=False, with_dashboards=False)
+
+
+def alerts() -> list[Alert]:
+    return [alert for file in rule_files() for alert in file.alerts]
+
+
+def alert_names() -> list[str]:
+    return list(dict.fromkeys(alert.name for alert in alerts()))
+
+
+def recorded() -> dict[str, str]:
+    """Recorded series: name to expression."""
+    rules = (rule for file in rule_files() for group in file.groups for rule in group["rules"])
+    return {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+
+
+def known_series() -> dict[str, set[str]]:
+    """Every series a rule may query, with the labels that it has; Prometheus adds job and instance."""
+    found: dict[str, set[str]] = {"up": set()}
+    for family in FAMILIES:
+        parts = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
+        extra = {"le"} if family.type == "histogram" else set()
+        found |= {family.name + part: {*family.all_labels, *extra} for part in parts}
+    for metric in OwnProcess().collect():
+        found |= {sample.name: set(sample.labels) for sample in metric.samples}
+    return found
+
+
+def walk(expr: promql.Expr) -> Iterator[promql.Expr]:
+    """An expression and all below it."""
+    yield expr
+    for name in ("lhs", "rhs", "expr", "param", "vector_selector"):
+        if isinstance(child := getattr(expr, name, None), promql.Expr):
+            yield from walk(child)
+    for child in getattr(expr, "args", None) or ():
+        yield from walk(child)
+
+
+def selectors(text: str) -> list[promql.VectorSelector]:
+    return [node for node in walk(promql.parse(text)) if isinstance(node, promql.VectorSelector)]
+
+
+def promtool_tests(stem: str) -> dict:
+    return yaml.safe_load((TESTS / f"{stem}.yaml").read_text())
+
+
+def promtools() -> list[str]:
+    """Debian's promtool and the one of `make tools-go`, where they are."""
+    local = ROOT / ".tools" / "promtool"
+    found = [path for path in (shutil.which("promtool"), str(local) if os.access(local, os.X_OK) else None) if path]
+    return found or ["promtool"]
+
+
+promtool_each = pytest.mark.parametrize("promtool", promtools(), ids=lambda path: "/".join(Path(path).parts[-2:]))

@@ -1,0 +1,39 @@
+"""What most tests need: where files lie, programs that may be missing, golden files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+GOLDEN = ROOT / "tests" / "golden"
+
+
+def need(program: str, package: str) -> str:
+    """The program's path. Without it the test is skipped, or fails when CI=true."""
+    path = shutil.which(program)
+    if path is None:
+        reason = f"{program} is not installed (Debian package {package}); `make test` as root installs it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
+def rounded(text: str) -> str:
+    """Sample values to ten digits: Python 3.12 adds floats more exactly than 3.11."""
+    long = r" (-?\d+\.(?:\d{9,}(?:e-\d+)?|\d{13,}e\+\d+))$"  # whole bytes and times have fewer, and stay as they are
+    return re.sub(long, lambda m: f" {float(m[1]):.10g}", text, flags=re.MULTILINE)
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare with a golden file; `make golden` rewrites it, and git shows what changed."""
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(text)
+    assert text == path.read_text(), f"tests/golden/{name} differs: if that is wanted, run `make golden` and review it"

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.advice import Limit, Limits, known_limits
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.samples import CacheConfig
+from kvpressure.model.verdict import Cause, Stage
+from tests.support.advice_cases import SHAPE, advice, diagnosis, kv, limits
+
+
+def keys(*args, **given):
+    return [action.key for action in advice(*args, **given)]
+
+
+def test_pool_exhaustion_is_answered_in_the_order_of_the_playbook():
+    actions = advice(Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED)
+    assert [action.key for action in actions] == [
+        "cap_tokens",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "memory_headroom",
+        "apply",
+        "verify",
+    ]
+    assert [action.order for action in actions] == [1, 2, 3, 4, 5, 6]
+
+
+def test_after_a_device_oom_the_memory_target_comes_before_the_engines_own_limits_and_the_crash_is_handled():
+    assert keys(Cause.KV_CACHE_PRESSURE, Stage.FAILING, device_oom=True) == [
+        "cap_tokens",
+        "memory_headroom",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "apply",
+        "restart",
+        "verify",
+    ]
+
+
+def test_max_num_seqs_goes_to_what_fits_at_p95_when_that_lies_within_the_cut():
+    # 44 run at most: the cut leaves 22 to 33. 100,000 / (3000 + 1000) = 25 fit.
+    action = kv()["max_num_seqs"]
+    assert (action.current, action.new, action.flags) == ("48 (declared)", "25", {"--max-num-seqs": "25"})
+    assert "100,000 tokens / 4,000 per request at p95 = 25 that fit" in action.why
+    assert "a cut of 43%, within 25% to 50%" in action.why
+
+
+def test_max_num_seqs_is_cut_by_half_at_most_and_says_that_fewer_fit():
+    # 100,000 / (9000 + 1000) = 10 fit, but half of the 44 that run is 22.
+    action = kv(derived={"prompt_tokens": {"0.5": 8000.0, "0.95": 9000.0}})["max_num_seqs"]
+    assert action.new == "22"
+    assert "= 10 that fit; one step cuts by 25% to 50%, so 22 now" in action.why
+
+
+def test_max_num_seqs_is_cut_by_a_quarter_at_least_even_when_more_would_fit():
+    # 100,000 / (200 + 100) = 333 fit, three quarters of 44 are 33.
+    small = {"prompt_tokens": {"0.5": 100.0, "0.95": 200.0}, "output_tokens": {"0.5": 50.0, "0.95": 100.0}}
+    action = kv(derived=small)["max_num_seqs"]
+    assert action.new == "33"
+    assert "smallest cut" in action.why
+
+
+@pytest.mark.parametrize(("stage", "new"), [(Stage.BUILDING, "33"), (Stage.COLLAPSED, "22")])
+def test_without_request_lengths_the_cut_follows_how_much_requests_suffer(stage, new):
+    action = kv(stage, derived={"prompt_tokens": None})["max_num_seqs"]
+    assert action.new == new
+    assert "How many fit is not known" in action.why
+
+
+def test_a_declared_limit_that_holds_nothing_back_is_not_what_is_cut():
+    # 256 declared, 44 run: half of 256 would change nothing.
+    action = kv(limits=limits(max_num_seqs=Limit(256)))["max_num_seqs"]
+    assert action.new == "25"
+    assert "a limit above that (256 now) holds nothing back" in action.why
+
+
+def test_one_request_at_a_time_cannot_be_cut():
+    assert "max_num_seqs" not in kv(derived={"requests_running_max": 1.0})
+
+
+def test_long_requests_that_run_are_named_where_those_that_ended_were_short():
+    action = kv(derived={"kv_tokens_per_request": 24_000.0})["cap_tokens"]
+    assert "requests that run now hold 24,000 tokens each, those that ended 4,000 (p95)" in action.why
+    assert "the long ones that run now would be too" in action.cost
+    assert "throwing each other out" not in kv()["max_num_seqs"].cost
+    assert "throwing each other out" in kv(derived={"preemptions_per_second": 0.5})["max_num_seqs"].cost
+
+
+def test_from_where_on_requests_that_run_are_long_is_a_threshold():
+    longer = load_thresholds("advice_long_ones_run_min_factor: 20")
+    action = kv(derived={"kv_tokens_per_request": 24_000.0}, thresholds=longer)["cap_tokens"]
+    assert "requests that run now hold" not in action.why
+
+
+def test_a_request_is_never_counted_longer_than_the_longest_allowed():
+    # max_model_len 2000 bounds the 4000 of p95: 50 fit, so the cut is the smallest one.
+    action = kv(limits=limits(max_model_len=Limit(2000, "page")))["max_num_seqs"]
+    assert "/ 2,000 per request at p95 = 50 that fit" in action.why
+
+
+def test_token_caps_are_computed_from_what_doubling_the_batch_leaves_for_each():
+    # 64 want to run, 40 do: min(64, 80) = 64 requests share 100,000 tokens: 1562.5 each. Answers first: 1562.5 - 1500
+    # is below their p50, so 400; prompts get 1162.5, below their p50, so 1500.
+    action = kv()["cap_tokens"]
+    assert action.new == "prompts 1,500, answers 400"
+    assert "64 requests, up to twice what runs, of 4,000 tokens (p95) need 256,000" in action.why
+    assert "only 52 fit" in action.why  # 100,000 / 1900
+    assert "Roughly 50% of the prompts are refused and 50% of the answers end early" in action.cost
+
+
+def test_token_caps_between_p50_and_p95_say_how_many_requests_they_cut():
+    # 10 share 40,000: 4000 each. Answers min(4000 - 1500, 1000) = 1000, prompts min(4000 - 1000, 3000) = 3000.
+    roomy = {"requests_running": 5.0, "requests_waiting": 5.0, "kv_capacity_tokens": 40_000.0}
+    action = kv(derived=roomy, limits=limits(kv_capacity_tokens=Limit(40_000, "page")))["cap_tokens"]
+    assert action.new == "prompts 3,000, answers 1,000"
+    assert "Within these limits 10 fit" in action.why
+    assert "Roughly 5% of the prompts" in action.cost
+
+
+def test_token_caps_never_exceed_those_declared_already():
+    told = limits(max_input_tokens=Limit(1000), max_output_tokens=Limit(256))
+    assert kv(limits=told)["cap_tokens"].new == "prompts 1,000, answers 256"
+
+
+def test_without_a_device_oom_the_memory_target_stays_and_the_loss_of_lowering_it_is_said():
+    action = kv(device_oom=False)["memory_headroom"]
+    assert action.flags == {}
+    assert action.title == "Leave gpu-memory-utilization: the pool is exhausted, the device is not"
+    # (0.9 - 0.7) / 0.9 of 100,000
+    assert "Lowering the target to 0.7 would take at least 22,222 of the pool's 100,000 tokens" in action.why
+
+
+def test_when_logs_were_not_read_the_advice_says_to_look_for_a_device_oom_first():
+    assert "logs were not read here" in kv()["memory_headroom"].why
+    assert any("out of memory" in line for line in kv()["memory_headroom"].commands)
+    assert kv(device_oom=False)["memory_headroom"].commands == ()
+
+
+@pytest.mark.parametrize(
+    ("derived", "new"),
+    [
+        ({}, "0.7"),
+        ({"prompt_tokens": {"0.5": 4000.0, "0.95": 12_000.0}}, "0.6"),
+        ({"arrival_burstiness_ratio": 4.0}, "0.6"),
+    ],
+)
+def test_after_a_device_oom_the_target_is_lower_still_for_long_context_or_bursts(derived, new):
+    action = kv(Stage.FAILING, device_oom=True, derived=derived)["memory_headroom"]
+    assert (action.new, action.flags) == (new, {"--gpu-memory-utilization": new})
+    assert "device OOM" in action.title
+
+
+def test_a_lower_memory_target_leaves_fewer_sequences_room():
+    # 0.9 -> 0.7 leaves at most 77,778 tokens: 19 fit, and half of 44 is the most that one step takes.
+    actions = kv(Stage.FAILING, device_oom=True)
+    assert "loses at least 22,222 of its 100,000 tokens; 19 requests fit" in actions["memory_headroom"].cost
+    assert actions["max_num_seqs"].new == "22"
+    assert (
+        "77,778 tokens left by the lower memory target / 4,000 per request at p95 = 19" in actions["max_num_seqs"].why
+    )
+
+
+def test_a_target_that_is_low_already_is_not_raised_after_a_device_oom():
+    action = kv(Stage.FAILING, device_oom=True, limits=limits(gpu_memory_utilization=Limit(0.5, "page")))
+    assert action["memory_headroom"].flags == {}
+    assert "--gpu-memory-utilization" not in action["apply"].flags
+
+
+def test_the_target_is_raised_where_the_device_has_room():
+    # 0.6 of the device is used: 0.25 are free below 0.85, so 0.6 + 0.25; the pool gains 0.25 / 0.6 of itself.
+    given = {"derived": {"engine_gpu_memory_used_ratio": 0.6}, "limits": limits(gpu_memory_utilization=Limit(0.6))}
+    action = kv(device_oom=False, **given)["memory_headroom"]
+    assert action.new == "0.85"
+    assert "at least 41,667 tokens" in action.why
+    assert kv(device_oom=False, memory_rising=True, **given)["memory_headroom"].new == ""
+
+
+def test_batched_tokens_are_halved_but_not_below_what_prefill_needs():
+    assert kv()["max_num_batched_tokens"].new == "4,096"
+    assert kv(limits=limits(max_num_batched_tokens=Limit(1500)))["max_num_batched_tokens"].new == "1,024"
+    assert "max_num_batched_tokens" not in kv(limits=limits(max_num_batched_tokens=Limit(1024)))
+
+
+def test_one_rollout_carries_all_flags():
+    assert kv()["apply"].flags == {"--max-num-seqs": "25", "--max-num-batched-tokens": "4096"}
+
+
+def test_recovery_is_judged_by_our_series_with_what_is_seen_now():
+    checks = kv()["verify"].checks
+    labels = 'namespace="prod",model_name="llama-3"'
+    assert f'kvpressure_bottleneck{{{labels},cause="kv_cache_pressure"}} == 0' in checks
+    assert f"kvpressure_admission_blocked_ratio{{{labels}}} < 0.5  # now 0.85" in checks
+    # With 25 sequences allowed, a batch of 41 is not to be expected.
+    assert f'kvpressure_effective_batch_size_quantile{{{labels},quantile="0.95"}} >= 22.5  # now 41' in checks
+    assert "2 minutes" in checks[0]
+
+
+def test_a_host_oom_is_told_apart_from_the_gpu():
+    action = kv(Stage.FAILING, host_oom=True)["host_memory"]
+    assert "neither the GPU nor the KV pool" in action.why
+    assert "host_memory" not in kv()
+
+
+def test_a_device_oom_is_answered_even_when_the_restarted_engine_looks_idle():
+    assert keys(Cause.IDLE, device_oom=True) == ["memory_headroom", "max_num_batched_tokens", "apply", "restart"]
+
+
+def test_concurrency_is_raised_to_what_fits_and_is_wanted():
+    # 32 run, 30 wait: 62 want to, 100,000 / 4000 = 25 would fit; with 150 tokens each 666 would, and 64 is the double.
+    derived = {
+        "requests_running": 32.0,
+        "requests_running_max": 32.0,
+        "requests_waiting": 30.0,
+        "kv_cache_usage_ratio": 0.27,
+        "prompt_tokens": {"0.5": 30.0, "0.95": 50.0},
+        "output_tokens": {"0.5": 60.0, "0.95": 100.0},
+    }
+    first = advice(Cause.CONCURRENCY_BOUND, derived=derived, limits=limits(max_num_seqs=Limit(32)))[0]
+    assert (first.current, first.new) == ("32 (declared)", "62")
+    assert "KV usage goes from 27% to about 52%" in first.why  # 0.27 * 62 / 32
+
+
+def test_concurrency_is_not_raised_beyond_what_fits():
+    full = advice(Cause.CONCURRENCY_BOUND, limits=limits(max_num_seqs=Limit(25)))
+    assert [action.key for action in full] == ["add_replica"]
+    blind = advice(Cause.CONCURRENCY_BOUND, limits=Limits())
+    assert (blind[0].key, blind[0].new, blind[0].flags) == ("max_num_seqs", "", {})
+
+
+def test_compute_bound_gets_more_gpu_or_less_work_and_no_larger_batch():
+    actions = advice(Cause.COMPUTE_BOUND)
+    assert [action.key for action in actions] == ["add_replica", "less_work", "verify"]
+    assert not any(action.flags for action in actions)
+
+
+def test_host_bound_begins_with_what_the_evidence_shows():
+    assert keys(Cause.HOST_BOUND, frontend_slow=True)[0] == "api_servers"
+    assert keys(Cause.HOST_BOUND, cpu_pressed=True)[0] == "cpu"
+
+
+def test_stuck_saves_the_evidence_before_the_restart():
+    assert keys(Cause.STUCK) == ["save_evidence", "restart"]
+    assert any("py-spy" in line for line in advice(Cause.STUCK)[0].commands)
+
+
+def test_nothing_is_to_be_done_when_nothing_is_wrong():
+    assert advice(Cause.IDLE) == advice(Cause.HEALTHY) == ()
+
+
+def test_pressure_that_only_builds_up_is_met_at_the_edge():
+    assert keys(Cause.HEALTHY, Stage.BUILDING) == ["cap_tokens", "verify"]
+
+
+def test_unknown_says_what_was_not_judged():
+    (action,) = advice(Cause.UNKNOWN, kv_saturated=False)
+    assert "admission_blocked" in action.why
+    assert "kv_saturated" not in action.why
+
+
+def test_limits_come_from_what_was_declared_then_the_page_then_the_running_batch():
+    page = CacheConfig(max_model_len=4096, gpu_memory_utilization=0.92)
+    bound = known_limits(diagnosis(Cause.CONCURRENCY_BOUND), SHAPE, page, {"max_model_len": 2048.0})
+    assert bound.max_model_len == Limit(2048.0, "declared")
+    assert bound.gpu_memory_utilization == Limit(0.92, "page")
+    assert bound.max_num_seqs == Limit(44.0, "learned plateau of running")
+    assert bound.max_num_batched_tokens is None
+
+
+def test_under_kv_pressure_the_running_batch_says_nothing_of_max_num_seqs():
+    assert known_limits(diagnosis(Cause.KV_CACHE_PRESSURE), SHAPE).max_num_seqs is None

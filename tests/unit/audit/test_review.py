@@ -1,0 +1,132 @@
+"""Every kind of manifest with what is found in it: one letter a check (p, f, u) and the lines of some."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.audit import Report, audit, read
+from kvpressure.audit.model import Finding
+from kvpressure.config.thresholds import load_thresholds
+from tests.support.tools import FIXTURES
+
+
+def reviewed(file: str) -> Report:
+    return audit(read((FIXTURES / "manifests" / file).read_text(), file), load_thresholds())
+
+
+def finding(file: str, title: str, check: str) -> Finding:
+    engine = next(engine for engine in reviewed(file).engines if engine.title == title)
+    return next(one for one in engine.findings if one.check == check)
+
+
+# Letters are in the order of CHECKS: input, output, sequences, plausible, batched, memory, separate, replicas, request,
+# documented, monitored, alerts, load test.
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("deployment-bare.yaml", {"Deployment/llama": "fffuffufffuuf"}),
+        ("deployment-good.yaml", {"Deployment/llama": "ppppppppppppp"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppppffuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "ffpfffuppfuuf"}),
+        (
+            "kserve.yaml",
+            {
+                "InferenceService/mistral": "ffpppfufffuuf",
+                "InferenceService/elsewhere": "uuuuufufufuuf",
+                "LLMInferenceService/qwen-pd": "fpppffufpfuuf",
+                "LLMInferenceService/qwen-pd prefill": "fffuffupffuuf",
+                "LLMInferenceService/based": "uuuuuuufufuuf",
+            },
+        ),
+        (
+            "production-stack-values.yaml",
+            {"values/llama-long": "pfpppfpppfpuf", "values/llama-short": "pfppffppffpuf"},
+        ),
+        ("list-and-pods.json", {"Pod/bare": "ffpfpuufffpuf", "DaemonSet/edge": "fffuffuuffuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "fffuffufffuuf"}),
+        ("no-engine.yaml", {}),
+    ],
+)
+def test_every_kind_of_manifest_gets_its_findings(file: str, expected: dict[str, str]) -> None:
+    found = {engine.title: "".join(one.status[0] for one in engine.findings) for engine in reviewed(file).engines}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "title", "check", "line"),
+    [
+        ("deployment-good.yaml", "Deployment/llama", "max-num-seqs", 28),  # not the comment above it
+        ("deployment-good.yaml", "Deployment/llama", "input-tokens", 29),
+        ("deployment-good.yaml", "Deployment/llama", "memory-target", 32),
+        ("deployment-good.yaml", "Deployment/llama", "output-tokens", 20),
+        ("deployment-good.yaml", "Deployment/llama", "limits-documented", 8),
+        ("shell-and-configmap.yaml", "StatefulSet/qwen", "max-num-seqs", 43),  # not the echo in line 40
+        ("shell-and-configmap.yaml", "StatefulSet/qwen", "memory-target", 11),  # in the ConfigMap
+        ("shell-and-configmap.yaml", "StatefulSet/qwen", "replicas", 59),  # in the autoscaler
+        ("kserve.yaml", "InferenceService/mistral", "max-num-seqs", 15),
+        ("kserve.yaml", "InferenceService/mistral", "max-num-batched-tokens", 27),  # in the ServingRuntime
+        ("kserve.yaml", "LLMInferenceService/qwen-pd", "max-num-seqs", 63),
+        ("production-stack-values.yaml", "values/llama-long", "max-num-seqs", 17),
+        ("production-stack-values.yaml", "values/llama-long", "memory-target", 21),  # extraArgs win over the key
+        ("production-stack-values.yaml", "values/llama-short", "replicas", 33),
+        ("list-and-pods.json", "Pod/bare", "max-num-seqs", 14),
+    ],
+)
+def test_findings_point_at_the_line_that_decides(file: str, title: str, check: str, line: int) -> None:
+    assert finding(file, title, check).place.line == line
+
+
+@pytest.mark.parametrize(
+    ("file", "title", "check", "fix"),
+    [
+        (
+            "production-stack-values.yaml",
+            "values/llama-long",
+            "memory-target",
+            '- "--gpu-memory-utilization=0.6"  # in extra',
+        ),
+        (
+            "production-stack-values.yaml",
+            "values/llama-short",
+            "memory-target",
+            "gpuMemoryUtilization: 0.7  # in vllmConfig",
+        ),
+        (
+            "kserve.yaml",
+            "LLMInferenceService/qwen-pd",
+            "input-tokens",
+            "--max-model-len=8192  # append to VLLM_ADDITIONAL",
+        ),
+        (
+            "kserve.yaml",
+            "LLMInferenceService/qwen-pd prefill",
+            "input-tokens",
+            "- name: VLLM_ADDITIONAL_ARGS  # one value",
+        ),
+        ("leaderworkerset.yaml", "LeaderWorkerSet/deepseek", "input-tokens", "--max-model-len=8192"),
+        ("kserve.yaml", "InferenceService/elsewhere", "replicas", "minReplicas: 2"),
+    ],
+)
+def test_fixes_are_written_the_way_the_manifest_is_and_where_they_win(
+    file: str, title: str, check: str, fix: str
+) -> None:
+    assert finding(file, title, check).fix.startswith(fix)
+
+
+def test_what_makes_something_unknown_is_said() -> None:
+    assert "${MAX_LEN}" in finding("shell-and-configmap.yaml", "StatefulSet/qwen", "input-tokens").reason
+    elsewhere = finding("kserve.yaml", "InferenceService/elsewhere", "max-num-seqs")
+    assert elsewhere.reason == "not found, but the ServingRuntime that KServe picks is not among the manifests"
+    assert "team-defaults" in finding("kserve.yaml", "LLMInferenceService/based", "max-num-seqs").reason
+
+
+def test_problems_of_a_file_stand_beside_its_findings() -> None:
+    assert [str(one.place) for one in reviewed("broken-and-good.yaml").problems] == [
+        "broken-and-good.yaml:4",
+        "broken-and-good.yaml:18",
+    ]
+
+
+def test_exit_codes_tell_passed_failed_and_nothing_found_apart() -> None:
+    codes = [reviewed(file).exit_code for file in ("deployment-good.yaml", "deployment-bare.yaml", "no-engine.yaml")]
+    assert codes == [0, 1, 2]

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from kvpressure.audit.checks import CHECKS
+from kvpressure.cli import main
+from tests.support.tools import FIXTURES, check_golden
+
+MANIFESTS = FIXTURES / "manifests"
+
+
+@pytest.fixture(autouse=True)
+def beside_the_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(MANIFESTS)
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["audit", *arguments], input=stdin, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["deployment-bare", "shell-and-configmap", "production-stack-values"])
+def test_the_table_is_the_golden_one(name: str) -> None:
+    answer = run(f"{name}.yaml")
+    assert answer.exit_code == 1
+    check_golden(f"audit_{name}.txt", answer.stdout)
+
+
+def test_the_table_fits_a_terminal_of_100_columns_but_for_what_is_pasted() -> None:
+    lines = run("kserve.yaml", "list-and-pods.json").stdout.splitlines()
+    assert max(len(line) for line in lines if not line.startswith("     ")) <= 100
+    assert "\x1b" not in "".join(lines)
+
+
+def test_everything_passing_ends_with_nought() -> None:
+    answer = run("deployment-good.yaml")
+    assert answer.exit_code == 0
+    assert answer.stdout.endswith("1 engine: 13 pass, 0 fail, 0 unknown\n")
+
+
+def test_json_has_the_shape_that_is_documented() -> None:
+    answer = run("deployment-good.yaml", "broken-and-good.yaml", "--json")
+    record = json.loads(answer.stdout)
+    assert list(record) == ["version", "engines", "problems", "summary"]
+    engine = record["engines"][0]
+    assert {key: engine[key] for key in ("kind", "namespace", "name", "container", "file", "line")} == {
+        "kind": "Deployment",
+        "namespace": "prod",
+        "name": "llama",
+        "container": "vllm",
+        "file": "deployment-good.yaml",
+        "line": 23,
+    }
+    assert engine["limits"]["max_num_seqs"] == {"value": 64.0, "where": "--max_num_seqs=64"}
+    assert [check["check"] for check in engine["checks"]] == [check.name for check in CHECKS]
+    assert list(engine["checks"][0]) == ["check", "status", "level", "reason", "file", "line", "fix"]
+    assert [problem["line"] for problem in record["problems"]] == [4, 18]
+    assert record["summary"] == {"pass": 14, "fail": 10, "unknown": 2}
+
+
+def test_a_broken_file_is_told_and_hides_no_findings() -> None:
+    answer = run("broken-and-good.yaml")
+    assert answer.exit_code == 1
+    assert "Pod/survivor" in answer.stdout
+    assert "broken-and-good.yaml:4: is not YAML" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        (["no-engine.yaml"], None, "no engine found"),
+        (["missing.yaml"], None, "missing.yaml: cannot be read: No such file or directory"),
+        (["-"], "a: [\n", "stdin:2: is not YAML"),
+        (["-"], b"a: 1\nb: \xff\n", "stdin:2: is not UTF-8"),
+        (["-"], "", "no engine found"),
+    ],
+)
+def test_nothing_to_judge_ends_with_two_and_says_why(
+    arguments: list[str], stdin: str | bytes | None, message: str
+) -> None:
+    answer = run(*arguments, stdin=stdin)
+    assert answer.exit_code == 2
+    assert message in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["x", "--json", "--sarif"],
+        ["x", "-A"],
+        ["x", "-n", "a"],
+        ["--cluster", "-A", "-n", "a"],
+        ["x", "--skip", "no"],
+    ],
+)
+def test_usage_errors_end_with_two(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_a_directory_is_searched_and_hidden_files_are_left_alone(tmp_path: Path) -> None:
+    for name in ("b/x.yaml", ".git/y.yaml", "a.yml", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy("deployment-good.yaml", tmp_path / name)
+    record = json.loads(run(str(tmp_path), "--json").stdout)
+    assert [Path(engine["file"]).name for engine in record["engines"]] == ["a.yml", "x.yaml"]
+
+
+def test_checks_can_be_left_out_and_thresholds_overridden(tmp_path: Path) -> None:
+    overrides = tmp_path / "t.yaml"
+    overrides.write_text("advice_memory_target_ratio: 0.69\n")
+    answer = run("deployment-good.yaml", "--skip", "load-test", "--thresholds", str(overrides), "--json")
+    checks = {check["check"]: check["status"] for check in json.loads(answer.stdout)["engines"][0]["checks"]}
+    assert "load-test" not in checks
+    assert checks["memory-target"] == "fail"
+
+
+def test_thresholds_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    answer = run("deployment-good.yaml", "--thresholds", str(tmp_path / "none.yaml"))
+    assert answer.exit_code == 2
+    assert "none.yaml" in answer.stderr
+
+
+def test_text_of_a_manifest_moves_no_cursor() -> None:
+    text = Path("deployment-bare.yaml").read_text().replace("name: llama", 'name: "ll\\u001b[2Jama"')
+    assert "\x1b" not in run("-", stdin=text).stdout
+
+
+# --- a live cluster
+
+
+@contextmanager
+def api_server(
+    answers: dict[str, list[dict[str, Any]]], forbidden: tuple[str, ...] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """An API server that lists these objects by plural; everything else is not installed."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = urlsplit(self.path).path
+            asked.append(path)
+            plural = path.rsplit("/", 1)[-1]
+            code = 403 if plural in forbidden else 200 if plural in answers else 404
+            body: dict[str, Any] = {"kind": "Status", "code": code, "message": "no"}
+            if code == 200:
+                body = {"kind": "List", "metadata": {}, "items": answers[plural]}
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def kubeconfig(folder: Path, server: str) -> str:
+    path = folder / "kubeconfig"
+    context = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "prod"}}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [context],
+    }
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+def listed(kind: str) -> list[dict[str, Any]]:
+    """The objects of a kind in a fixture, as an API server lists them: without their kind."""
+    documents = yaml.safe_load_all(Path("deployment-good.yaml").read_text())
+    return [
+        {key: one[key] for key in one if key not in {"kind", "apiVersion"}} for one in documents if one["kind"] == kind
+    ]
+
+
+def test_a_cluster_is_judged_like_its_manifests(tmp_path: Path) -> None:
+    answers = {
+        "deployments": listed("Deployment"),
+        "podmonitors": listed("PodMonitor"),
+        "prometheusrules": listed("PrometheusRule"),
+    }
+    with api_server(answers) as (url, asked):
+        answer = run("--cluster", "-A", "--kubeconfig", kubeconfig(tmp_path, url), "--json")
+    assert answer.exit_code == 0, answer.output
+    record = json.loads(answer.stdout)
+    assert record["summary"] == {"pass": 13, "fail": 0, "unknown": 0}
+    assert (record["engines"][0]["file"], record["engines"][0]["line"]) == ("cluster", None)
+    assert "/apis/apps/v1/deployments" in asked
+    assert not [path for path in asked if "secrets" in path]
+
+
+def test_only_the_namespaces_asked_for_are_read(tmp_path: Path) -> None:
+    with api_server({"deployments": listed("Deployment")}) as (url, asked):
+        config = kubeconfig(tmp_path, url)
+        run("--cluster", "--kubeconfig", config)
+        assert "/apis/apps/v1/namespaces/prod/deployments" in asked
+        asked.clear()
+        run("--cluster", "--kubeconfig", config, "-n", "a", "-n", "b")
+        assert {path.split("/")[5] for path in asked if path.endswith("/deployments")} == {"a", "b"}
+
+
+def test_what_may_not_be_listed_is_named_with_the_permission_and_leaves_the_rest(tmp_path: Path) -> None:
+    with api_server({"deployments": listed("Deployment")}, forbidden=("podmonitors",)) as (url, _):
+        answer = run("--cluster", "-A", "--kubeconfig", kubeconfig(tmp_path, url))
+    assert "you may not list them (RBAC: list podmonitors.monitoring.coreos.com)" in answer.stderr
+    assert "unknown  monitoring" in answer.stdout
+
+
+def test_a_cluster_that_does_not_answer_ends_with_two(tmp_path: Path) -> None:
+    with api_server({}) as (url, _):
+        pass
+    answer = run("--cluster", "--kubeconfig", kubeconfig(tmp_path, url))
+    assert answer.exit_code == 2
+    assert url in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--kubeconfig", "none"], ["--kubeconfig", "no-engine.yaml"]])
+def test_a_kubeconfig_that_cannot_be_used_ends_with_two(arguments: list[str]) -> None:
+    answer = run("--cluster", *arguments)
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith("kubeconfig: ")
+
+
+def test_an_unknown_context_ends_with_two(tmp_path: Path) -> None:
+    answer = run("--cluster", "--kubeconfig", kubeconfig(tmp_path, "http://127.0.0.1:1"), "--context", "there")
+    assert answer.exit_code == 2
+    assert "there" in answer.stderr

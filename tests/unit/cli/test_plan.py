@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kvpressure.cli import main
+from kvpressure.cli.plan_page import LiveError, engine_on
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
+from tests.support.models import MODELS, config
+from tests.support.tools import FIXTURES, check_golden
+
+LLAMA = ("--config", str(MODELS / "llama-3-8b.json"), "--gpu-memory", "80GiB")
+LENGTHS = ("--prompt-p95", "4000", "--output-p95", "800")
+
+
+def plan(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["plan", *arguments], catch_exceptions=False)
+
+
+def planned(*arguments: str) -> dict[str, object]:
+    answer = plan(*arguments, "--json")
+    assert answer.exit_code == 0, answer.output
+    read: dict[str, object] = json.loads(answer.stdout)
+    return read
+
+
+def page_of(trace: str, poll: int = -1) -> bytes:
+    lines = [line for line in read_trace(FIXTURES / "traces" / f"{trace}.jsonl.xz") if isinstance(line, TraceLine)]
+    return lines[poll].page
+
+
+@contextmanager
+def served(*pages: bytes) -> Iterator[str]:
+    """An engine with these pages, then always the last, on a thread of its own: the command runs its loop in ours."""
+    left = list(pages)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_plan_of_a_well_known_model_is_the_golden_one() -> None:
+    answer = plan(*LLAMA, *LENGTHS, "--concurrency", "100")
+    assert answer.exit_code == 0
+    check_golden("plan_llama-3-8b.txt", answer.stdout)
+
+
+def test_the_plan_of_windowed_layers_on_several_gpus_is_the_golden_one() -> None:
+    model = ("--config", str(MODELS / "gemma-3-27b.json"), "--gpu-memory", "24GiB", "--tensor-parallel", "4")
+    answer = plan(*model, *LENGTHS, "--kv-cache-dtype", "fp8")
+    assert answer.exit_code == 0
+    check_golden("plan_gemma-3-27b-fp8-4-gpus.txt", answer.stdout)
+
+
+def test_every_line_fits_a_terminal() -> None:
+    assert max(map(len, plan(*LLAMA, *LENGTHS).stdout.splitlines())) <= 120
+
+
+def test_json_carries_flags_limits_and_every_step() -> None:
+    answer = planned(*LLAMA, *LENGTHS)
+    assert answer["flags"] == {
+        "--max-num-seqs": "85",
+        "--max-model-len": "8192",
+        "--max-num-batched-tokens": "4096",
+        "--gpu-memory-utilization": "0.9",
+    }
+    steps = answer["steps"]
+    assert isinstance(steps, list)
+    assert steps[0] == {
+        "label": "KV cache per token",
+        "formula": "32 layers x 8 KV heads x 256 values x 2 B",
+        "value": 131072,
+        "unit": "bytes",
+    }
+
+
+def test_flags_name_what_was_planned_with() -> None:
+    answer = planned(*LLAMA, *LENGTHS, "--tensor-parallel", "2", "--kv-cache-dtype", "fp8")
+    assert answer["flags"]["--tensor-parallel-size"] == "2"  # type: ignore[index]
+    assert answer["flags"]["--kv-cache-dtype"] == "fp8"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("text", ["80GiB", "80", "80 gib", "81920MiB", "85.899345920GB"])
+def test_sizes_are_understood_as_people_write_them(text: str) -> None:
+    assert planned("--config", LLAMA[1], "--gpu-memory", text, *LENGTHS) == planned(*LLAMA, *LENGTHS)
+
+
+def test_weights_and_pool_as_logged_replace_the_estimates() -> None:
+    answer = planned(*LLAMA, *LENGTHS, "--kv-cache-memory", "50GiB")
+    assert answer["pool_tokens"] == 50 * 8192 - 16
+    assert answer["warnings"] == []
+
+
+def test_a_missing_field_is_named_with_the_file_and_ends_with_two(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config("llama-3-8b", hidden_size=..., vocab_size=...)))
+    answer = plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
+    assert (answer.exit_code, answer.stderr) == (2, f"{path}: missing hidden_size, vocab_size\n")
+
+
+def test_fields_for_the_weights_alone_are_not_asked_for_when_the_weights_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config("llama-3-8b", vocab_size=...)))
+    assert plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS, "--weights-gib", "15").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"{", "is not JSON"), (b"[1]", "must hold one JSON object"), (b"\xff\xfe", "is not JSON")]
+)
+def test_a_file_that_is_no_configuration_ends_with_two(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    answer = plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
+    assert answer.exit_code == 2
+    assert f"{path}: {said}" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (LENGTHS, "give --config for a model, or --url or --kv-cache-tokens"),
+        (("--url", "http://x", "--kv-cache-tokens", "1000", *LENGTHS), "not both"),
+        (LLAMA, "missing --prompt-p95 and --output-p95"),
+        ((*LLAMA, "--prompt-p95", "5"), "missing --output-p95"),
+        (("--config", LLAMA[1], *LENGTHS), "--config needs --gpu-memory"),
+        ((*LLAMA, "--gpu-memory", "40GiB", "--tensor-parallel", "4", *LENGTHS), "given 2 times for 4 GPUs"),
+        (("--config", "nowhere.json", "--gpu-memory", "80GiB", *LENGTHS), "nowhere.json: cannot be read: No such file"),
+        (("--config", LLAMA[1], "--gpu-memory", "80 parsecs", *LENGTHS), "'80 parsecs' is not a size"),
+        (("--config", LLAMA[1], "--gpu-memory", "-1GiB", *LENGTHS), "is not a size"),
+    ],
+)
+def test_what_is_missing_is_named_and_ends_with_two(arguments: tuple[str, ...], said: str) -> None:
+    answer = plan(*arguments)
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+
+
+def test_the_pool_as_logged_is_planned_with_and_without_the_model() -> None:
+    alone = planned("--kv-cache-tokens", "100000", *LENGTHS)
+    known = planned("--kv-cache-tokens", "100000", "--config", LLAMA[1], *LENGTHS)
+    assert alone["max_num_seqs"] == known["max_num_seqs"] == int(100_000 * 0.9 / 4800)
+    assert (alone["pool_bytes"], known["pool_bytes"]) == (None, 100_000 * 128 * 1024)
+
+
+def test_a_plan_that_fits_nothing_has_no_flags_and_ends_with_one() -> None:
+    answer = plan("--config", LLAMA[1], "--gpu-memory", "16GiB", *LENGTHS)
+    assert answer.exit_code == 1
+    assert "No flags" in answer.stdout
+    assert "--max-num-seqs " not in answer.stdout
+
+
+def test_a_running_engine_is_planned_from_its_page_alone() -> None:
+    with served(page_of("full-batch")) as url:
+        answer = planned("--url", url)
+    assert answer["pool_tokens"] == 8192 - 32
+    assert answer["max_num_seqs"] == int(8160 * 0.9 / answer["tokens_per_request"])  # type: ignore[operator]
+    assert answer["gpu_memory_utilization"] == 0.92
+    assert answer["memory_target"]["utilization"] == 0.7  # type: ignore[index]
+
+
+def test_an_engine_may_be_named_by_host_and_port_and_credentials_are_never_repeated() -> None:
+    with served(page_of("full-batch")) as url:
+        assert planned("--url", url.removeprefix("http://"))["max_num_seqs"] == planned("--url", url)["max_num_seqs"]
+    answer = plan("--url", "http://ada:secret@chat:8000")
+    assert (answer.exit_code, "secret" in answer.stderr, "credentials" in answer.stderr) == (2, False, True)
+
+
+def test_traffic_that_has_changed_since_the_server_started_is_told() -> None:
+    with served(page_of("long-context-collapse")) as url:
+        answer = planned("--url", url)
+    assert answer["max_num_seqs"] == 10
+    assert any("run now hold 3,232 tokens each" in warning for warning in answer["warnings"])  # type: ignore[attr-defined]
+
+
+def test_the_requests_that_finish_while_we_look_replace_those_since_the_start() -> None:
+    with served(page_of("long-context-collapse", 5), page_of("long-context-collapse")) as url:
+        answer = planned("--url", url, "--seconds", "0.01")
+    assert answer["max_num_seqs"] == 1
+    assert answer["tokens_per_request"] == answer["max_model_len"] == 4096
+    assert not any("run now" in warning for warning in answer["warnings"])  # type: ignore[attr-defined]
+    assert any("at the peak of 10 requests 9 wait" in warning for warning in answer["warnings"])  # type: ignore[attr-defined]
+
+
+def test_a_server_that_restarts_while_we_look_counts_from_zero() -> None:
+    later, earlier = (PageReader().read(page_of("long-context-collapse", poll), 1.0) for poll in (5, -1))
+    assert engine_on(later, "here", earlier).shape == engine_on(later, "here").shape
+
+
+def test_what_is_given_goes_before_what_the_page_says() -> None:
+    with served(page_of("long-context-collapse")) as url:
+        answer = planned("--url", url, "--prompt-p95", "500", "--output-p95", "100", "--max-model-len", "2000")
+    assert (answer["tokens_per_request"], answer["max_num_seqs"]) == (608, int(8160 * 0.9 / 608))
+    assert answer["max_model_len"] == 2000
+
+
+def test_an_engine_without_finished_requests_needs_the_lengths() -> None:
+    lines = page_of("idle").splitlines(keepends=True)
+    fresh = b"".join(line for line in lines if not line.startswith((b"vllm:request_prompt", b"vllm:request_gener")))
+    with served(fresh) as url:
+        answer = plan("--url", url)
+    assert answer.exit_code == 2
+    assert "missing --prompt-p95 and --output-p95 (the engine has finished no request)" in answer.stderr
+
+
+def test_an_engine_that_cannot_be_reached_is_named_and_ends_with_two() -> None:
+    with served(b"") as url:
+        pass
+    answer = plan("--url", url)
+    assert answer.exit_code == 2
+    assert f"{url}/metrics refused the connection" in answer.stderr
+
+
+def test_a_page_that_is_no_engines_is_named_and_ends_with_two() -> None:
+    with served(b"<html>hello</html>\n") as url:
+        answer = plan("--url", url)
+    assert answer.exit_code == 2
+    assert f"{url}: no metric of vllm" in answer.stderr
+
+
+def test_ranks_are_planned_one_by_one_from_the_traffic_of_all() -> None:
+    page = PageReader().read(page_of("two-ranks"), 1.0)
+    engine = engine_on(page, "here")
+    assert engine.title.endswith("at here, for each of 2 ranks")
+    assert engine.running.pool.capacity_tokens == 8192 - 32
+    assert engine.shape.prompt_p95 is not None
+
+
+def test_a_page_without_a_capacity_names_the_fields_it_lacks() -> None:
+    lines = page_of("idle").splitlines(keepends=True)
+    page = b"".join(line for line in lines if not line.startswith(b"vllm:cache_config_info"))
+    with pytest.raises(LiveError, match="neither kv_cache_size_tokens nor num_gpu_blocks"):
+        engine_on(PageReader().read(page, 1.0), "here")

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import re
+import subprocess
+from itertools import pairwise
+
+import click
+import pytest
+
+from kvpressure.cli import main
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition import runbooks
+from tests.support.runbook_pages import ALERTS, HOSTILE, PAGES, blocks, paste, spans, tokens
+
+SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Verification", "Prevention"]
+PROGRAMS = {"kubectl", "kvpressure", "grep", "head", "tail", "sleep", "curl", "nvidia-smi", "sudo"}
+KUBECTL = {
+    "cordon": set(),
+    "delete": {"--grace-period"},
+    "describe": set(),
+    "edit": set(),
+    "exec": {"--"},
+    "get": {"-o", "-l", "--watch", "--field-selector", "--sort-by", "--all-namespaces"},
+    "logs": {"--tail", "--previous", "--timestamps"},
+    "port-forward": set(),
+    "rollout": {"--timeout"},
+    "scale": {"--replicas"},
+    "set": {"--requests", "--limits"},
+    "top": {"--containers"},
+    "uncordon": set(),
+}
+VLLM = {
+    "--api-server-count",
+    "--enable-prefix-caching",
+    "--gpu-memory-utilization",
+    "--kv-cache-dtype",
+    "--kv-offloading-size",
+    "--kv-transfer-config",
+    "--limit-mm-per-prompt",
+    "--max-cpu-loras",
+    "--max-loras",
+    "--max-model-len",
+    "--max-num-batched-tokens",
+    "--max-num-seqs",
+    "--override-generation-config",
+    "--scheduling-policy",
+    "--structured-outputs-config.backend",
+    "--tensor-parallel-size",
+}
+
+
+def headings(name: str, level: str) -> list[str]:
+    return [
+        text.content for opened, text in pairwise(tokens(name)) if opened.type == "heading_open" and opened.tag == level
+    ]
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert():
+    assert runbooks.names() == ALERTS
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_a_runbook_has_the_six_sections_in_order_each_with_something_in_it(name):
+    assert headings(name, "h1") == [name]
+    assert headings(name, "h2") == SECTIONS
+    bodies = re.split(r"^## \w+$", runbooks.source(name), flags=re.MULTILINE)[1:]
+    assert all(len(body.split()) >= 4 for body in bodies)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_a_runbook_is_short_and_begins_with_commands(name):
+    lines = runbooks.source(name).splitlines()
+    assert len(lines) <= 110
+    diagnosis = lines[lines.index("## Diagnosis") :]
+    assert diagnosis.index("```bash" if name != "ThresholdsDiffer" else "```promql") <= 6
+    assert lines.index("## Diagnosis") <= 14
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_pages_and_headings_that_are_there(name):
+    for target in re.findall(r"\]\(([^)]*)\)", runbooks.source(name)):
+        page, _, heading = target.partition("#")
+        assert page.removesuffix(".md") in PAGES, target
+        anchors = [title.lower().replace(" ", "-") for title in headings(page.removesuffix(".md"), "h2")]
+        assert not heading or heading in anchors, target
+
+
+def test_the_list_names_every_runbook_once():
+    text = runbooks.source(runbooks.INDEX)
+    assert sorted(re.findall(r"^\| \[(\w+)\]", text, re.MULTILINE)) == list(ALERTS)
+
+
+def test_the_list_explains_every_placeholder():
+    rows = re.findall(r"^\| `(\$[A-Z]+)` \| `(\w+)`", runbooks.source(runbooks.INDEX), re.MULTILINE)
+    assert {slot: label.removesuffix("_name") for slot, label in rows} == runbooks.PLACEHOLDERS
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_leave_nothing_open_but_the_placeholders_and_what_they_set_themselves(name):
+    code = "\n".join(blocks(name, "bash"))
+    own = {f"${variable}" for variable in re.findall(r"(?:^|; )([A-Z]+)=", code, re.MULTILINE)}
+    assert set(re.findall(r"\$\{?[A-Z]+", code.replace("${", "$"))) <= set(runbooks.PLACEHOLDERS) | own
+    queries = "\n".join(blocks(name, "promql"))
+    assert set(re.findall(r"\$\w+", queries)) <= set(runbooks.PLACEHOLDERS)
+    prose = re.sub(r"```.*?```", "", runbooks.source(name), flags=re.DOTALL)
+    assert name == runbooks.INDEX or "$" not in prose
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_is_of_a_known_language_and_bash_understands_it(name):
+    assert {token.info for token in tokens(name) if token.type == "fence"} <= {"bash", "promql"}
+    for block in blocks(name, "bash"):
+        for code in (block, runbooks.fill(block, "bash", HOSTILE)):
+            done = subprocess.run(["/bin/bash", "-n"], input=code, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), code
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_hostile_label_is_one_argument_and_starts_nothing(name, tmp_path):
+    pasted = paste(name, HOSTILE, tmp_path)
+    assert pasted.files <= {"before.yaml", "current.log", "previous.log"}
+    assert pasted.errors == ""
+    words = [word for command in pasted.commands for word in command]
+    for slot, parameter in runbooks.PLACEHOLDERS.items():
+        if slot != "$TARGET" and re.search(re.escape(slot) + r"\b", "\n".join(blocks(name, "bash"))):
+            assert any(HOSTILE[parameter] in word for word in words), slot
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_is_one_that_exists(name, tmp_path):
+    for program, *arguments in paste(name, {"namespace": "prod", "pod": "llama-0"}, tmp_path).commands:
+        assert program in PROGRAMS
+        if program == "kvpressure":
+            accepted(arguments)
+        if program == "kubectl":
+            known(arguments)
+
+
+def accepted(arguments: list[str]) -> None:
+    """The command line parses; nothing is run."""
+    command = subcommand(arguments[0])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(click.Path, "convert", lambda self, value, *_: value)
+        command.make_context(arguments[0], arguments[1:])
+
+
+def subcommand(name: str) -> click.Command:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, name
+    return command
+
+
+def known(arguments: list[str]) -> None:
+    if arguments[0] == "-n":
+        del arguments[:2]
+    verb, *rest = arguments
+    ours = rest[: rest.index("--") + 1] if "--" in rest else rest
+    options = {word.partition("=")[0] for word in ours if word.startswith("-")}
+    assert options <= KUBECTL[verb], arguments
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_sentence_tells_to_type_exists(name):
+    for span in spans(name):
+        words = span.split()
+        if words[0] == "kvpressure" and len(words) > 1:
+            accepted(words[1:]) if len(words) > 2 else subcommand(words[1])
+        if words[0] == "kubectl":
+            known(words[1:])
+        if words[0].startswith("--"):
+            assert words[0].partition("=")[0] in VLLM | {"--force", "--selector"}, span
+
+
+def test_numbers_are_those_of_the_thresholds():
+    t = load_thresholds()
+    cut = f"{t.advice_sequences_cut_min_ratio * 100:.0f} to {t.advice_sequences_cut_max_ratio:.0%}".replace("%", " %")
+    for name in ("KVCachePressure", "KVCachePreemptionThrash", "DeviceOutOfMemory", "EffectiveBatchCollapsed"):
+        assert cut in runbooks.source(name)
+    for name in ("DeviceOutOfMemory", "DeviceMemoryRising", "MemoryTargetTooHigh"):
+        text = " ".join(runbooks.source(name).split())
+        assert f"{t.advice_memory_target_ratio:g}" in text
+        assert f"{t.advice_memory_target_long_context_ratio:g} for long contexts or bursts" in text
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_runbook_keeps_the_gpu_running_out_apart_from_the_pool_running_out(name):
+    text = runbooks.source(name)
+    assert re.search(r"device OOM|DeviceOutOfMemory|which-memory-failed", text)
+    assert re.search(r"\bpool\b|KV cache", text)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_lowering_the_memory_target_never_stands_alone(name):
+    for paragraph in re.split(r"\n\n|\n(?=\d\. |- |\|)", runbooks.source(name)):
+        if "--gpu-memory-utilization" in paragraph and re.search(r"\b[Ll]ower", paragraph):
+            assert re.search(r"OOM|shrink|worse|pool", paragraph), paragraph
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_recovery_is_never_read_from_silence(name):
+    for block in blocks(name, "promql"):
+        assert not re.search(r"(bottleneck|symptom)\{[^}]*\} == 1", block)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_leads_outside(name):
+    text = runbooks.source(name)
+    assert set(re.findall(r"https?://([^/:\s`]+)", text)) <= {"localhost", "$INSTANCE", "$AT", "ENGINE"}
+    assert not re.search(r"(?<![\w.])/(home|root|work|Users|tmp|opt)/", text)
+    assert not re.search(r"<[a-zA-Z/!]", text)

@@ -1,0 +1,250 @@
+"""The page and its JSON twin, from snapshots made by hand."""
+
+from __future__ import annotations
+
+import doctest
+import html
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.exposition import wording
+from kvpressure.exposition.diagnosis_json import diagnosis_json
+from kvpressure.exposition.panel import ident
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html
+from kvpressure.features.history import Histories
+from kvpressure.model.action import Action
+from kvpressure.model.samples import HistogramSample, SourceHealth
+from kvpressure.model.severity import worst_first
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.view import EngineView
+from tests.support.snapshots import collapsed
+from tests.support.tools import ROOT
+from tests.support.views import engine_view
+
+T = 1_767_225_600.0
+EVIL = "\"><script>alert(1)</script>'<img src=x onerror=alert(1)>"
+DOCS = ROOT / "docs"
+
+
+def fake_action(title: str = "Cut max_num_seqs") -> Action:
+    return Action(
+        key="max_num_seqs",
+        title=title,
+        why="16 fit",
+        current="64",
+        new="32",
+        cost="a restart",
+        checks=("score < 0.2", "within 2 minutes"),
+        commands=("kubectl -n chat patch", "kubectl -n chat rollout status"),
+    )
+
+
+def diagnosis(cause: Cause = Cause.HEALTHY, score: float | None = 0.0, stage: Stage = Stage.NONE) -> Diagnosis:
+    symptoms = {
+        "admission_blocked": Evidence("admission_blocked", True, "prompts did not fit", 0.9, 0.5, "ratio"),
+        "kv_saturated": Evidence("kv_saturated", False, "cache used", 0.42, 0.9, "ratio"),
+        "device_oom": Evidence("device_oom", None, "not known: no logs are read"),
+    }
+    return Diagnosis(T, T - 151, cause, 0.75, score, stage, symptoms)
+
+
+def view(name: str = "t", found: Diagnosis | None = None, derived: Derived | None = None) -> EngineView:
+    return engine_view(name, "m", "0", T, derived, found, "chat", "vllm-0")
+
+
+def page(*views: EngineView, **options: object) -> str:
+    return status_html(Snapshot(T, views), "/metrics", **options)  # type: ignore[arg-type]
+
+
+def text_of(markup: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup[markup.index("<main") :])).split())
+
+
+def with_history(views: Sequence[EngineView]) -> Snapshot:
+    histories = Histories()
+    for step in range(20):
+        histories.add(T - 95 + 5 * step, views, [])
+    return Snapshot(T, tuple(views), histories=histories)
+
+
+def test_an_engine_in_trouble_is_shown_with_cause_stage_duration_and_evidence():
+    shown = page(view(found=diagnosis(Cause.KV_CACHE_PRESSURE, 0.8123, Stage.COLLAPSED)))
+    told = text_of(shown)
+    assert "1 of 1 engine: KV cache pressure" in told
+    assert "KV cache pressure collapsed t m for 2 min 31 s confidence 75% score 0.81" in told
+    assert "admission blocked true 90% 50% prompts did not fit" in told
+    assert "Other symptoms: 1 false, 1 not known" in told
+    assert "kv saturated false 42% 90% cache used device oom not known not known: no logs are read" in told
+    assert '<data value="0.8123">0.81</data>' in shown
+
+
+def test_calm_engines_are_closed_and_troubled_ones_open():
+    shown = page(view("bad", diagnosis(Cause.STUCK)), view("good", diagnosis()), view("idle", diagnosis(Cause.IDLE)))
+    opened = dict(re.findall(r'data-target="(\w+)" data-default="(\w*)"', shown))
+    assert opened == {"bad": "open", "good": "", "idle": ""}
+
+
+def test_the_worst_engine_comes_first_and_pressure_that_builds_before_calm():
+    views = [
+        view("calm", diagnosis(score=0.1)),
+        view("builds", diagnosis(score=0.0, stage=Stage.BUILDING)),
+        view("unknown", diagnosis(Cause.UNKNOWN, None)),
+        view("pressed", diagnosis(Cause.KV_CACHE_PRESSURE, 0.4)),
+        view("worse", diagnosis(Cause.KV_CACHE_PRESSURE, 0.9)),
+        view("undiagnosed"),
+    ]
+    order = [each.key.target for each in worst_first(views)]
+    assert order == ["worse", "pressed", "undiagnosed", "unknown", "builds", "calm"]
+
+
+@pytest.mark.parametrize(
+    ("causes", "headline"),
+    [
+        ([], "no engine is configured or found"),
+        ([Cause.HEALTHY], "1 engine: healthy"),
+        ([Cause.HEALTHY, Cause.IDLE], "2 engines: 1 healthy, 1 idle"),
+        ([Cause.HEALTHY, Cause.STUCK], "1 of 2 engines: stuck"),
+        ([Cause.STUCK, Cause.STUCK, Cause.UNKNOWN], "3 of 3 engines: 2 stuck, 1 unknown"),
+    ],
+)
+def test_the_headline_tells_what_is_wrong_and_of_how_many(causes, headline):
+    shown = page(*(view(str(number), diagnosis(cause)) for number, cause in enumerate(causes)))
+    assert f"<title>{headline} · kvpressure</title>" in shown
+
+
+def test_pressure_that_builds_says_when_the_cache_will_be_full():
+    found = diagnosis(Cause.HEALTHY, 0.2, Stage.BUILDING)
+    assert "KV full in 1 min 30 s" in text_of(page(view(found=found, derived={"kv_exhaustion_seconds": 90.0})))
+
+
+def test_an_engine_without_a_diagnosis_says_so():
+    told = text_of(page(view()))
+    assert "unknown t m" in told
+    assert "No diagnosis has been made yet." in told
+    assert "running not known" in told
+
+
+def test_actions_are_listed_in_order_with_the_first_one_open():
+    shown = page(view(found=diagnosis(Cause.STUCK)), advise=lambda _: [fake_action(), fake_action(title="Verify")])
+    key = ident(("t", "m", "0"))
+    assert re.findall(rf'<details id="{key}-(\d)" data-default="(\w*)"', shown) == [("1", "open"), ("2", "")]
+    told = text_of(shown)
+    assert "Cut max_num_seqs 64 → 32 16 fit kubectl -n chat patch kubectl -n chat rollout status" in told
+    assert "Cost: a restart Then see: score < 0.2 within 2 minutes" in told
+
+
+def test_a_runbook_is_linked_only_where_one_is_known():
+    known = {Cause.STUCK: "Kv Stuck/x"}
+    shown = html.unescape(page(view("a&b", diagnosis(Cause.STUCK)), runbooks=known))
+    assert 'href="/runbooks/Kv%20Stuck%2Fx?namespace=chat&pod=vllm-0&target=a%26b&model=m&engine=0"' in shown
+    assert "/runbooks/" not in page(view(found=diagnosis()), runbooks=known)
+
+
+def test_nothing_from_outside_becomes_markup():
+    found = replace(diagnosis(Cause.STUCK), symptoms={EVIL: Evidence(EVIL, True, EVIL, 1.0, 2.0, EVIL)})
+    evil = engine_view(EVIL, EVIL, EVIL, T, {}, found, EVIL, EVIL)
+    action = Action(EVIL, EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL,), (EVIL,))
+    source = SourceHealth(EVIL, EVIL, False, T, error=EVIL)
+    snapshot = replace(with_history([evil]), sources=(source,))
+    shown = status_html(snapshot, "/metrics", lambda _: [action], {Cause.STUCK: EVIL})
+    assert shown.count("<script") == 1
+    assert "<img" not in shown
+    assert html.escape(EVIL, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in shown
+
+
+def test_the_policy_allows_exactly_the_style_and_script_of_the_page():
+    policy = content_security_policy()
+    assert len(re.findall("'sha256-[A-Za-z0-9+/]{43}='", policy)) == 2
+    assert "unsafe" not in policy
+    assert not re.search(r'\sstyle="|\son\w+="', page(view(found=diagnosis(Cause.STUCK))))
+
+
+def test_a_node_with_dozens_of_engines_draws_charts_for_the_worst_and_the_one_asked_for():
+    views = [view(f"t{number:02}", diagnosis(score=0.5 - number / 100)) for number in range(CHARTED_ENGINES + 3)]
+    snapshot, last = with_history(views), ident(views[-1].key)
+    assert status_html(snapshot, "/metrics").count('class="strip"') == CHARTED_ENGINES
+    assert f'href="/?engine={last}#{last}"' in status_html(snapshot, "/metrics")
+    asked = status_html(snapshot, "/metrics", wanted=last)
+    assert asked.count('class="strip"') == CHARTED_ENGINES + 1
+    assert re.search(rf'id="{last}"\s+data-target="t14" data-default="open"', asked)
+
+
+def test_ids_are_unique_on_the_page():
+    views = [view(name, diagnosis(Cause.STUCK)) for name in ("a", "b")]
+    shown = status_html(with_history(views), "/metrics", lambda _: [fake_action(), fake_action()])
+    found = re.findall(r'\sid="([^"]+)"', shown)
+    assert len(found) == len(set(found)) > 10
+
+
+def test_sources_are_folded_while_all_are_up():
+    up, down = SourceHealth("engine", "t", True, T), SourceHealth("nvml", "", False, T, error="no driver")
+    assert '<details class="more" id="source-list" data-default="">' in status_html(Snapshot(T, sources=(up,)), "/m")
+    shown = status_html(Snapshot(T, sources=(up, down)), "/m")
+    assert '<details class="more" id="source-list" data-default="open" open>' in shown
+    assert "1 of 2 sources down" in shown
+
+
+def test_the_json_twin_says_the_same_and_null_for_what_is_not_known():
+    found = diagnosis(Cause.KV_CACHE_PRESSURE, None, Stage.COLLAPSED)
+    derived: Derived = {
+        "requests_running": 3.0,
+        "kv_exhaustion_seconds": math.inf,
+        "latency_seconds": {"e2e": {"0.95": 2.5, "0.99": math.nan}, "ttft": {"0.95": math.nan}},
+        "effective_batch_size": HistogramSample((1.0, math.inf), (1.0, 2.0), 3.0),
+    }
+    document = diagnosis_json(Snapshot(T, (view(found=found, derived=derived),)), lambda _: [fake_action()])
+    (engine,) = json.loads(json.dumps(document, allow_nan=False))["engines"]
+    assert engine["derived"] == {"requests_running": 3.0, "latency_seconds": {"e2e": {"0.95": 2.5}}}
+    assert (engine["cause"], engine["stage"], engine["score"], engine["since"]) == (
+        "kv_cache_pressure",
+        "collapsed",
+        None,
+        T - 151,
+    )
+    assert engine["symptoms"]["device_oom"] == {
+        "state": None,
+        "value": None,
+        "threshold": None,
+        "unit": "",
+        "text": "not known: no logs are read",
+    }
+    assert engine["advice"][0]["commands"] == ["kubectl -n chat patch", "kubectl -n chat rollout status"]
+
+
+def test_without_a_diagnosis_every_key_is_there_and_null():
+    with_one, without = (
+        diagnosis_json(Snapshot(T, (view(found=found),)))["engines"][0]  # type: ignore[index]
+        for found in (diagnosis(), None)
+    )
+    assert set(with_one) == set(without)
+    assert (without["cause"], without["score"], without["symptoms"]) == (None, None, {})
+
+
+def test_every_key_of_the_json_is_documented():
+    def keys(value: object) -> set[str]:
+        if isinstance(value, list):
+            return set().union(*map(keys, value))
+        if isinstance(value, dict):
+            return set(value).union(
+                *(keys(below) for name, below in value.items() if name not in {"derived", "limits"})
+            )
+        return set()
+
+    document = diagnosis_json(collapsed(), lambda _: [fake_action()])
+    symptoms = {name for engine in document["engines"] for name in engine["symptoms"]}  # type: ignore[attr-defined]
+    documented = set(re.findall(r"`(\w+)`", (DOCS / "api.md").read_text()))
+    assert keys(document) - symptoms - documented == set()
+    assert len(symptoms) == 15
+
+
+def test_numbers_read_as_the_examples_beside_them_say():
+    tried = doctest.testmod(wording)
+    assert tried.attempted > 5
+    assert tried.failed == 0
