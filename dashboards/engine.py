@@ -10,6 +10,7 @@ from dashboards.looks import (
     CALM,
     FIRST,
     GOOD,
+    KIND,
     OFF,
     REFERENCE,
     SECOND,
@@ -36,7 +37,8 @@ RUNBOOKS: Final = {
     "SequenceCapReached": "**concurrency bound**: requests wait for a place in the batch",
     "EngineComputeBound": "**compute bound**: the GPU itself is the limit",
     "EngineHostBound": "**host bound**: the GPU waits for the CPU or the API process",
-    "EngineStuck": "**stuck**: requests wait and nothing runs",
+    "EngineDeferred": "**deferred**: requests wait for an adapter's slot, a grammar or KV from elsewhere",
+    "EngineStuck": "**stuck**: there is work, and nothing moves",
     "DeviceOutOfMemory": "the log tells of CUDA or HIP out of memory",
     "EngineRestarting": "the server dies and comes back",
     "MemoryHighComputeLow": "the GPU is full and idle while requests are there",
@@ -107,6 +109,7 @@ def _now() -> Row:
 
 
 def _cause() -> Row:
+    told = engine("bottleneck_info", 'detail!=""')
     return Row(
         "What limits the engine",
         [
@@ -116,6 +119,18 @@ def _cause() -> Row:
                 Query(cause_code(), ENGINE),
                 cause_names(),
                 height=6,
+            ),
+            timeline(
+                "Which kind of it",
+                "What of the cause holds, a row for each that held in the time range: what is waited for, which cap, "
+                "how it is stuck or paused. Nothing where no evidence tells which; the exporter's page says why.",
+                Query(
+                    f"max by (target, engine, cause, detail) ({told})",
+                    f"{ENGINE} {{{{cause}}}}/{{{{detail}}}}",
+                ),
+                KIND,
+                height=5,
+                none="nothing tells which kind",
             ),
             timeline(
                 "Symptoms",

@@ -68,4 +68,5 @@ def states(zero: tuple[str, str], one: tuple[str, str]) -> list[model.ValueMappi
 
 
 SYMPTOM: Final = states(("no", OFF), ("yes", BAD))
+KIND: Final = states(("", OFF), ("holds", FIRST))
 UP: Final = states(("down", BAD), ("up", GOOD))

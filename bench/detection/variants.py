@@ -38,6 +38,10 @@ PRIOR: Final[Mapping[str, float]] = {
     "finished_prompts": 3e9,
     "finished_prompt_tokens": 3e12,
     "computed_prompt_tokens": 2e12,
+    "external_queries": 0.0,
+    "remote_transfers": 0.0,
+    "offload_loads": 0.0,
+    "encoder_queries": 0.0,
 }
 """A year of requests of a thousand prompt tokens, by counter."""
 PRIOR_REQUESTS: Final = 3e9

@@ -36,10 +36,12 @@ class FrontEnd:
         self._logger.log_engine_initialized()
         self._adapters = self._stats.LoRARequestStates(log_stats=True)
         self.states: dict[str, State] = {}
+        self._images = 0
 
     def expect(self, asked: Asked) -> None:
         """The front end has taken the request; `add` hands it to the core."""
         self.states[asked.name] = State(asked, self._stats.RequestStateStats(arrival_time=asked.arrived))
+        self._images += len(asked.images)
 
     def queued_tokens(self) -> int:
         """Prompt tokens of requests that have no output yet, as the front end counts them."""
@@ -58,8 +60,16 @@ class FrontEnd:
         iteration = self._stats.IterationStats() if news.outputs else None
         ended = [end for output in news.outputs if (end := self._read(output, news.timestamp, iteration))]
         self._adapters.update_scheduler_stats(news.stats)
-        self._logger.record(news.stats, iteration)
+        self._logger.record(news.stats, iteration, self._looked_up())
         return ended
+
+    def _looked_up(self) -> Any:
+        """What the cache of processed images was asked since the last time; all images of the lab differ."""
+        stats = self._stats.MultiModalCacheStats()
+        if self._images:
+            stats.record(self._images, 0)
+        self._images = 0
+        return stats
 
     def _read(self, output: Any, timestamp: float, iteration: Any) -> Ended | None:
         state = self.states.get(output.request_id)

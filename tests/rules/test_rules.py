@@ -31,7 +31,8 @@ SPEC = """
 KVCachePressure MemoryHighComputeLow EffectiveBatchCollapsed KVCachePreemptionThrash KVCacheExhaustionPredicted
 RequestLatencyInflated ThroughputPlateau EngineStuck EngineNotAnswering
 DeviceMemoryRising DeviceOutOfMemory EngineRestarting
-AllocationErrorsInLogs EngineComputeBound EngineHostBound SequenceCapReached PromptShapeShifted LimitUndeclared
+AllocationErrorsInLogs EngineComputeBound EngineDeferred EngineHostBound SequenceCapReached PromptShapeShifted
+LimitUndeclared
 MemoryTargetTooHigh NodePressureNearEngine ExporterDown SourceDown GpuReadingsStale TargetUnreachable
 ThresholdsDiffer"""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}
@@ -87,7 +88,7 @@ def test_every_runbook_and_every_promtool_test_belongs_to_a_rule() -> None:
     books = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
     assert books - {"README"} == set(NAMES)
     named = {re.sub(r"^(alerts|recording)/|\.yaml\.j2$", "", file.path) for file in rule_files()}
-    together = {"idle", "muted-symptoms", "rolling-restart", "not-kv"}
+    together = {"idle", "muted-symptoms", "paused", "rolling-restart", "not-kv"}
     assert {path.stem for path in TESTS.glob("*.yaml")} - together <= named
 
 

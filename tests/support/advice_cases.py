@@ -43,13 +43,17 @@ LIMITS = Limits(
 )
 
 
-def diagnosis(cause: Cause, stage: Stage = Stage.NONE, **states: bool | None) -> Diagnosis:
-    """A verdict with the given symptoms; the others are not known."""
+def diagnosis(
+    cause: Cause, stage: Stage = Stage.NONE, detail: str | None = None, grounds: str = "", **states: bool | None
+) -> Diagnosis:
+    """A verdict with the given symptoms; the others are not known. A batch at its cap unless the detail says else."""
+    if detail is None:
+        detail = "max_num_seqs" if cause is Cause.CONCURRENCY_BOUND else ""
     symptoms = {
         name: Evidence(name, states.get(name), "seen" if name in states else "not known: nothing told")
         for name in NAMES
     }
-    return Diagnosis(NOW, NOW - 75.0, cause, 0.8, 0.7, stage, symptoms)
+    return Diagnosis(NOW, NOW - 75.0, cause, 0.8, 0.7, stage, symptoms, detail, grounds)
 
 
 def advice(cause: Cause, stage: Stage = Stage.NONE, **given: Any) -> tuple[Action, ...]:

@@ -18,6 +18,7 @@ ALERTS = (
     "DeviceOutOfMemory",
     "EffectiveBatchCollapsed",
     "EngineComputeBound",
+    "EngineDeferred",
     "EngineHostBound",
     "EngineNotAnswering",
     "EngineRestarting",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import others, pressure
+from kvpressure.advice import others, pressure, waits
 from kvpressure.advice.case import Case
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.place import Place
@@ -27,8 +27,8 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
     Cause.HOST_BOUND: others.host_bound,
     Cause.STUCK: others.stuck,
     Cause.HEALTHY: others.building,
-    Cause.UNKNOWN: others.unknown,
-    Cause.DEFERRED: others.deferred,
+    Cause.UNKNOWN: waits.unknown,
+    Cause.DEFERRED: waits.deferred,
     Cause.PAUSED: lambda _: [],
     Cause.IDLE: lambda _: [],
 }

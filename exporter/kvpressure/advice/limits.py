@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from kvpressure.model.limits import DECLARED, LEARNED, PAGE, Limit, Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause, Diagnosis
+
+SEQUENCE_CAPS: Final = ("max_num_seqs", "sequence_cap")
+"""Details of `concurrency_bound` for which more sequences help; with the others none more would run."""
 
 
 def known_limits(
@@ -18,7 +22,7 @@ def known_limits(
 ) -> Limits:
     """Limits by field name: `declared` wins over the page, and that over what was learned.
 
-    The plateau of the running batch is `max_num_seqs` only where that is what holds requests back
+    The plateau of the running batch is `max_num_seqs` only where a cap on sequences is what holds requests back
     (`concurrency_bound`); under KV pressure it is what the cache admits, and says nothing of the flag.
     """
     page = cache or CacheConfig()
@@ -33,7 +37,7 @@ def known_limits(
 
 
 def _learned(diagnosis: Diagnosis, derived: Derived) -> Limit | None:
-    if diagnosis.cause is not Cause.CONCURRENCY_BOUND:
+    if diagnosis.cause is not Cause.CONCURRENCY_BOUND or diagnosis.detail not in SEQUENCE_CAPS:
         return None
     return _limit(at(derived, "requests_running_max"), LEARNED)
 

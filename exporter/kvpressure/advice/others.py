@@ -6,10 +6,12 @@ import math
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.changes import changed
+from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import cap_tokens, verify_recovery
 from kvpressure.advice.rollout import apply_changes
 from kvpressure.advice.shell import add_replica, look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.advice.verify import expected, no_longer, series
+from kvpressure.advice.waits import another_limit
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
@@ -19,7 +21,11 @@ LARGEST_STEP_FACTOR = 2.0
 
 
 def concurrency_bound(case: Case) -> list[Action | None]:
-    """Raise `max_num_seqs` as far as the pool allows; more servers where it does not."""
+    """Raise `max_num_seqs` as far as the pool allows; more servers where it does not. Or another of the limits."""
+    if case.diagnosis.detail not in SEQUENCE_CAPS:
+        change = another_limit(case)
+        more = replica(case, "Requests wait although the KV pool has room for them.")
+        return [change, apply_changes(case, [change]), more]
     limit, room = case.limits.max_num_seqs, case.room
     if limit is None or room is None:
         return [_raise_blind(case), replica(case, "Requests wait although the KV pool has room for them.")]
@@ -148,40 +154,6 @@ def silent(case: Case) -> list[Action | None]:
                 f"{series('bottleneck_confidence', case.place)} >= 0",
             ),
             commands=whether_it_runs(case.place),
-        )
-    ]
-
-
-def deferred(case: Case) -> list[Action | None]:
-    """Name what may be waited for: which of them it is, the page does not tell yet."""
-    return [
-        Action(
-            key="see_what_is_waited_for",
-            title="See what the waiting requests wait for",
-            why="The engine has put them off on their own account, and would run others: their grammar is not ready, "
-            "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
-            "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
-            cost="A minute.",
-            checks=no_longer(case, "deferred", "2 minutes after the change"),
-            commands=look_again(case.place),
-        )
-    ]
-
-
-def unknown(case: Case) -> list[Action | None]:
-    """How to get the evidence that is missing."""
-    missing = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
-    return [
-        Action(
-            key="look_longer",
-            title="Get the evidence that is missing",
-            why="The page is stale, too young, asleep, or lacks the series a verdict needs"
-            + (f"; not judged: {', '.join(missing)}." if missing else "."),
-            cost="A minute.",
-            checks=(
-                f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
-            ),
-            commands=look_again(case.place),
         )
     ]
 

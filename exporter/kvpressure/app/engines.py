@@ -25,6 +25,7 @@ from kvpressure.model.target import TargetIdentity, container_of, cut
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Workload
+from kvpressure.runtimes.registry import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Pipeline:
     def _view(self, target: TargetIdentity, page: EnginePage, sample: EngineSample, engine: _Engine) -> EngineView:
         """What one more poll shows, the verdict on it, what is learned from that, and all of it as others see it."""
         features = engine.past.features(self._context(target, page))
-        diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, features))
+        diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features))
         engine.past.learn(features, healthy=diagnosis.cause is Cause.HEALTHY)
         return self._shown(target, page, sample, features, diagnosis)
 
@@ -196,7 +197,7 @@ class Pipeline:
         gpus = self._gpus_of(target, page.t, alone=len(page.engines) == 1)
         return Context(self.thresholds, tuple(gpus), target.kv_bytes_per_token)
 
-    def _inputs(self, target: TargetIdentity, features: Features) -> Inputs:
+    def _inputs(self, target: TargetIdentity, page: EnginePage, features: Features) -> Inputs:
         key = container_of(target)
         restarts = self._container_restarts.lately(key)
         return Inputs(
@@ -208,6 +209,9 @@ class Pipeline:
             memory_rise_ratio=features.memory_rise_ratio,
             starts=self._starts.lately(target.name, features.t),
             extra=outside_evidence(features.t, key, self._around, restarts, self.thresholds),
+            declared={limit.name: limit.value for limit in self.declared(target) or ()},
+            signals=features.signals,
+            features=named(page.runtime).evidence,
         )
 
     def _shown(

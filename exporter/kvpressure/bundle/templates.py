@@ -9,6 +9,8 @@ import jinja2
 
 from kvpressure.bundle.options import Options
 from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.model.verdict import DETAILS
+from kvpressure.runtimes.registry import ASSUMED
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK
@@ -28,6 +30,9 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "engine": _ENGINE,
         "now": Now(options.selector),
         "lately": Now(options.selector, look_back="10m"),
+        "which": Which(options.selector),
+        "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
+        "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
         "gone": _GONE % Now(options.selector).query("kvpressure_engine_silent_seconds"),
         **(more or {}),
     }
@@ -65,6 +70,24 @@ class Now:
         if self._look_back:
             selected = f"last_over_time({selected}[{self._look_back}])"
         return f"printf `{selected}` {values}"
+
+
+class Which:
+    """`which(cause, texts, otherwise)`: the text of the detail that the engine's cause has had most in ten minutes.
+
+    `otherwise` stands for a detail without a text, for none, and where no exporter tells any.
+    """
+
+    def __init__(self, selector: str) -> None:
+        self._now = Now(selector)
+
+    def __call__(self, cause: str, texts: Mapping[str, str], otherwise: str = "") -> str:
+        """The template text."""
+        told = self._now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
+        most = told.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
+        choices = "{{ else ".join(f"if eq $kind `{detail}` }}}}{text}" for detail, text in texts.items())
+        known = f"{{{{ $kind := . | first | label `detail` }}}}{{{{ {choices}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+        return f"{{{{ with query ({most}) }}}}{known}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.model.codec import engine_json
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import at, plain
-from kvpressure.model.verdict import Cause
+from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.lines import PageError
@@ -114,8 +114,8 @@ class _Table:
     """Rows for people, and under each recording a line that draws the causes of every engine over time."""
 
     HEAD = (
-        " second  engine  cause              conf  score  running  waiting  batch p95  KV used  blocked  preempt/s"
-        "  tokens/s  label"
+        " second  engine  cause                          conf  score  running  waiting  batch p95  KV used  blocked"
+        "  preempt/s  tokens/s  label"
     )
     WIDTH = 80
 
@@ -135,7 +135,7 @@ class _Table:
             cells = (
                 f"{line.t - self._start:7.0f}",
                 f"{view.key.rank:>6}",
-                f"{cause.value:<17}",
+                f"{_named(diagnosis):<29}",
                 _cell(None if diagnosis is None else diagnosis.confidence, 4, ".0%"),
                 _cell(None if diagnosis is None else diagnosis.score, 5, ".2f"),
                 _cell(at(view.derived, "requests_running"), 7, ".1f"),
@@ -163,6 +163,13 @@ class _Table:
         self._told = {}
 
 
+def _named(diagnosis: Diagnosis | None) -> str:
+    """Cause and detail as one word."""
+    if diagnosis is None:
+        return Cause.UNKNOWN.value
+    return f"{diagnosis.cause.value}/{diagnosis.detail}" if diagnosis.detail else diagnosis.cause.value
+
+
 MARKS = {
     Cause.UNKNOWN: "?",
     Cause.IDLE: ".",
@@ -171,6 +178,8 @@ MARKS = {
     Cause.CONCURRENCY_BOUND: "=",
     Cause.COMPUTE_BOUND: "%",
     Cause.HOST_BOUND: "h",
+    Cause.DEFERRED: "d",
+    Cause.PAUSED: "p",
     Cause.STUCK: "!",
 }
 

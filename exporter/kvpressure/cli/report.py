@@ -19,12 +19,12 @@ from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
-from kvpressure.exposition.palette import CAUSES, STAGES
+from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.severity import CALM
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.printable import clean
 
@@ -86,17 +86,25 @@ def advice_report(findings: Sequence[Finding]) -> Group:
     """The actions only, under one line per engine that they are for."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
-        label = CAUSES[finding.cause].label
-        parts += [_heading(finding), Text(f"{cause_words(finding.diagnosis) if finding.diagnosis else label}\n")]
+        said = [CAUSES[finding.cause].label]
+        if (diagnosis := finding.diagnosis) is not None:
+            said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
+        parts += [_heading(finding), Text("\n".join([*said, ""]))]
         parts += _problem(finding)
         parts += advice(finding.actions) if finding.actions else [Text("Nothing to do.\n")]
     return Group(*parts)
 
 
-def cause_words(diagnosis: Diagnosis) -> str:
-    """Cause and stage. Under KV cache pressure "pressure building" would repeat the cause and play it down."""
+def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
+    """Cause, its detail and stage. Under KV cache pressure "pressure building" would repeat the cause and play it down.
+
+    The detail is spelled as on the series; a `loud` cause is in capitals.
+    """
     plain = diagnosis.cause is Cause.KV_CACHE_PRESSURE and diagnosis.stage is Stage.BUILDING
-    return ", ".join(filter(None, (CAUSES[diagnosis.cause].label, "" if plain else STAGES[diagnosis.stage])))
+    label = CAUSES[diagnosis.cause].label
+    detail = f" ({diagnosis.detail})" if diagnosis.detail else ""
+    cause = f"{label.upper() if loud else label}{detail}"
+    return ", ".join(filter(None, (cause, "" if plain else STAGES[diagnosis.stage])))
 
 
 def verdict_line(finding: Finding, now: float) -> str:
@@ -136,7 +144,9 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
     if diagnosis is not None and view is not None:
         style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
         parts.append(Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style))
-        parts.append(Text(f"{CAUSES[diagnosis.cause].meaning} {_numbers(view)}\n"))
+        parts.append(Text(f"{meaning(diagnosis)} {_numbers(view)}\n"))
+        if diagnosis.grounds:
+            parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)
     return parts + _problem(finding)
 
@@ -161,8 +171,8 @@ def _name(finding: Finding) -> str:
 def _sentence(diagnosis: Diagnosis, now: float) -> str:
     score = "" if diagnosis.score is None else f", pressure score {diagnosis.score:.2f}"
     since = f" for {duration(now - diagnosis.since)}" if diagnosis.since > 0 else ""
-    label, comma, stage = cause_words(diagnosis).partition(", ")
-    return f"{label.upper()}{comma}{stage}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
+    words = cause_words(diagnosis, loud=True)
+    return f"{words}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
 
 
 def _gone(finding: Finding) -> str:
@@ -199,7 +209,17 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [table, Text("")] if judged else []
     if missing and whole:
         parts.append(Text(f"Not judged, and what is missing: {_reasons(missing)}.\n", style="dim"))
+    if diagnosis.missing and whole:
+        rows = Table.grid(padding=(0, 1))
+        for one in diagnosis.missing:
+            rows.add_row(Text("-", style="dim"), Text(_would_tell(one), style="dim"))
+        parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
     return parts
+
+
+def _would_tell(one: Missing) -> str:
+    series = f" ({', '.join(one.series)})" if one.series else ""
+    return clean(f"{one.what}{series}: {one.how}.")
 
 
 def _reasons(missing: Sequence[Evidence]) -> str:

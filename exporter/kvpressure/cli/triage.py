@@ -133,7 +133,7 @@ def pod_options(function: F) -> F:
     return function
 
 
-@click.command(epilog="Exit codes: 0 healthy or idle, 1 a bottleneck was named, 2 cannot tell.")
+@click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
 @click.argument("engines", nargs=-1, metavar="[URL... | KIND/NAME...]")
 @click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
 @click.option("--gpus", is_flag=True, help="Also read this machine's GPUs; with one URL they count as that engine's.")
@@ -150,9 +150,9 @@ def command(engines: tuple[str, ...], **options: Any) -> None:
     with your kubeconfig, and their limits, restarts and logs count as evidence; nothing has to be installed there.
     Options under "In force now" tell what neither shows.
 
-    The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, host, concurrency or compute bound
-    (--json says which). It is 2 without a verdict: unreachable, too few samples, asleep. With several engines 1 wins
-    over 2, and 2 over 0.
+    The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
+    bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
+    engines 1 wins over 2, and 2 over 0.
     """
     if options["selector"] or any(map(is_reference, engines)):
         from kvpressure.cli import triage_pod  # noqa: PLC0415 - it builds on this module, and URLs do without

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpressure.diagnosis import score as scoring
-from kvpressure.diagnosis.causes import candidate
+from kvpressure.diagnosis.causes import Symptoms, candidate
+from kvpressure.diagnosis.details import Detail, detail_of
 from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.missing import missing_evidence
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.model.verdict import Cause, Diagnosis
 
@@ -15,6 +19,9 @@ class Diagnostician:
     A new cause is told once it held `cause_hold_seconds` without a break, and no sooner than `cause_dwell_seconds`
     after the last change. From `unknown` the first cause is told at once, and `unknown` itself is: neither
     contradicts a verdict, so the first verdict may also be corrected without waiting that long.
+
+    A new detail of the same cause is told once it held as long as a new cause must, and from "" at once. While the
+    evidence speaks for another cause than the one that is told, the detail stays what it was.
     """
 
     def __init__(self) -> None:
@@ -23,13 +30,21 @@ class Diagnostician:
         self._stays_until = 0.0
         self._pending = Cause.UNKNOWN
         self._pending_since = 0.0
+        self._detail = Detail()
+        self._other_detail_since: float | None = None
+        self._stands_since: float | None = None
+        self._last_t = 0.0
 
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
         """The diagnosis at `t` (unix seconds, not decreasing)."""
         if self._since is None:
             self._since = self._pending_since = t
         symptoms = judge_all(inputs)
-        self._follow(t, candidate(inputs, symptoms, self._cause), inputs)
+        inputs = replace(inputs, t=t, standing_since=self._standing_since(t, inputs.recent.progress.seconds))
+        before, found = self._cause, candidate(inputs, symptoms, self._cause)
+        self._follow(t, found, inputs)
+        self._follow_detail(t, found, inputs, symptoms, changed=self._cause is not before)
+        self._last_t = t
         return Diagnosis(
             t=t,
             since=self._since or t,
@@ -38,7 +53,30 @@ class Diagnostician:
             score=scoring.score(inputs),
             stage=scoring.stage(inputs, self._cause, symptoms),
             symptoms=symptoms,
+            detail=self._detail.word,
+            grounds=self._detail.grounds,
+            missing=missing_evidence(self._cause, inputs),
         )
+
+    def _standing_since(self, t: float, seconds: float) -> float | None:
+        """Since when nothing has moved, also where that is longer ago than the window's oldest poll."""
+        if seconds <= 0:
+            self._stands_since = None
+        elif self._stands_since is None or t - seconds > self._last_t:
+            self._stands_since = t - seconds
+        return self._stands_since
+
+    def _follow_detail(self, t: float, found: Cause, inputs: Inputs, symptoms: Symptoms, *, changed: bool) -> None:
+        if found is not self._cause:
+            return
+        detail = detail_of(found, inputs, symptoms)
+        if changed or detail.word == self._detail.word or not self._detail.word:
+            self._detail, self._other_detail_since = detail, None
+            return
+        if self._other_detail_since is None:
+            self._other_detail_since = t
+        if t - self._other_detail_since >= inputs.thresholds.cause_hold_seconds:
+            self._detail, self._other_detail_since = detail, None
 
     def _follow(self, t: float, found: Cause, inputs: Inputs) -> None:
         if found is not self._pending:

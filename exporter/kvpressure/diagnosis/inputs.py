@@ -10,6 +10,7 @@ from kvpressure.features import Derived
 from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.recent import Recent
 from kvpressure.model.values import at
+from kvpressure.runtimes.evidence import Feature
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,9 @@ class Inputs:
     `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
     device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
     where not known.
-    `extra` holds evidence that other sources bring (pods, logs, host), by symptom name.
+    `extra` holds evidence that other sources bring (pods, logs, host), by symptom name. `declared` are the limits it
+    was started with, by name. `signals` are what its page tells of, `features` what pages of its runtime may tell. `t`
+    is the time of the newest page, `standing_since` since when it has got nowhere, None where it gets somewhere.
     """
 
     derived: Derived
@@ -30,6 +33,11 @@ class Inputs:
     memory_rise_ratio: float | None = None
     starts: int | None = None
     extra: Mapping[str, OutsideEvidence] = field(default_factory=dict)
+    declared: Mapping[str, float] = field(default_factory=dict)
+    signals: frozenset[str] = frozenset()
+    features: tuple[Feature, ...] = ()
+    t: float = 0.0
+    standing_since: float | None = None
 
     def value(self, *path: str) -> float | None:
         """A derived number, None where not known."""

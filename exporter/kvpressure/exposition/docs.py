@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from prometheus_client.metrics_core import Metric
 
 from kvpressure.exposition.families import FAMILIES, Scope
+from kvpressure.model.verdict import DETAILS
 from kvpressure.process_stats import OwnProcess
 
 _TITLES = {
@@ -26,6 +27,15 @@ Base units, ratios 0 to 1. A series whose input is not known is absent, never 0.
 (60 s by default), "the traffic shape window" is `shape_window_seconds` (600 s).
 """
 _HEAD = "\n| series | type | labels of its own | meaning |\n|---|---|---|---|\n"
+_DETAILS = """
+## Details
+
+The fixed vocabulary of `kvpressure_bottleneck_info`. The detail is empty where nothing tells which kind of its cause
+holds ([decision 0251](decisions/0251-details.md)).
+
+| cause | detail | meaning |
+|---|---|---|
+"""
 
 
 def metrics_markdown() -> str:
@@ -40,6 +50,12 @@ def metrics_markdown() -> str:
         parts.extend(_row(family.name, family.type, family.labels, family.help) for family in own)
     parts.append("\n## The exporter's process\n\nWritten by prometheus_client's own collectors.\n" + _HEAD)
     parts.extend(map(_own_row, OwnProcess().collect()))
+    parts.append(_DETAILS)
+    parts.extend(
+        f"| `{cause.value}` | `{detail}` | {meaning} |\n"
+        for cause, details in DETAILS.items()
+        for detail, meaning in details.items()
+    )
     return "".join(parts)
 
 

@@ -136,6 +136,12 @@ FAMILIES: tuple[Family, ...] = (
     _engine("symptom", "1 where the symptom holds, 0 where it does not; absent where it cannot be judged.", "symptom"),
     _engine("score", "KV cache pressure, 0 to 1."),
     _engine("bottleneck", "State set: exactly one cause is 1.", "cause"),
+    _engine(
+        "bottleneck_info",
+        "1 for the cause that holds and which kind of it; the detail is empty where nothing tells.",
+        "cause",
+        "detail",
+    ),
     _engine("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
     _engine("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
     _engine(

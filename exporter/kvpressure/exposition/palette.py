@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +51,9 @@ STAGES: dict[Stage, str] = {
     Stage.COLLAPSED: "collapsed",
     Stage.FAILING: "failing",
 }
+
+
+def meaning(diagnosis: Diagnosis) -> str:
+    """What the verdict says, as a sentence: which kind of its cause where that is told, else the cause."""
+    told = DETAILS[diagnosis.cause].get(diagnosis.detail)
+    return f"{told[:1].upper()}{told[1:]}." if told else CAUSES[diagnosis.cause].meaning

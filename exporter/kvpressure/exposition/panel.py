@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
-from kvpressure.exposition.palette import CAUSES, STAGES
+from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
 from kvpressure.features.history import History
 from kvpressure.model.action import Action
 from kvpressure.model.severity import CALM, cause_of
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView
 
 SHOWN_CHANGES = 8
@@ -74,8 +74,11 @@ def engine_panel(
         "engine": view.key.rank,
         "cause": cause.value,
         "label": CAUSES[cause].label,
-        "meaning": CAUSES[cause].meaning if diagnosis else "No diagnosis has been made yet.",
+        "meaning": meaning(diagnosis) if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
+        "detail": _spoken(diagnosis.detail) if diagnosis else "",
+        "grounds": diagnosis.grounds if diagnosis else "",
+        "missing": [_missing(one) for one in diagnosis.missing] if diagnosis else [],
         "calm": calm,
         "silent": duration(silence.seconds) if silence else "",
         "error": error,
@@ -114,6 +117,14 @@ def ident(key: EngineKey | tuple[str, ...]) -> str:
     names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
     whole = "\0".join(names).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
+
+
+def _spoken(word: str) -> str:
+    return word.replace("_", " ")
+
+
+def _missing(one: Missing) -> dict[str, object]:
+    return {"what": one.what, "how": one.how, "series": list(one.series)}
 
 
 def _since(diagnosis: Diagnosis | None, now: float) -> str:
@@ -160,7 +171,7 @@ def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
 def _symptom(evidence: Evidence) -> dict[str, object]:
     return {
         "symptom": evidence.symptom,
-        "name": evidence.symptom.replace("_", " "),
+        "name": _spoken(evidence.symptom),
         "verdict": _VERDICTS[evidence.state],
         "value": None if evidence.value is None else shown(evidence.value, evidence.unit),
         "threshold": None if evidence.threshold is None else shown(evidence.threshold, evidence.unit),

@@ -11,7 +11,7 @@ from kvpressure.model.view import EngineView, Silence
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:
-    """`symptom`, `score`, `bottleneck` and `bottleneck_confidence`, keyed like derived values."""
+    """`symptom`, `score`, `bottleneck`, `bottleneck_info` and `bottleneck_confidence`, keyed like derived values."""
     symptoms: dict[str, Value] = {
         name: float(evidence.state) for name, evidence in diagnosis.symptoms.items() if evidence.state is not None
     }
@@ -20,6 +20,7 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
             "symptom": symptoms or None,
             "score": diagnosis.score,
             "bottleneck": {cause.value: float(cause is diagnosis.cause) for cause in Cause},
+            "bottleneck_info": {diagnosis.cause.value: {diagnosis.detail: 1.0}},
             "bottleneck_confidence": diagnosis.confidence,
         }
     )

@@ -12,6 +12,7 @@ from kvpressure.features.batch import BATCH_BOUNDS, interval_batch
 from kvpressure.features.context import Context
 from kvpressure.features.gpu import memory_rise_ratio
 from kvpressure.features.recent import Recent
+from kvpressure.features.signals import signals_of
 from kvpressure.features.windows import EngineWindow, Tally
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived
@@ -23,7 +24,8 @@ class Features:
     """Everything computed from one engine's pages up to the poll at `t` (unix seconds).
 
     `derived` is what is exported, `recent` what a verdict counts, `baseline` what was known to be healthy before this
-    poll, `memory_rise_ratio` the share of device memory gained over the window, None where not known.
+    poll, `memory_rise_ratio` the share of device memory gained over the window, None where not known, `signals` the
+    names of what its pages tell at all.
     """
 
     t: float
@@ -32,6 +34,7 @@ class Features:
     recent: Recent
     baseline: Mapping[str, float]
     memory_rise_ratio: float | None
+    signals: frozenset[str]
 
 
 class EnginePast:
@@ -65,7 +68,15 @@ class EnginePast:
         context = replace(context, baseline=self.baseline.values())
         derived, recent = compute(self.window, context)
         derived["effective_batch_size"] = self._batches.histogram()
-        return Features(self.window.t, self.window.cache, derived, recent, context.baseline, memory_rise_ratio(context))
+        return Features(
+            t=self.window.t,
+            cache=self.window.cache,
+            derived=derived,
+            recent=recent,
+            baseline=context.baseline,
+            memory_rise_ratio=memory_rise_ratio(context),
+            signals=signals_of(self.window),
+        )
 
     def learn(self, features: Features, *, healthy: bool) -> None:
         """Remember the newest features, as a healthy state if they were judged to be one."""

@@ -33,40 +33,65 @@ class Progress:
 
     `frozen_seconds`: requests run, and nothing that work moves has moved. `still_seconds`: nothing runs, requests wait
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
-    and nothing comes out: no token, no prompt done, nobody finished. `paused` is whether somebody has stopped the
-    engine on purpose: asleep, paused, or its weights being exchanged.
+    and nothing comes out: no token, no prompt done, nobody finished. `standing` names the signals of the page that have
+    not moved for as long as the longest of the three says. `paused_by` is how somebody has stopped the engine on
+    purpose, a detail of that cause, "" where nobody has.
     """
 
     frozen_seconds: float = 0.0
     still_seconds: float = 0.0
     looping_seconds: float = 0.0
-    paused: bool = False
+    paused_by: str = ""
     moved: bool = True
+    standing: tuple[str, ...] = ()
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is asleep, paused, or its weights are being exchanged."""
+        return bool(self.paused_by)
+
+    @property
+    def seconds(self) -> float:
+        """For how long the engine has got nowhere; 0 where it gets somewhere."""
+        return max(self.frozen_seconds, self.still_seconds, self.looping_seconds)
 
 
 def progress_of(window: EngineWindow) -> Progress:
     """What the window's polls show."""
     points = [point for point in window.points if point.t >= window.joined]
     newest = points[-1]
-    if _paused(newest):
-        return Progress(paused=True)
+    if paused_by := _paused_by(newest):
+        return Progress(paused_by=paused_by)
     unmoved = _since(points, (*_COUNTERS,), (*_GAUGES,))
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = any(name in newest.counters for name in _OUTPUT)
     seconds = newest.t - unmoved if counted else 0.0
+    frozen = seconds if running else 0.0
+    still = newest.t - _still(points) if running == 0 and waiting - deferred >= 1 else 0.0
+    looping = _looping(points) if running and counted else 0.0
     return Progress(
-        frozen_seconds=seconds if running else 0.0,
-        still_seconds=newest.t - _still(points) if running == 0 and waiting - deferred >= 1 else 0.0,
-        looping_seconds=_looping(points) if running and counted else 0.0,
+        frozen_seconds=frozen,
+        still_seconds=still,
+        looping_seconds=looping,
         moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[0].t,
+        standing=_standing(newest, everything=frozen >= max(still, looping)) if max(frozen, still, looping) else (),
     )
 
 
-def _paused(point: Point) -> bool:
+def _standing(point: Point, *, everything: bool) -> tuple[str, ...]:
+    """What the page has of the signals that stand still: all that work moves, or what comes out of it."""
+    counters = [name for name in (_COUNTERS if everything else _OUTPUT) if name in point.counters]
+    return (*counters, *(name for name in _GAUGES if everything and name in point.gauges))
+
+
+def _paused_by(point: Point) -> str:
     gauges = point.gauges
-    paused = gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0)
-    return gauges.get("awake", 1.0) <= 0 or gauges.get("updating", 0.0) > 0 or paused
+    if gauges.get("awake", 1.0) <= 0 or gauges.get("falling_asleep", 0.0) > 0:
+        return "asleep"
+    if gauges.get("updating", 0.0) > 0:
+        return "weight_update"
+    return "pause_call" if gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0) else ""
 
 
 def _since(points: Sequence[Point], counters: Sequence[str], gauges: Sequence[str]) -> float:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
+from kvpressure.features.deferral import Deferral, deferral_of
 from kvpressure.features.fit import fit_of
 from kvpressure.features.latency import answer_growth, p95
 from kvpressure.features.outside import Outside, outside_engine
 from kvpressure.features.points import growth, mean, values
-from kvpressure.features.progress import progress_of
+from kvpressure.features.progress import Progress, progress_of
 from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
 
@@ -37,6 +38,7 @@ class Recent:
     which nothing ran and all that waited were put off, `unchanged` whether they were as many all the time.
     `answer_tokens` is the p95 of output length over the window, `answer_growth` how many times as long as healthy ones
     answers are, at least 1.
+    `progress` and `deferral` are over the whole window, of which they say more than a verdict needs.
     """
 
     polls: int
@@ -76,6 +78,8 @@ class Recent:
     prefill_ratio: float | None = None
     answer_tokens: float | None = None
     answer_growth: float = 1.0
+    progress: Progress = field(default_factory=Progress)
+    deferral: Deferral = field(default_factory=Deferral)
 
 
 def count(window: EngineWindow, context: Context) -> Recent:
@@ -129,6 +133,8 @@ def count(window: EngineWindow, context: Context) -> Recent:
         prefill_ratio=_prefill_ratio(points),
         answer_tokens=answers,
         answer_growth=answer_growth(answers, context.baseline),
+        progress=progress,
+        deferral=deferral_of(window),
     )
 
 

@@ -12,7 +12,7 @@ from kvpressure.model.action import Action
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Value
-from kvpressure.model.verdict import Diagnosis, Evidence
+from kvpressure.model.verdict import Diagnosis, Evidence, Missing
 from kvpressure.model.view import ENGINE_LABELS, EngineView, GpuView
 
 
@@ -59,15 +59,24 @@ def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str,
 def verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
     """The verdict alone."""
     if diagnosis is None:
-        return {"cause": None, "confidence": None, "score": None, "stage": None, "since": None, "symptoms": {}}
+        nothing = dict.fromkeys(("cause", "detail", "grounds", "confidence", "score", "stage", "since"))
+        return {**nothing, "symptoms": {}, "missing": []}
     return {
         "cause": diagnosis.cause.value,
+        "detail": diagnosis.detail or None,
+        "grounds": diagnosis.grounds or None,
         "confidence": _finite(diagnosis.confidence),
         "score": _finite(diagnosis.score),
         "stage": diagnosis.stage.value,
         "since": diagnosis.since,
         "symptoms": {name: evidence_json(evidence) for name, evidence in diagnosis.symptoms.items()},
+        "missing": [missing_json(missing) for missing in diagnosis.missing],
     }
+
+
+def missing_json(missing: Missing) -> dict[str, object]:
+    """Evidence that is not there, and how to get it."""
+    return {"what": missing.what, "series": list(missing.series), "how": missing.how}
 
 
 def evidence_json(evidence: Evidence) -> dict[str, object]:

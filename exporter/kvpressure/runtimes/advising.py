@@ -20,6 +20,21 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to raise where requests wait for one thing outside the batch, in sentences.
+
+    `title` is a phrase that begins small, such as "raise --max-loras"; `new` is its new value in words, `current` what
+    is in force unless set, both "" where it is no setting.
+    """
+
+    title: str
+    why: str
+    cost: str
+    current: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """Names and sentences, by the name of the limit where there is one for each.
 
@@ -32,6 +47,9 @@ class Advice:
     and `step_cost` are of fewer tokens in a step, `sequences_cost` of more sequences. `too_little` says how a memory
     target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes are shared, `told`
     where the log names the flags {flags} that are in force.
+
+    `remedies` are of `deferred`, by the detail that `verdict.DETAILS` has. `other_limits` names the flags of limits of
+    the scheduler other than the number of sequences, which a page does not tell apart.
 
     `frontends` is more processes that take requests in, `reserve` what keeps requests from being thrown out of the
     batch; None where there is no such flag.
@@ -55,6 +73,8 @@ class Advice:
     told: str
     frontends: Change | None = None
     reserve: Change | None = None
+    remedies: Mapping[str, Remedy] = field(default_factory=dict)
+    other_limits: str = ""
 
     def change(self, limit: str, value: str) -> dict[str, str]:
         """The flag that sets a limit, and its value; empty where the runtime has none."""

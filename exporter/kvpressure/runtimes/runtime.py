@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kvpressure.runtimes.advising import Advice, Audit, Planning
 from kvpressure.runtimes.deploying import Chart, KServe
+from kvpressure.runtimes.evidence import Feature
 from kvpressure.runtimes.starting import Starting
 from kvpressure.runtimes.table import Table
 from kvpressure.runtimes.wordings import Wordings
@@ -16,6 +17,7 @@ class Runtime:
     """One runtime. `name` is for settings and labels, `title` for sentences.
 
     `assumed` is true of the one that is taken where nothing says what runs. `charts` are Helm charts that deploy it.
+    `evidence` is what its page may tell beyond the least that a verdict needs.
     """
 
     name: str
@@ -28,4 +30,5 @@ class Runtime:
     planning: Planning
     kserve: KServe = field(default_factory=KServe)
     charts: tuple[Chart, ...] = ()
+    evidence: tuple[Feature, ...] = ()
     assumed: bool = False

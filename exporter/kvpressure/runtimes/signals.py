@@ -15,9 +15,13 @@ GAUGES: Final = {
     "fetching": "waiting requests whose KV comes from elsewhere: another engine, or an offload tier",
     "kv_usage": "share of KV blocks referenced by a request, 0..1",
     "awake": "1 while the engine serves, 0 while it sleeps with its weights or cache released",
-    "updating": "operations under way that hold the whole engine: new weights, falling asleep, waking up",
+    "updating": "operations under way that load new weights, and hold the whole engine meanwhile",
+    "falling_asleep": "operations under way that put the whole engine to sleep, or wake it up",
     "pauses": "calls since the server started by which somebody paused it",
     "resumes": "calls since the server started by which somebody let it go on",
+    "adapter_slots": "adapters (LoRA) that the batch may have at once",
+    "adapters_running": "adapters that requests in the batch have",
+    "adapters_seen": "adapters that requests have had since the server started",
 }
 
 COUNTERS: Final = {
@@ -40,6 +44,10 @@ COUNTERS: Final = {
     "finished_prompts": "requests that ended and reported their prompt length",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
+    "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
+    "remote_transfers": "transfers of KV from or to another engine; there only where such a connector is in use",
+    "offload_loads": "loads from an offload tier, in any unit; there only where such a connector is in use",
+    "encoder_queries": "images and the like that requests brought along",
 }
 
 HISTOGRAMS: Final = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -33,6 +33,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelSignals:
+    """Signals of the whole server that stand in the labels of a gauge whose value is the time when they were written.
+
+    `read` gives them from the labels written last and those of some of the series, old ones among them. They are asked
+    for with the histograms only.
+    """
+
+    name: str
+    signals: tuple[str, ...]
+    read: Callable[[Mapping[str, str], Sequence[Mapping[str, str]]], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class PageFacts:
     """What a table's `info_cache` may need to know of the whole page.
 
@@ -56,7 +69,7 @@ class Table:
 
     What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
     of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or in both; then the value
-    counts. `server_gauges` are of the whole server, with neither label, and hold for each engine.
+    counts. `server_gauges` and `label_signals` are of the whole server, with neither label, and hold for each engine.
     """
 
     runtime: str
@@ -72,6 +85,7 @@ class Table:
     )
     cache: tuple[Row, ...] = ()
     server_gauges: tuple[Row, ...] = ()
+    label_signals: tuple[LabelSignals, ...] = ()
     engine_label: str = "engine"
     model_label: str = "model_name"
 
@@ -91,12 +105,13 @@ class Table:
         stems = [name for row in self.histograms for name in row.names]
         parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
         slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
+        slow += [row.name for row in self.label_signals]
         cache = [*([self.info] if self.info else []), *(name for row in self.cache for name in row.names)]
         return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, *cache]))
 
     def wanted(self) -> frozenset[bytes]:
-        """The same names as bytes, in every spelling."""
-        foreign = self.foreign_names()
-        own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign]
+        """The same names as bytes, in every spelling, but for those whose labels are read by themselves."""
+        foreign, labels = self.foreign_names(), {row.name for row in self.label_signals}
+        own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign | labels]
         found = {spelling + name for spelling in self.spellings for name in own}
         return frozenset(name.encode() for name in found | foreign)

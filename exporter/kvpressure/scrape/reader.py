@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import Table
+from kvpressure.scrape.label_signals import label_signals
 from kvpressure.scrape.lines import PageError, Series
 from kvpressure.scrape.memory import Memory
 from kvpressure.scrape.page import PageScanner
@@ -57,7 +59,11 @@ class PageReader:
             names = " or ".join(table.runtime for table in self._tables)
             text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"
             raise PageError("not_metrics", text)
-        return plan.read(values, t)
+        read = plan.read(values, t)
+        told = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
+        if not told:
+            return read
+        return replace(read, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in read.engines))
 
     def _plan(self, series: Sequence[Series]) -> Plan | None:
         """The plan of the table that knows most of the names."""

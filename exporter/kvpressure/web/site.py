@@ -32,6 +32,7 @@ RUNBOOKS: Mapping[Cause, str] = {
     Cause.CONCURRENCY_BOUND: "SequenceCapReached",
     Cause.COMPUTE_BOUND: "EngineComputeBound",
     Cause.HOST_BOUND: "EngineHostBound",
+    Cause.DEFERRED: "EngineDeferred",
     Cause.STUCK: "EngineStuck",
 }
 """The runbook that fits a cause, by the name of its alert; causes without one get no link."""

@@ -34,12 +34,17 @@ VLLM = {
     "--enable-prefix-caching",
     "--gpu-memory-utilization",
     "--kv-cache-dtype",
+    "--kv-offloading-size",
+    "--kv-transfer-config",
     "--limit-mm-per-prompt",
+    "--max-cpu-loras",
+    "--max-loras",
     "--max-model-len",
     "--max-num-batched-tokens",
     "--max-num-seqs",
     "--override-generation-config",
     "--scheduling-policy",
+    "--structured-outputs-config.backend",
     "--tensor-parallel-size",
 }
 

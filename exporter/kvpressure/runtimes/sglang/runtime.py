@@ -7,6 +7,7 @@ from typing import Final
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.sglang.advice import ADVICE, AUDIT, PLANNING
 from kvpressure.runtimes.sglang.deploying import KSERVE
+from kvpressure.runtimes.sglang.evidence import EVIDENCE
 from kvpressure.runtimes.sglang.launch import STARTING
 from kvpressure.runtimes.sglang.logs import LOGS
 from kvpressure.runtimes.sglang.metrics import SGLANG
@@ -21,4 +22,5 @@ RUNTIME: Final = Runtime(
     audit=AUDIT,
     planning=PLANNING,
     kserve=KSERVE,
+    evidence=EVIDENCE,
 )

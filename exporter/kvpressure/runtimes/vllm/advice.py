@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Final
 
-from kvpressure.runtimes.advising import Advice, Audit, Change, Planning
+from kvpressure.runtimes.advising import Advice, Audit, Change, Planning, Remedy
 
 _FLAGS: Final = {
     "max_num_seqs": "--max-num-seqs",
@@ -20,6 +20,48 @@ def _caps(total: int, output: int) -> str:
     answers = shlex.quote(json.dumps({"max_new_tokens": output}))
     return f"--max-model-len={total} --override-generation-config={answers}"
 
+
+_REMEDIES: Final = {
+    "lora_slots": Remedy(
+        title="raise --max-loras",
+        current="1 unless set",
+        new="as many adapters as requests ask for at once; --max-cpu-loras at or above it",
+        why="A step computes at most so many adapters. Requests for another one wait until an adapter has no request "
+        "left in the batch, whatever room that has.",
+        cost="Each slot takes GPU memory for the largest adapter (--max-lora-rank), which the KV pool loses.",
+    ),
+    "grammar": Remedy(
+        title="give grammar compilation more CPU",
+        why="Each new schema of structured output is compiled on the CPU before its request may run, by half of the "
+        "machine's cores at most; a schema that was seen before is not compiled again. Send the same schema in the "
+        "same words, and make it simpler: long enumerations and deep nesting cost most. "
+        "--structured-outputs-config.backend=guidance does less of it before the first token.",
+        cost="The node must have the cores to spare. Another backend may answer a schema differently.",
+    ),
+    "remote_kv": Remedy(
+        title="see to the engines that send KV, and to the way from them",
+        why="The KV of these prompts is computed by other engines and is not here yet: either they are late, or the "
+        "transfer is. vllm:nixl_xfer_time_seconds (or mooncake) is the transfer; what is missing up to the time that "
+        "requests wait is theirs: more of them, or a faster network (--kv-transfer-config).",
+        cost="More prefill engines cost GPUs. Nothing on this engine helps: its batch has room.",
+    ),
+    "offload": Remedy(
+        title="make the offload tier faster or larger",
+        current="not visible",
+        new="--kv-offloading-size in GiB; or a faster medium in --kv-transfer-config",
+        why="The KV of these prompts is being loaded from an offload tier. vllm:kv_offload_load_time over "
+        "vllm:kv_offload_load_bytes says how fast it is; where that is slower than computing the prompt, the tier "
+        "costs more than it saves.",
+        cost="Host memory, or the computing that the tier would have saved.",
+    ),
+    "external_kv": Remedy(
+        title="find out where the KV is to come from (--kv-transfer-config), and why it is late",
+        why="The KV of these prompts comes from other engines or from an offload tier; the page has no series of the "
+        "connector that would tell which (vllm:nixl_*, vllm:mooncake_*, vllm:kv_offload_*). Its log names the "
+        "connector at start.",
+        cost="A minute. Nothing on this engine helps: its batch has room.",
+    ),
+}
 
 ADVICE: Final = Advice(
     serve="vllm serve MODEL",
@@ -50,6 +92,9 @@ ADVICE: Final = Advice(
     larger_pool="more replicas or GPUs (--tensor-parallel-size), or --kv-cache-dtype=fp8, which halves the bytes per "
     "token at some accuracy.",
     prefixes="shared prefixes (--enable-prefix-caching)",
+    remedies=_REMEDIES,
+    other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, "
+    "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
     told="its first log lines (non-default args) name {flags} with the new values.",
     frontends=Change(
         key="api_servers",

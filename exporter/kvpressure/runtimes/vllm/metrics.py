@@ -9,11 +9,11 @@ leaves out counters that are still 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.table import PageFacts, Row, Table
+from kvpressure.runtimes.table import LabelSignals, PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
@@ -54,10 +54,25 @@ COUNTERS: Final = (
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
+    # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
+    Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
+    Row("remote_transfers", ("vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"), slow=True),
+    Row(
+        "offload_loads",
+        (
+            "vllm:kv_offload_load_bytes_total",
+            "vllm:simple_kv_offload_load_blocks_total",
+            "vllm:kv_offload_total_bytes_total",
+        ),
+        slow=True,
+    ),
+    Row("encoder_queries", ("vllm:mm_cache_queries_total",), slow=True),
 )
 
+
 SERVER_GAUGES: Final = (
-    Row("updating", ("vllm:rl_weight_update_operations_in_flight", "vllm:sleep_mode_operations_in_flight")),
+    Row("updating", ("vllm:rl_weight_update_operations_in_flight",)),
+    Row("falling_asleep", ("vllm:sleep_mode_operations_in_flight",)),
     # /pause and /resume show nowhere else: the instrumentator of vLLM's web server counts calls by path.
     Row("pauses", ("http_requests_total",), where=(("handler", "/pause"), ("status", "2xx"))),
     Row("resumes", ("http_requests_total",), where=(("handler", "/resume"), ("status", "2xx"))),
@@ -155,6 +170,31 @@ def _number(labels: Mapping[str, str], name: str) -> float | None:
     return number if 0 < number < math.inf else None
 
 
+def adapters(newest: Mapping[str, str], some: Sequence[Mapping[str, str]]) -> Mapping[str, float]:
+    """Slots, adapters that run, and adapters that ever did; a series is there for every set that ever ran together.
+
+    Requests are known by their adapter from their first token to their end, so those named are those that run. What
+    `waiting_lora_adapters` says is no use: it names the same (v1/metrics/stats.py).
+    """
+    slots, running = _count(newest, "max_lora"), newest.get("running_lora_adapters")
+    if slots is None or running is None:
+        return {}
+    seen = {name for one in (newest, *some) for name in _names(one.get("running_lora_adapters", ""))}
+    return {
+        "adapter_slots": float(slots),
+        "adapters_running": float(len(set(_names(running)))),
+        "adapters_seen": float(len(seen)),
+    }
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+LABEL_SIGNALS: Final = (
+    LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
+)
+
 VLLM: Final = Table(
     runtime="vllm",
     prefix="vllm:",
@@ -164,6 +204,7 @@ VLLM: Final = Table(
     counters=COUNTERS,
     histograms=HISTOGRAMS,
     server_gauges=SERVER_GAUGES,
+    label_signals=LABEL_SIGNALS,
     info="vllm:cache_config_info",
     info_cache=cache_config,
 )

@@ -7,6 +7,7 @@ from typing import Final
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.vllm.advice import ADVICE, AUDIT, PLANNING
 from kvpressure.runtimes.vllm.deploying import KSERVE, PRODUCTION_STACK
+from kvpressure.runtimes.vllm.evidence import EVIDENCE
 from kvpressure.runtimes.vllm.launch import STARTING
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import VLLM
@@ -21,6 +22,7 @@ RUNTIME: Final = Runtime(
     audit=AUDIT,
     planning=PLANNING,
     kserve=KSERVE,
+    evidence=EVIDENCE,
     charts=(PRODUCTION_STACK,),
     assumed=True,
 )

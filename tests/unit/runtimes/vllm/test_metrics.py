@@ -9,7 +9,16 @@ import pytest
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes import signals
-from kvpressure.runtimes.vllm.metrics import ALL_NAMES, COUNTERS, GAUGES, HISTOGRAMS, POLL_NAMES, SERVER_GAUGES, VLLM
+from kvpressure.runtimes.vllm.metrics import (
+    ALL_NAMES,
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    LABEL_SIGNALS,
+    POLL_NAMES,
+    SERVER_GAUGES,
+    VLLM,
+)
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 from tests.support.tools import GOLDEN
@@ -29,7 +38,8 @@ def test_the_signals_of_every_version_are_those_of_the_golden_table() -> None:
 
 
 def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:
-    assert [row.signal for row in (*GAUGES, *SERVER_GAUGES)] == list(signals.GAUGES)
+    labels = [signal for row in LABEL_SIGNALS for signal in row.signals]
+    assert [*(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == list(signals.GAUGES)
     assert sorted(row.signal for row in COUNTERS) == sorted(signals.COUNTERS)
     assert [row.signal for row in HISTOGRAMS] == list(signals.HISTOGRAMS)
 

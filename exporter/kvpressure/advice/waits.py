@@ -1,0 +1,89 @@
+"""What to do where requests wait for something outside the batch, for another limit, or nobody can tell for what."""
+
+from __future__ import annotations
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.shell import look_again, more_cpu
+from kvpressure.advice.verify import no_longer
+from kvpressure.model.action import Action
+from kvpressure.runtimes.advising import Remedy
+
+
+def deferred(case: Case) -> list[Action | None]:
+    """What to raise, where it is known what is waited for; else how to find that out."""
+    remedy = case.own.remedies.get(case.diagnosis.detail)
+    return [_see(case) if remedy is None else _raise(case, remedy)]
+
+
+def _raise(case: Case, remedy: Remedy) -> Action:
+    compiles = case.diagnosis.detail == "grammar"
+    return Action(
+        key=case.diagnosis.detail,
+        title=remedy.title[:1].upper() + remedy.title[1:],
+        current=remedy.current,
+        new=remedy.new,
+        why=f"{remedy.why} More sequences or a larger KV pool change nothing.",
+        cost=remedy.cost,
+        checks=no_longer(case, "deferred", "2 minutes after the change"),
+        commands=more_cpu(case.place) if compiles else look_again(case.place),
+    )
+
+
+def _see(case: Case) -> Action:
+    return Action(
+        key="see_what_is_waited_for",
+        title="See what the waiting requests wait for",
+        why="The engine has put them off on their own account, and would run others: their grammar is not ready, "
+        "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
+        "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
+        cost="A minute.",
+        checks=no_longer(case, "deferred", "2 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def another_limit(case: Case) -> Action:
+    """Something else than the number of sequences holds requests back."""
+    budget = case.limits.max_num_batched_tokens
+    if case.diagnosis.detail == "prefill_budget" and budget is not None:
+        new = str(int(2 * budget.value))
+        return Action(
+            key="max_num_batched_tokens",
+            title=f"Raise {case.own.words['max_num_batched_tokens']}",
+            current=str(budget),
+            new=new,
+            why="Each step's tokens are spent before the queue is through.",
+            cost="Larger steps take longer, so each answer's tokens come further apart, and more GPU memory is needed "
+            "outside the pool.",
+            checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
+            flags=case.own.change("max_num_batched_tokens", new),
+        )
+    return Action(
+        key="another_limit",
+        title="See which of the scheduler's limits holds requests back",
+        why=f"It is not the number of sequences. What else may: {case.own.other_limits or 'its own flags'}; "
+        "or a long prompt at the head of the queue that does not fit what is left of a step.",
+        cost="A minute.",
+        checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def unknown(case: Case) -> list[Action | None]:
+    """How to get the evidence that is missing."""
+    symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
+    why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
+    why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []
+    wanted = "".join(f" Would tell: {one.what} ({one.how})." for one in case.diagnosis.missing)
+    return [
+        Action(
+            key="look_longer",
+            title="Get the evidence that is missing",
+            why=f"{'; '.join(why)}.{wanted}",
+            cost="A minute.",
+            checks=(
+                f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
+            ),
+            commands=look_again(case.place),
+        )
+    ]

@@ -1,0 +1,53 @@
+"""What tells the kinds of waiting apart that engines call deferred: adapters, KV from elsewhere, images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpressure.features.windows import EngineWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """What the window shows of each; None where the page does not tell.
+
+    `slots` is how many adapters (LoRA) the batch may have at once, `crowded` whether more than that have been asked for
+    since the server started, `slots_taken` whether all slots were taken at a time. `connector` is whether a connector
+    looks prompts up in a cache outside the engine, `remote` and `offload` are what kind of it shows on the page.
+    `images` is whether requests have brought any.
+    """
+
+    slots: float | None = None
+    crowded: bool | None = None
+    slots_taken: bool | None = None
+    connector: bool | None = None
+    remote: bool = False
+    offload: bool = False
+    images: bool | None = None
+
+
+def deferral_of(window: EngineWindow) -> Deferral:
+    """What the window's polls show."""
+    looked_up = _ever(window, "external_queries")
+    slots, running, seen = (window.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
+    return Deferral(
+        slots=slots,
+        crowded=None if slots is None or seen is None else seen > slots,
+        slots_taken=None if slots is None or running is None else running >= slots,
+        # Before the first prompt nothing can have been looked up.
+        connector=looked_up if looked_up or _ever(window, "prompt_tokens") else None,
+        remote=_there(window, "remote_transfers"),
+        offload=_there(window, "offload_loads"),
+        images=_ever(window, "encoder_queries"),
+    )
+
+
+def _ever(window: EngineWindow, counter: str) -> bool | None:
+    """Whether the newest reading of a counter is above 0."""
+    found = (point.counters[counter] for point in reversed(window.points) if counter in point.counters)
+    newest = next(found, None)
+    return None if newest is None else newest > 0
+
+
+def _there(window: EngineWindow, counter: str) -> bool:
+    return any(counter in point.counters for point in window.points)

@@ -1,0 +1,195 @@
+"""The second word of a verdict: from recordings of vLLM's own scheduler, and from evidence made by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvpressure.cli import replay
+from kvpressure.cli.replay import MARKS
+from kvpressure.diagnosis.details import detail_of
+from kvpressure.diagnosis.diagnose import Diagnostician
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.symptoms import judge_all
+from kvpressure.features.deferral import Deferral
+from kvpressure.features.progress import Progress
+from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
+from tests.support.verdicts import LAB, THRESHOLDS, inputs, views
+
+EVERY = sorted(LAB.glob("*.xz"))
+TOLD = {
+    "deferred-lora-0.33.0": (Cause.DEFERRED, "lora_slots"),
+    "deferred-remote-0.33.0": (Cause.DEFERRED, "external_kv"),
+    "paused-keep-0.33.0": (Cause.PAUSED, "pause_call"),
+    "stuck-hang-0.33.0": (Cause.STUCK, "frozen"),
+    "kv-stranded-0.33.0": (Cause.KV_CACHE_PRESSURE, "stranded"),
+    "kv-collapse-0.12.0": (Cause.KV_CACHE_PRESSURE, "admission"),
+    "idle-stream-0.33.0": (Cause.IDLE, "streams"),
+    "cap-prefix-0.33.0": (Cause.CONCURRENCY_BOUND, "sequence_cap"),
+    "healthy-pooling-0.33.0": (Cause.HEALTHY, ""),
+}
+"""The verdict at the end of each; the lab's fixtures say the same of the scheduler's own reasons."""
+
+NOTHING_ELSE = Deferral(connector=False, images=False)
+
+
+def word(cause: Cause, made: Inputs) -> str:
+    found = detail_of(cause, made, judge_all(made)).word
+    assert found in {"", *DETAILS[cause]}
+    return found
+
+
+def verdicts(path: Path) -> list[Diagnosis]:
+    return [view.diagnosis for view in views(path) if view.diagnosis is not None]
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_recording_ends_with_the_detail_of_what_happened_in_it(name: str):
+    last = verdicts(LAB / f"{name}.jsonl.xz")[-1]
+    assert (last.cause, last.detail) == TOLD[name]
+    assert bool(last.grounds) == bool(last.detail)
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
+def test_every_detail_is_a_word_of_its_cause_and_none_flaps(path: Path):
+    told = verdicts(path)
+    assert all(one.detail in {"", *DETAILS[one.cause]} for one in told)
+    changes = [
+        after.t
+        for before, after in pairwise(told)
+        if after.cause is before.cause and before.detail and after.detail != before.detail
+    ]
+    assert all(b - a >= THRESHOLDS.cause_hold_seconds for a, b in pairwise(changes))
+    assert len(changes) <= 4
+
+
+def test_a_hung_engine_says_what_stands_still_and_since_when_also_beyond_the_window():
+    last = verdicts(LAB / "stuck-hang-0.33.0.jsonl.xz")[-1]
+    told = [one for one in verdicts(LAB / "stuck-hang-0.33.0.jsonl.xz") if one.cause is Cause.STUCK]
+    assert "generated tokens" in last.grounds
+    assert "the use of the KV cache" in last.grounds
+    assert "8 requests run, 0 wait" in last.grounds
+    began = {one.grounds.partition("since ")[2].partition(" UTC")[0] for one in told}
+    assert len(began) == 1, "the time at which it stopped does not move"
+
+
+def test_a_recording_with_deferred_and_paused_is_drawn():
+    assert set(MARKS) == set(Cause)
+    assert len(set(MARKS.values())) == len(MARKS)
+    result = CliRunner().invoke(replay.command, [str(LAB / "paused-keep-0.33.0.jsonl.xz")])
+    assert result.exit_code == 0, result.output
+    assert "paused/pause_call" in result.output
+
+
+@pytest.mark.parametrize(
+    ("found", "fetching", "expected"),
+    [
+        (Deferral(connector=True, remote=True), 1.0, "remote_kv"),
+        (Deferral(connector=True, offload=True), 1.0, "offload"),
+        (Deferral(connector=True, remote=True, offload=True), 1.0, "external_kv"),
+        (Deferral(connector=True), 0.9, "external_kv"),
+        (Deferral(slots=4.0, crowded=True, slots_taken=True, connector=False, images=False), None, "lora_slots"),
+        (NOTHING_ELSE, None, "grammar"),
+        (Deferral(connector=True, images=False), 0.0, "grammar"),
+        (Deferral(slots=4.0, crowded=False, slots_taken=True, connector=False, images=False), None, "grammar"),
+        (Deferral(connector=False, images=True), None, ""),
+        (Deferral(connector=True, images=False), None, ""),
+        (Deferral(slots=4.0, crowded=True, slots_taken=False, connector=False, images=False), None, ""),
+        (Deferral(), None, ""),
+    ],
+)
+def test_what_is_waited_for_is_named_only_where_nothing_else_can_be_it(found, fetching, expected):
+    made = inputs(deferral=found, fetching_ratio=fetching)
+    assert word(Cause.DEFERRED, made) == expected
+
+
+def test_without_a_word_the_grounds_say_between_what_it_is():
+    made = inputs(deferral=Deferral(connector=True, images=True))
+    assert detail_of(Cause.DEFERRED, made, {}).grounds == (
+        "For a grammar or KV from elsewhere or room for an image: the page does not tell which."
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared", "at_cap", "step_tokens", "expected"),
+    [
+        ({}, True, 40.0, "sequence_cap"),
+        ({"max_num_seqs": 16.0}, True, 40.0, "max_num_seqs"),
+        ({"max_num_seqs": 64.0}, True, 40.0, ""),
+        ({"max_num_seqs": 64.0, "max_num_batched_tokens": 2048.0}, False, 2040.0, "prefill_budget"),
+        ({"max_num_batched_tokens": 8192.0}, False, 2040.0, ""),
+        ({}, False, 2040.0, ""),
+    ],
+)
+def test_a_cap_is_named_by_its_flag_only_where_the_flag_is_known(declared, at_cap, step_tokens, expected):
+    made = inputs({"requests_running_max": 16.0}, declared, at_cap=at_cap, step_tokens=step_tokens)
+    assert word(Cause.CONCURRENCY_BOUND, made) == expected
+
+
+@pytest.mark.parametrize(
+    ("recent", "expected"),
+    [
+        ({"preemption_bursts": 3, "preempted_ratio": 0.3}, "preemption"),
+        ({"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}, "admission"),
+        ({"usage": 0.97, "blocked_ratio": 0.0}, "full"),
+        ({"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
+        ({"blocked_ratio": 0.0, "preempted_in_window": True}, "preemption"),
+        ({"blocked_ratio": 0.9, "still_seconds": 20.0}, "stranded"),
+        ({"blocked_ratio": 0.0}, ""),
+    ],
+)
+def test_how_the_cache_is_short_is_told(recent, expected):
+    assert word(Cause.KV_CACHE_PRESSURE, inputs(**recent)) == expected
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])
+def test_compute_goes_into_prompts_or_into_answers(ratio, expected):
+    assert word(Cause.COMPUTE_BOUND, inputs(prefill_ratio=ratio)) == expected
+
+
+@pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
+def test_who_paused_it_is_told(by):
+    assert word(Cause.PAUSED, inputs(progress=Progress(paused_by=by))) == by
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({"frozen_seconds": 40.0}, "frozen"),
+        ({"looping_seconds": 40.0}, "looping"),
+        ({"still_seconds": 20.0}, "nothing_runs"),
+        ({}, ""),
+    ],
+)
+def test_how_it_is_stuck_is_told(seconds, expected):
+    assert word(Cause.STUCK, inputs(**seconds)) == expected
+
+
+@pytest.mark.parametrize(
+    ("recent", "derived", "expected"),
+    [
+        ({"polls": 5, "seconds": 4.0}, {}, "too_few_polls"),
+        ({"busy": None, "demand": None}, {}, "no_gauges"),
+        ({}, {"kv_capacity_tokens": 1000.0}, "cold_start"),
+        ({"blocked_ratio": 0.2, "unsure": True}, {}, "layers_differ"),
+        ({"blocked_ratio": 0.2, "reasons_known": False}, {}, "no_reasons"),
+        ({"blocked_ratio": 0.2}, {}, ""),
+    ],
+)
+def test_unknown_says_what_is_missing(recent, derived, expected):
+    assert word(Cause.UNKNOWN, inputs(derived, **recent)) == expected
+
+
+def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():
+    """The symptom under it comes and goes with every request that ends."""
+    blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, preemption_bursts=0, preempted_ratio=0.0)
+    preempting = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, preemption_bursts=3, preempted_ratio=0.3)
+    engine, told = Diagnostician(), []
+    for t in range(40):
+        odd = t in (20, 21) or t >= 30
+        told.append(engine.diagnose(float(t), preempting if odd else blocked).detail)
+    assert set(told[:30]) == {"admission"}
+    assert told[33:] == ["admission"] * 1 + ["preemption"] * 6

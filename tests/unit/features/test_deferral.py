@@ -1,0 +1,28 @@
+"""What tells kinds of deferral apart: slots of adapters, and counters that stand at 0."""
+
+from __future__ import annotations
+
+from kvpressure.features.deferral import Deferral, deferral_of
+from tests.support.engines import window
+
+
+def test_slots_are_taken_where_they_were_at_a_time_and_crowded_where_more_were_asked_for():
+    made = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": float(t % 3), "adapters_seen": 5.0})
+    assert deferral_of(made) == Deferral(slots=2.0, crowded=True, slots_taken=True)
+    alone = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 2.0})
+    assert deferral_of(alone).crowded is False
+
+
+def test_no_connector_is_known_once_prompts_were_read_and_none_was_looked_up():
+    def counters(looked_up: float, prompts: float):
+        return lambda t: {"external_queries": looked_up, "prompt_tokens": prompts}
+
+    assert deferral_of(window(5, counters=counters(0.0, 900.0))).connector is False
+    assert deferral_of(window(5, counters=counters(900.0, 900.0))).connector is True
+    assert deferral_of(window(5, counters=counters(0.0, 0.0))).connector is None
+    assert deferral_of(window(5, counters=lambda t: {"prompt_tokens": 900.0})).connector is None
+
+
+def test_a_connector_shows_by_its_series_being_there():
+    found = deferral_of(window(5, counters=lambda t: {"remote_transfers": 0.0} if t == 0 else {}))
+    assert (found.remote, found.offload) == (True, False)
