@@ -74,7 +74,7 @@ async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp
         )
     assert pressure[0] == 1, pressure
     for words in (
-        "KV CACHE PRESSURE, collapsed",
+        "KV CACHE PRESSURE (admission), collapsed",
         "admission_blocked",
         "NVIDIA H100",
         "gpu_compute_low",
