@@ -40,7 +40,7 @@ class Diagnostician:
         if self._since is None:
             self._since = self._pending_since = t
         symptoms = judge_all(inputs)
-        inputs = replace(inputs, t=t, standing_since=self._standing_since(t, inputs.recent.progress.seconds))
+        inputs = replace(inputs, t=t, standing_since=self._standing_since(t, inputs.recent.progress.standing_seconds))
         before, found = self._cause, candidate(inputs, symptoms, self._cause)
         self._follow(t, found, inputs)
         self._follow_detail(t, found, inputs, symptoms, changed=self._cause is not before)

@@ -34,13 +34,14 @@ class Progress:
     `frozen_seconds`: requests run, and nothing that work moves has moved. `still_seconds`: nothing runs, requests wait
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
     and nothing comes out: no token, no prompt done, nobody finished. `standing` names the signals of the page that have
-    not moved for as long as the longest of the three says. `paused_by` is how somebody has stopped the engine on
+    not moved for `standing_seconds`, the longest of the three. `paused_by` is how somebody has stopped the engine on
     purpose, a detail of that cause, "" where nobody has.
     """
 
     frozen_seconds: float = 0.0
     still_seconds: float = 0.0
     looping_seconds: float = 0.0
+    standing_seconds: float = 0.0
     paused_by: str = ""
     moved: bool = True
     standing: tuple[str, ...] = ()
@@ -49,11 +50,6 @@ class Progress:
     def paused(self) -> bool:
         """Whether it is asleep, paused, or its weights are being exchanged."""
         return bool(self.paused_by)
-
-    @property
-    def seconds(self) -> float:
-        """For how long the engine has got nowhere; 0 where it gets somewhere."""
-        return max(self.frozen_seconds, self.still_seconds, self.looping_seconds)
 
 
 def progress_of(window: EngineWindow) -> Progress:
@@ -74,6 +70,7 @@ def progress_of(window: EngineWindow) -> Progress:
         frozen_seconds=frozen,
         still_seconds=still,
         looping_seconds=looping,
+        standing_seconds=max(frozen, still, looping),
         moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[0].t,
         standing=_standing(newest, everything=frozen >= max(still, looping)) if max(frozen, still, looping) else (),
     )
