@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from bench.detection.episodes import Episode, Frame, Spec, build
-from bench.detection.score import KV, UNKNOWN, Score, Second, score_track
+from bench.detection.episodes import Frame, Spec, build
+from bench.detection.score import UNKNOWN, Score, Second, score_track
+from bench.detection.shipped import asked
+from bench.detection.shown import Scrape, Scraper
 from bench.detection.variants import AS_IS, VARIANTS, chosen
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
@@ -15,17 +17,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.view import EngineView
 
-SCRAPE_SECONDS = 15.0
 Judge = Callable[[EngineView], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """What a Prometheus sees every 15 s of one engine, `t` seconds after the episode began; and what is true then."""
-
-    t: float
-    values: dict[str, float]
-    second: Second
 
 
 @dataclass(slots=True)
@@ -45,18 +37,31 @@ def named_cause(view: EngineView) -> str:
     return UNKNOWN if view.diagnosis is None else view.diagnosis.cause.value
 
 
-def verdicts(
-    frames: Iterable[Frame], name: str, thresholds: Thresholds, judge: Judge = named_cause
-) -> dict[str, list[Second]]:
-    """Every engine's verdicts, a poll each."""
+@dataclass(slots=True)
+class Watched:
+    """Of every engine: the verdicts, a poll each, and what a Prometheus saw, a scrape each."""
+
+    seconds: dict[str, list[Second]] = field(default_factory=dict)
+    scrapes: dict[str, list[Scrape]] = field(default_factory=dict)
+
+
+def watched(
+    frames: Iterable[Frame], name: str, thresholds: Thresholds, judge: Judge = named_cause, *, scraped: bool = True
+) -> Watched:
+    """Put an episode through the pipeline; without `scraped` no series are looked at, which is faster."""
     pipeline, target = Pipeline(PipelineSettings(), thresholds), ReplayTarget(name)
-    found: dict[str, list[Second]] = {}
+    scraper = Scraper(pipeline, asked())
+    found = Watched(scrapes=scraper.scrapes)
     for frame in frames:
+        if scraped:
+            scraper.before(frame)
         if frame.gpus is not None:
             pipeline.on_gpus("trace", GpuReport(frame.t, frame.gpus))
         for view in pipeline.on_page(target, frame.page):
             second = Second(frame.t, judge(view), frame.accepted[view.key.rank])
-            found.setdefault(view.key.rank, []).append(second)
+            found.seconds.setdefault(view.key.rank, []).append(second)
+        if scraped:
+            scraper.after(frame)
         pipeline.expire(frame.t)
     return found
 
@@ -67,46 +72,10 @@ def outcome(spec: Spec, thresholds: Thresholds, each: int = 3) -> Outcome:
     result = Outcome(episode.name, episode.group, episode.case)
     for variant in list(VARIANTS) if spec.kind == "recording" else chosen(spec.seed, each):
         frames = VARIANTS[variant](episode.frames, random.Random(f"{episode.name}/{variant}"))
-        tracks = verdicts(frames, episode.name, thresholds)
+        seen = watched(frames, episode.name, thresholds, scraped=variant == AS_IS)
         score = result.scores[variant] = Score()
-        for track in tracks.values():
+        for track in seen.seconds.values():
             score.add(score_track(track))
         if variant == AS_IS:
-            result.seconds = tracks
-            result.scrapes = scrapes(episode, tracks)
+            result.seconds, result.scrapes = seen.seconds, seen.scrapes
     return result
-
-
-def scrapes(episode: Episode, tracks: dict[str, list[Second]]) -> dict[str, list[Scrape]]:
-    """One poll in 15 s of what the rules read."""
-    found: dict[str, list[Scrape]] = {}
-    begin = episode.frames[0].t
-    said = {(engine, second.t): second for engine, track in tracks.items() for second in track}
-    due = begin
-    for frame in episode.frames:
-        if frame.t < due:
-            continue
-        due += SCRAPE_SECONDS * (1 + (frame.t - due) // SCRAPE_SECONDS)
-        for sample in frame.page.engines:
-            second = said[sample.engine, frame.t]
-            values = {**_engine_values(sample.gauges, sample.counters), **_memory(frame)}
-            values["kvpressure_bottleneck"] = float(second.verdict == KV)
-            found.setdefault(sample.engine, []).append(Scrape(frame.t - begin, values, second))
-    return found
-
-
-def _engine_values(gauges: Mapping[str, float], counters: Mapping[str, float]) -> dict[str, float]:
-    names = {"kv_usage": "vllm:kv_cache_usage_perc", "waiting": "vllm:num_requests_waiting"}
-    values = {name: gauges[signal] for signal, name in names.items() if signal in gauges}
-    if "preemptions" in counters:
-        values["vllm:num_preemptions_total"] = counters["preemptions"]
-    return values
-
-
-def _memory(frame: Frame) -> dict[str, float]:
-    known: Sequence[float] = [
-        gpu.memory_used_bytes / gpu.memory_total_bytes
-        for gpu in frame.gpus or ()
-        if gpu.memory_used_bytes is not None and gpu.memory_total_bytes
-    ]
-    return {"gpu_memory_used_ratio": max(known)} if known else {}

@@ -22,17 +22,20 @@ from statistics import median
 from typing import Any, Final
 
 from bench.detection.docs import DOCUMENT, with_lab
-from bench.detection.judge import named_cause
+from bench.detection.episodes import Frame
+from bench.detection.judge import Outcome, watched
+from bench.detection.rules import RuleScore, compared
 from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Second, score_track
-from bench.detection.table import CAUSES, Table, number, percent, short
+from bench.detection.table import CAUSES, Table, number, percent, rules_table, short
 from bench.detection.truth import Accepted
-from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import SUFFIXES, open_trace, stem
 
-RECORDINGS: Final = Path(__file__).parents[2] / ".cache" / "lab" / "recordings"
+LAB: Final = Path(__file__).parents[2] / ".cache" / "lab"
+RECORDINGS: Final = LAB / "recordings"
+VARIED: Final = LAB / "varied"
+"""Regimes varied by a seed: nothing was tuned on them."""
 RESULTS: Final = Path(__file__).parent / "lab.json"
 LAB_CAUSES: Final = (*CAUSES, "deferred", "paused")
 """The exporter's words, and the two that it is to learn."""
@@ -40,6 +43,8 @@ CRITICAL: Final = frozenset({"stuck", KV})
 ONSET_SECONDS: Final = 30.0
 """A clear stretch of at least this long has to be named."""
 WORKERS: Final = 2
+MARK: Final = "@"
+"""Between a regime's name and the seed it was varied by (tests/lab/vary.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +112,44 @@ class LabScore:
 
 @dataclass(slots=True)
 class Judged:
-    """One recording: what was run, and its score."""
+    """One recording: what was run, its score, and what a Prometheus saw of it."""
 
     name: str
     version: str
     rows: tuple[int, ...]
     score: LabScore
+    outcome: Outcome
 
 
 def moments(path: Path) -> list[Moment]:
     """The verdicts on a recording, beside its truth."""
-    pipeline, target, reader = Pipeline(PipelineSettings(), load_thresholds()), ReplayTarget(stem(path)), PageReader()
-    found = []
+    return played(path)[0]
+
+
+def played(path: Path) -> tuple[list[Moment], Outcome]:
+    """The verdicts on a recording beside its truth, and what a Prometheus saw of it, every 15 s."""
+    told: dict[float, tuple[str, str]] = {}
+    seen = watched(_frames(path, told), stem(path), load_thresholds())
+    outcome = Outcome(f"{path.parent.name}/{stem(path)}", "lab", stem(path), {}, seen.scrapes, seen.seconds)
+    verdicts = sorted((second for track in seen.seconds.values() for second in track), key=lambda second: second.t)
+    return [Moment(second.t, second.verdict, *told[second.t], second.accepted) for second in verdicts], outcome
+
+
+def _frames(path: Path, told: dict[float, tuple[str, str]]) -> Iterator[Frame]:
+    """The recording's pages; each one's label and detail go into `told`."""
+    reader = PageReader()
     for record in _records(path):
-        truth = record["truth"]
-        for view in pipeline.on_page(target, reader.read(record["page"].encode(), record["t"])):
-            said = frozenset(truth["accepted"])
-            found.append(Moment(record["t"], named_cause(view), record["label"], truth["detail"], said))
-        pipeline.expire(record["t"])
-    return found
+        t, truth = record["t"], record["truth"]
+        page, accepted = reader.read(record["page"].encode(), t), frozenset(truth["accepted"])
+        told[t] = record["label"], truth["detail"]
+        yield Frame(t, page, None, {sample.engine: accepted for sample in page.engines})
 
 
 def judged(path: Path) -> Judged:
     """One recording's score."""
     about = next(_records(path))["regime"]
-    return Judged(about["name"], about["version"], tuple(about["rows"]), scored(moments(path)))
+    track, outcome = played(path)
+    return Judged(about["name"], about["version"], tuple(about["rows"]), scored(track), outcome)
 
 
 def scored(track: Sequence[Moment]) -> LabScore:
@@ -213,15 +231,27 @@ def tables(found: Sequence[Judged]) -> list[Table]:
 
 
 def _versions_table(rows: Sequence[tuple[str, LabScore]], total: LabScore) -> Table:
-    judged = ("vLLM", "seconds", "right", "between", "unknown", "wrong and critical", "excluded")
-    found = ("KV found", "false KV", "named", "delay s", "p95 s")
     shown = [*rows, ("all", total)] if len(rows) > 1 else rows
-    return Table(
-        "The scheduler lab, by version", (*judged, *found), tuple(_version(name, score) for name, score in shown)
-    )
+    return _scores_table("The scheduler lab, by version", "vLLM", shown)
 
 
-def _version(name: str, score: LabScore) -> tuple[str, ...]:
+def _seeds_table(found: Sequence[Judged]) -> Table:
+    seeds = sorted({_seed(one) for one in found})
+    rows = [(seed, merged(one.score for one in found if _seed(one) == seed)) for seed in seeds]
+    return _scores_table("Varied regimes, by seed", "seed", rows)
+
+
+def _seed(one: Judged) -> str:
+    return one.name.partition(MARK)[2]
+
+
+def _scores_table(title: str, what: str, rows: Sequence[tuple[str, LabScore]]) -> Table:
+    judged = (what, "seconds", "right", "between", "unknown", "wrong and critical", "excluded")
+    found = ("KV found", "false KV", "named", "delay s", "p95 s")
+    return Table(title, (*judged, *found), tuple(_score_row(name, score) for name, score in rows))
+
+
+def _score_row(name: str, score: LabScore) -> tuple[str, ...]:
     named = sum(delay is not None for delay in score.delays)
     return (
         name,
@@ -307,6 +337,23 @@ def result_rows(found: Sequence[Judged]) -> list[dict[str, Any]]:
     return rows
 
 
+def alert_rows(alerts: Sequence[RuleScore]) -> list[dict[str, Any]]:
+    """What lab.json keeps of alerts: a row each."""
+    return [
+        {
+            "alert": one.rule.name,
+            "precision": one.precision,
+            "precision_with_kept_time": one.shown_precision,
+            "recall": one.recall,
+            "delay_median_seconds": one.delay,
+            "found": one.found,
+            "episodes": one.episodes,
+            "false_episodes": one.false_episodes,
+        }
+        for one in alerts
+    ]
+
+
 def _print_wrong(found: Sequence[Judged]) -> None:
     for row in result_rows(found):
         if row["wrong"]:
@@ -333,20 +380,34 @@ def main() -> int:
 
 
 def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool = False) -> list[Judged]:
-    """Judge what is there, print it, and write lab.json when it is the whole set."""
+    """Judge what is there, print it, and write lab.json when it is the whole set, with those varied beside it."""
     paths = recordings(folder)
     if not paths:
         print(f"no recordings of the scheduler lab in {folder}: `make lab` makes them")
         return []
     found = all_judged(paths, workers)
-    shown = tables(found)
+    alerts = compared([one.outcome for one in found])
+    shown = [*tables(found), *([rules_table(alerts, "Alerts in the scheduler lab")] if alerts else [])]
     for table in shown:
         print(table.text())
     if folder == RECORDINGS:
-        RESULTS.write_text(json.dumps(result_rows(found), indent=1) + "\n")
+        shown += held_out(workers)
+        RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts)], indent=1) + "\n")
     if write_docs:
         DOCUMENT.write_text(with_lab(DOCUMENT.read_text(), shown))
     return found
+
+
+def held_out(workers: int = WORKERS, folder: Path = VARIED) -> list[Table]:
+    """Tables of the varied regimes, by seed; none where there are no recordings of them."""
+    found = all_judged(recordings(folder), workers)
+    if not found:
+        return []
+    alerts = compared([one.outcome for one in found])
+    shown = [_seeds_table(found), *([rules_table(alerts, "Alerts on varied regimes")] if alerts else [])]
+    for table in shown:
+        print(table.text())
+    return shown
 
 
 if __name__ == "__main__":

@@ -47,10 +47,11 @@ class Server:
         request = urllib.request.Request(f"{self.url}/api/v1/query_range", urllib.parse.urlencode(query).encode())
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        return {
-            (series["metric"]["episode"], series["metric"]["engine"]): [float(t) - START for t, _ in series["values"]]
-            for series in found
-        }
+        times: dict[tuple[str, str], set[float]] = {}
+        for series in found:
+            key = (series["metric"]["episode"], series["metric"]["engine"])
+            times.setdefault(key, set()).update(float(t) - START for t, _ in series["values"])
+        return {key: sorted(values) for key, values in times.items()}
 
 
 def installed() -> bool:

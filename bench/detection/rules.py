@@ -1,4 +1,4 @@
-"""The rules people use today, and our own alert, on the same series: when they fire, against what was true then."""
+"""The rules people use today, and any others, on the same series: when they fire, against what was true then."""
 
 from __future__ import annotations
 
@@ -7,45 +7,38 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from bench.detection import prometheus
 from bench.detection.judge import Outcome
 from bench.detection.prometheus import STEP_SECONDS, Sample, Server
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
+from bench.detection.shipped import shipped
+from bench.detection.today import TODAY, Rule
 
-USAGE: Final = "vllm:kv_cache_usage_perc"
-PREEMPTIONS: Final = "vllm:num_preemptions_total"
-MEMORY: Final = "gpu_memory_used_ratio"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """An alert: an expression, and how long it has to hold. `needs` is a series without which it cannot be judged."""
-
-    name: str
-    expr: str
-    for_seconds: float = 0.0
-    needs: str = USAGE
+EXPORTER: Final = {"job": "kvpressure"}
+"""What a Prometheus adds to the exporter's series, and the rules select by."""
 
 
-OURS: Final = Rule("kvpressure: cause is KV for 30s", "kvpressure_bottleneck == 1", 30.0)
-RULES: Final = (
-    OURS,
-    Rule("kv_cache_usage > 0.9 for 5m", f"{USAGE} > 0.9", 300.0),
-    Rule("avg_over_time(usage[5m]) > 0.95", f"avg_over_time({USAGE}[5m]) > 0.95"),
-    Rule("rate(preemptions[5m]) > 0", f"rate({PREEMPTIONS}[5m]) > 0"),
-    Rule("usage > 0.95 and rate(preemptions[10m]) > 0", f"{USAGE} > 0.95 and rate({PREEMPTIONS}[10m]) > 0"),
-    Rule("GPU memory > 0.9", f"{MEMORY} > 0.9", needs=MEMORY),
-    Rule("waiting > 50", "vllm:num_requests_waiting > 50"),
-)
+@dataclass(slots=True)
+class Firing:
+    """Evaluation times at which an alert fires: while its expression holds, and while it only keeps firing."""
+
+    holds: list[float] = field(default_factory=list)
+    kept: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class RuleScore:
-    """How a rule did: evaluations by outcome, and episodes. `false_episodes` are firing stretches without cause."""
+    """How a rule did: evaluations by outcome, and episodes. `false_episodes` are firing stretches without cause.
+
+    Evaluations at which the alert only keeps firing are neither `right` nor `wrong`: they are counted apart.
+    """
 
     rule: Rule
     right: int = 0
     wrong: int = 0
     missed: int = 0
+    kept_right: int = 0
+    kept_wrong: int = 0
     found: int = 0
     episodes: int = 0
     false_episodes: int = 0
@@ -53,12 +46,19 @@ class RuleScore:
 
     @property
     def precision(self) -> float | None:
-        """Share of firing time that is KV pressure."""
+        """Share of the time in which it fires because its expression holds that is KV pressure."""
         return self.right / (self.right + self.wrong) if self.right + self.wrong else None
 
     @property
+    def shown_precision(self) -> float | None:
+        """Share of all the time in which people see it fire that is KV pressure."""
+        right = self.right + self.kept_right
+        total = right + self.wrong + self.kept_wrong
+        return right / total if total else None
+
+    @property
     def recall(self) -> float | None:
-        """Share of KV pressure time in which it fires."""
+        """Share of KV pressure time in which it fires because its expression holds."""
         return self.right / (self.right + self.missed) if self.right + self.missed else None
 
     @property
@@ -68,33 +68,52 @@ class RuleScore:
 
 
 def samples(outcomes: Iterable[Outcome]) -> Iterator[Sample]:
-    """Every scrape of every engine, labelled with its episode."""
+    """Every scrape of every engine, and of the exporter what it says of that engine, labelled with its episode."""
     for outcome in outcomes:
         for engine, scrapes in outcome.scrapes.items():
             labels = {"episode": outcome.name, "engine": engine}
             for scrape in scrapes:
                 for name, value in scrape.values.items():
                     yield Sample(name, labels, scrape.t, value)
+                for series in scrape.shown:
+                    yield Sample(series.name, {**EXPORTER, **series.labels, **labels}, scrape.t, series.value)
 
 
-def firing(true_times: Sequence[float], for_seconds: float) -> list[float]:
+def firing(true_times: Sequence[float], for_seconds: float, keep_seconds: float = 0.0) -> Firing:
     """The evaluation times at which an alert fires that is true at `true_times`.
 
     As Prometheus does (rules/alerting.go): pending from the first evaluation that is true, firing from the first
-    evaluation at least `for_seconds` later if none in between was not.
+    evaluation at least `for_seconds` later if none in between was not; then until it has not been true for
+    `keep_seconds`.
     """
-    found = []
-    since, before = 0.0, float("-inf")
-    for t in true_times:
-        if t - before > 1.5 * STEP_SECONDS:
-            since = t
-        before = t
-        if t - since >= for_seconds - 1e-6:
-            found.append(t)
+    found, true = Firing(), _steps(true_times)
+    since, held, fires = 0.0, float("-inf"), False
+    last = max(true, default=-1) + int(keep_seconds / STEP_SECONDS)
+    for step in range(min(true, default=0), last + 1):
+        t = step * STEP_SECONDS
+        if step in true:
+            if not fires and t - held > 1.5 * STEP_SECONDS:
+                since = t
+            held, fires = t, fires or t - since >= for_seconds - 1e-6
+            if fires:
+                found.holds.append(t)
+        elif fires and t - held - STEP_SECONDS < keep_seconds:
+            found.kept.append(t)
+        else:
+            fires = False
     return found
 
 
-def evaluate(server: Server, outcomes: Sequence[Outcome], rules: Sequence[Rule] = RULES) -> list[RuleScore]:
+def compared(outcomes: Sequence[Outcome]) -> list[RuleScore]:
+    """The shipped alert and the rules of today on the same series; none where Prometheus is not installed."""
+    if not prometheus.installed():
+        print("prometheus is not installed (Debian package prometheus): alerts are left out\n")
+        return []
+    with prometheus.serving(samples(outcomes)) as server:
+        return evaluate(server, outcomes, (*shipped(), *TODAY))
+
+
+def evaluate(server: Server, outcomes: Sequence[Outcome], rules: Sequence[Rule]) -> list[RuleScore]:
     """Ask for every rule and score it on every engine that has what it needs."""
     longest = max(scrape.t for outcome in outcomes for track in outcome.scrapes.values() for scrape in track)
     scores = []
@@ -104,38 +123,42 @@ def evaluate(server: Server, outcomes: Sequence[Outcome], rules: Sequence[Rule] 
         for outcome in outcomes:
             for engine, scrapes in outcome.scrapes.items():
                 if any(rule.needs in scrape.values for scrape in scrapes):
-                    fired = firing(true_times.get((outcome.name, engine), []), rule.for_seconds)
+                    true = true_times.get((outcome.name, engine), [])
+                    fired = firing(true, rule.for_seconds, rule.keep_seconds)
                     score_rule(score, fired, outcome.seconds[engine])
         scores.append(score)
     return scores
 
 
-def score_rule(score: RuleScore, fired: Sequence[float], seconds: Sequence[Second]) -> None:
-    """Add one engine: evaluations at `fired` seconds after its first poll, against its truth second by second."""
+def score_rule(score: RuleScore, fired: Firing, seconds: Sequence[Second]) -> None:
+    """Add one engine: evaluations so many seconds after its first poll, against its truth second by second."""
     begin = seconds[0].t
     truth = _by_step(seconds)
-    on, excused = {round(t / STEP_SECONDS) for t in fired}, -1
-    blamed: list[int] = []
+    on, kept = _steps(fired.holds), _steps(fired.kept)
+    excused = -1
     for step, accepted in truth.items():
         if KV in accepted:
             excused = step + round(GRACE_SECONDS / STEP_SECONDS)
         if accepted == {KV}:
             score.right += step in on
             score.missed += step not in on
-        elif step > excused and step in on:
-            score.wrong += 1
+            score.kept_right += step in kept
+        elif step > excused:
+            score.wrong += step in on
+            score.kept_wrong += step in kept
     for run in _runs(sorted(on)):
-        steps = range(run[0], run[-1] + 1)
-        if not any(_possible(truth, step) for step in steps):
-            blamed.append(run[0])
-    score.false_episodes += len(blamed)
+        score.false_episodes += not any(_possible(truth, step) for step in run)
     for pressure in pressures(seconds):
         score.episodes += 1
-        window = (t for t in fired if pressure.onset - begin <= t <= pressure.end - begin + GRACE_SECONDS)
+        window = (t for t in fired.holds if pressure.onset - begin <= t <= pressure.end - begin + GRACE_SECONDS)
         first = next(window, None)
         if first is not None:
             score.found += 1
             score.delays.append(first - (pressure.onset - begin))
+
+
+def _steps(times: Iterable[float]) -> frozenset[int]:
+    return frozenset(round(t / STEP_SECONDS) for t in times)
 
 
 def _by_step(seconds: Sequence[Second]) -> Mapping[int, frozenset[str]]:

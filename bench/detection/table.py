@@ -121,13 +121,14 @@ def cases_table(outcomes: Sequence[Outcome]) -> Table:
     )
 
 
-def rules_table(scores: Sequence[RuleScore]) -> Table:
+def rules_table(scores: Sequence[RuleScore], title: str) -> Table:
     """A row per rule."""
-    head = ("rule", "precision", "recall", "episodes found", "false episodes", "delay s")
+    head = ("rule", "precision", "kept too", "recall", "episodes found", "false episodes", "delay s")
     rows = [
         (
             score.rule.name,
             percent(score.precision),
+            percent(score.shown_precision),
             percent(score.recall),
             f"{score.found}/{score.episodes}",
             str(score.false_episodes),
@@ -135,7 +136,7 @@ def rules_table(scores: Sequence[RuleScore]) -> Table:
         )
         for score in scores
     ]
-    return Table("Alerts on the same series, evaluated by Prometheus every 15 s", head, tuple(rows))
+    return Table(title, head, tuple(rows))
 
 
 def percent(ratio: float | None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.detection.episodes import RECORDINGS, Frame, Spec, build, specs
-from bench.detection.judge import Outcome, outcome, scrapes, verdicts
+from bench.detection.judge import Outcome, outcome, watched
 from bench.detection.score import Score
 from bench.detection.table import by_variant, confusion_table, merged, percent, variants_table
 from bench.detection.variants import AS_IS, PRIOR, VARIANTS, chosen, live_names
@@ -60,7 +60,7 @@ def test_verdicts_are_those_of_replay() -> None:
         for view in item[1]
         if view.diagnosis is not None
     ]
-    (track,) = verdicts(build(recording("short-bursts")).frames, "short-bursts", load_thresholds()).values()
+    (track,) = watched(build(recording("short-bursts")).frames, "short-bursts", load_thresholds()).seconds.values()
     assert [(second.t, second.verdict) for second in track] == replayed
 
 
@@ -143,12 +143,27 @@ def test_gpu_variants_have_memory_and_the_utilization_they_are_named_for(
 
 def test_scrapes_are_fifteen_seconds_apart_and_carry_the_verdict_of_their_moment() -> None:
     episode = build(recording("sequence-cap-queue"))
-    tracks = verdicts(episode.frames, episode.name, load_thresholds(), judge=lambda _: "kv_cache_pressure")
-    (rows,) = scrapes(episode, tracks).values()
+    seen = watched(episode.frames, episode.name, load_thresholds())
+    (rows,) = seen.scrapes.values()
     assert [round(row.t) for row in rows] == [0, 15]
-    assert rows[1].values["kvpressure_bottleneck"] == 1.0
+    said = {series.labels["cause"]: series.value for series in rows[1].shown if series.name == "kvpressure_bottleneck"}
+    (track,) = seen.seconds.values()
+    then = next(second for second in track if second.t - track[0].t >= rows[1].t)
+    assert [cause for cause, value in said.items() if value] == [then.verdict] == ["concurrency_bound"]
     assert rows[1].values["vllm:num_requests_waiting"] > 20
     assert "gpu_memory_used_ratio" not in rows[1].values
+
+
+def test_scrapes_go_on_while_the_engine_does_not_answer_and_show_what_the_exporter_says_then() -> None:
+    frames = build(recording("long-context-collapse")).frames
+    begin = frames[0].t
+    gap = [frame for frame in frames if not 20 < frame.t - begin < 52]
+    (rows,) = watched(gap, "gap", load_thresholds()).scrapes.values()
+    silent = {round(row.t): {series.name for series in row.shown} for row in rows if not row.values}
+    assert list(silent) == [30, 45]
+    assert "kvpressure_bottleneck" in silent[30], "ten seconds old: still shown"
+    assert "kvpressure_engine_last_bottleneck" in silent[45]
+    assert "kvpressure_bottleneck" not in silent[45]
 
 
 def test_tables_show_what_was_counted() -> None:

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.detection.judge import Outcome, Scrape
+from bench.detection.judge import Outcome
 from bench.detection.prometheus import STEP_SECONDS, Sample, openmetrics, serving
-from bench.detection.rules import OURS, RuleScore, evaluate, firing, samples, score_rule
+from bench.detection.rules import Firing, RuleScore, evaluate, firing, samples, score_rule
 from bench.detection.score import KV, Second
+from bench.detection.shipped import asked, seconds, shipped
+from bench.detection.shown import Scrape, Series
+from bench.detection.today import TODAY, Rule
 from bench.detection.truth import Accepted
 from tests.support.tools import need
 
+RULE = Rule("a rule", "x == 1")
 HEALTHY: Accepted = frozenset({"healthy"})
 PRESSED: Accepted = frozenset({KV})
 
@@ -30,24 +34,35 @@ def steps(first: float, last: float) -> list[float]:
 
 
 def test_for_counts_from_the_first_true_evaluation_and_a_gap_starts_it_anew() -> None:
-    assert firing(steps(0, 60), 0) == steps(0, 60)
-    assert firing(steps(0, 60), 30) == steps(30, 60)
-    assert firing([*steps(0, 15), *steps(45, 90)], 30) == steps(75, 90)
-    assert firing([], 30) == []
+    assert firing(steps(0, 60), 0) == Firing(steps(0, 60))
+    assert firing(steps(0, 60), 30) == Firing(steps(30, 60))
+    assert firing([*steps(0, 15), *steps(45, 90)], 30) == Firing(steps(75, 90))
+    assert firing([], 30) == Firing()
 
 
+def test_what_keeps_firing_is_told_apart_and_needs_no_for_when_it_is_true_again() -> None:
+    assert firing(steps(0, 60), 30, 30) == Firing(steps(30, 60), steps(75, 90))
+    assert firing([*steps(0, 60), *steps(90, 105)], 30, 60) == Firing(
+        [*steps(30, 60), *steps(90, 105)], [75.0, *steps(120, 165)]
+    )
+    assert firing([*steps(0, 15), *steps(45, 60)], 30, 60) == Firing(), "what never fired is not kept"
+
+
+@pytest.mark.parametrize("keep_seconds", [0, 15, 20, 45])
 @pytest.mark.parametrize("for_seconds", [0, 30, 40])
-def test_for_is_what_prometheus_does(tmp_path: Path, for_seconds: int) -> None:
+def test_for_and_keep_firing_for_are_what_prometheus_does(tmp_path: Path, for_seconds: int, keep_seconds: int) -> None:
     """`promtool test rules` runs the real rule engine on values every 15 s; it says at which times the alert fires."""
     promtool = need("promtool", "prometheus")
-    values = [1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0]
-    expected = firing([n * STEP_SECONDS for n, value in enumerate(values) if value], for_seconds)
+    values = [1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1]
+    found = firing([n * STEP_SECONDS for n, value in enumerate(values) if value], for_seconds, keep_seconds)
+    expected = {*found.holds, *found.kept}
     checks = "".join(
         f"      - {{eval_time: {n * 15}s, alertname: A, exp_alerts: [{'{}' * (n * STEP_SECONDS in expected)}]}}\n"
         for n in range(len(values))
     )
     (tmp_path / "rules.yml").write_text(
-        f"groups: [{{name: g, rules: [{{alert: A, expr: x == 1, for: {for_seconds}s}}]}}]\n"
+        f"groups: [{{name: g, rules: [{{alert: A, expr: x == 1, for: {for_seconds}s, "
+        f"keep_firing_for: {keep_seconds}s}}]}}]\n"
     )
     (tmp_path / "test.yml").write_text(
         "rule_files: [rules.yml]\nevaluation_interval: 15s\ntests:\n  - interval: 15s\n"
@@ -61,8 +76,8 @@ def test_for_is_what_prometheus_does(tmp_path: Path, for_seconds: int) -> None:
 
 
 def test_a_rule_is_scored_by_time_and_by_episode() -> None:
-    score = RuleScore(OURS)
-    score_rule(score, steps(120, 270), truth((90, HEALTHY), (150, PRESSED), (300, HEALTHY)))
+    score = RuleScore(RULE)
+    score_rule(score, Firing(steps(120, 270)), truth((90, HEALTHY), (150, PRESSED), (300, HEALTHY)))
     assert (score.episodes, score.found, score.delays) == (1, 1, [30.0])
     assert score.right == len(steps(120, 239))
     assert score.missed == len(steps(90, 119))
@@ -72,16 +87,25 @@ def test_a_rule_is_scored_by_time_and_by_episode() -> None:
 
 
 def test_firing_long_after_pressure_is_wrong_time_and_firing_without_any_a_false_episode() -> None:
-    score = RuleScore(OURS)
-    score_rule(score, [*steps(30, 300), *steps(450, 480)], truth((90, PRESSED), (500, HEALTHY)))
+    score = RuleScore(RULE)
+    score_rule(score, Firing([*steps(30, 300), *steps(450, 480)]), truth((90, PRESSED), (500, HEALTHY)))
     assert score.right == 4
     assert score.wrong == len(steps(135, 300)) + len(steps(450, 480))
     assert score.false_episodes == 1
 
 
+def test_time_that_is_only_kept_is_neither_right_nor_wrong_nor_an_episode_and_is_shown() -> None:
+    score = RuleScore(RULE)
+    score_rule(score, Firing(steps(0, 60), [75.0, *steps(90, 270)]), truth((90, PRESSED), (500, HEALTHY)))
+    assert (score.right, score.missed, score.wrong, score.false_episodes) == (5, 1, 0, 0)
+    assert (score.kept_right, score.kept_wrong) == (1, len(steps(135, 270)))
+    assert score.precision == 1.0
+    assert score.shown_precision == 6 / 16
+
+
 def test_a_rule_that_never_fires_has_no_precision_and_no_delay() -> None:
-    score = RuleScore(OURS)
-    score_rule(score, [], truth((90, PRESSED)))
+    score = RuleScore(RULE)
+    score_rule(score, Firing(), truth((90, PRESSED)))
     assert (score.precision, score.recall, score.delay, score.found) == (None, 0.0, None, 0)
 
 
@@ -100,12 +124,12 @@ def test_samples_of_one_name_come_together_with_escaped_labels() -> None:
 
 
 def outcome(name: str, usage: list[float], preemptions: list[float]) -> Outcome:
-    seconds = truth((len(usage) * 15, PRESSED))
+    track = truth((len(usage) * 15, PRESSED))
     rows = [
-        Scrape(n * 15.0, {"vllm:kv_cache_usage_perc": use, "vllm:num_preemptions_total": count}, seconds[n * 15])
+        Scrape(n * 15.0, {"vllm:kv_cache_usage_perc": use, "vllm:num_preemptions_total": count})
         for n, (use, count) in enumerate(zip(usage, preemptions, strict=True))
     ]
-    return Outcome(name, "kv_cache_pressure", "test", {}, {"0": rows}, {"0": seconds})
+    return Outcome(name, "kv_cache_pressure", "test", {}, {"0": rows}, {"0": track})
 
 
 def test_a_real_prometheus_evaluates_the_rules_on_the_series() -> None:
@@ -115,9 +139,24 @@ def test_a_real_prometheus_evaluates_the_rules_on_the_series() -> None:
     preempting = outcome("preempting", [0.5] * 40, [float(n // 20) for n in range(40)])
     both = [full, preempting]
     with serving(samples(both)) as server:
-        scores = {score.rule.name: score for score in evaluate(server, both)}
+        scores = {score.rule.name: score for score in evaluate(server, both, TODAY)}
     assert scores["kv_cache_usage > 0.9 for 5m"].delays == [300.0]
     assert scores["avg_over_time(usage[5m]) > 0.95"].delays == [0.0]
     assert scores["rate(preemptions[5m]) > 0"].delays == [300.0]
     assert scores["usage > 0.95 and rate(preemptions[10m]) > 0"].found == 0
     assert scores["GPU memory > 0.9"].episodes == 0, "neither has a GPU"
+
+
+# -- the alert that is shipped
+
+
+def test_the_shipped_alert_is_read_from_the_bundle() -> None:
+    page, critical = shipped()
+    assert (page.name, critical.name) == ("KVCachePressure (warning)", "KVCachePressure (critical)")
+    assert page.keep_seconds == critical.keep_seconds == 180
+    assert 0 < page.for_seconds < critical.for_seconds
+    assert 'cause="kv_cache_pressure"' in page.expr
+    assert {"kvpressure_bottleneck", "kvpressure_symptom", "kvpressure_engine_last_bottleneck"} <= asked()
+    assert seconds("1m30s") == 90
+    with pytest.raises(ValueError, match="no duration"):
+        seconds("30")

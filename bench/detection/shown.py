@@ -1,0 +1,98 @@
+"""What a Prometheus scrapes every 15 s: the series of an engine that people have, and those of the exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.detection.episodes import Frame
+from kvpressure.app.engines import Pipeline
+from kvpressure.exposition.collector import SnapshotCollector
+from kvpressure.exposition.snapshot import Snapshot
+
+SCRAPE_SECONDS: Final = 15.0
+LATE_SECONDS: Final = 2.0
+"""A page that comes up to this long after a scrape was due is the one that the scrape finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One of the exporter's series at one moment."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What there is to see of one engine, `t` seconds after the episode began.
+
+    `values` is what its own page says, empty while it does not answer; `shown` is what the exporter says of it.
+    """
+
+    t: float
+    values: Mapping[str, float] = field(default_factory=dict)
+    shown: Sequence[Series] = ()
+
+
+class Scraper:
+    """Looks at an episode every SCRAPE_SECONDS from its first page on; `asked` are series of the exporter."""
+
+    def __init__(self, pipeline: Pipeline, asked: Collection[str]) -> None:
+        self.scrapes: dict[str, list[Scrape]] = {}
+        self._pipeline = pipeline
+        self._asked = frozenset(asked)
+        self._begin: float | None = None
+        self._due = 0.0
+
+    def before(self, frame: Frame) -> None:
+        """To be called before the pipeline takes `frame`: the scrapes since the last one, while no page came."""
+        if self._begin is None:
+            self._begin = self._due = frame.t
+        while self._due < frame.t - LATE_SECONDS:
+            for engine, shown in self._shown(self._due).items():
+                self._add(engine, Scrape(self._due - self._begin, {}, shown))
+            self._due += SCRAPE_SECONDS
+
+    def after(self, frame: Frame) -> None:
+        """To be called after the pipeline has taken `frame`: the scrape that finds it, if one is due."""
+        if self._begin is None or frame.t < self._due:
+            return
+        shown = self._shown(frame.t)
+        for sample in frame.page.engines:
+            values = {**_engine_values(sample.gauges, sample.counters), **_memory(frame)}
+            self._add(sample.engine, Scrape(frame.t - self._begin, values, shown.get(sample.engine, ())))
+        self._due += SCRAPE_SECONDS
+
+    def _add(self, engine: str, scrape: Scrape) -> None:
+        self.scrapes.setdefault(engine, []).append(scrape)
+
+    def _shown(self, now: float) -> dict[str, list[Series]]:
+        """The exporter's page, by engine."""
+        found: dict[str, list[Series]] = {}
+        snapshot = Snapshot(now, self._pipeline.engine_views(now), silent=self._pipeline.silent_views(now))
+        for metric in SnapshotCollector(snapshot).collect():
+            for sample in metric.samples:
+                if sample.name in self._asked:
+                    labels = {name: value for name, value in sample.labels.items() if value}
+                    found.setdefault(labels["engine"], []).append(Series(sample.name, labels, float(sample.value)))
+        return found
+
+
+def _engine_values(gauges: Mapping[str, float], counters: Mapping[str, float]) -> dict[str, float]:
+    names = {"kv_usage": "vllm:kv_cache_usage_perc", "waiting": "vllm:num_requests_waiting"}
+    values = {name: gauges[signal] for signal, name in names.items() if signal in gauges}
+    if "preemptions" in counters:
+        values["vllm:num_preemptions_total"] = counters["preemptions"]
+    return values
+
+
+def _memory(frame: Frame) -> dict[str, float]:
+    known = [
+        gpu.memory_used_bytes / gpu.memory_total_bytes
+        for gpu in frame.gpus or ()
+        if gpu.memory_used_bytes is not None and gpu.memory_total_bytes
+    ]
+    return {"gpu_memory_used_ratio": max(known)} if known else {}
