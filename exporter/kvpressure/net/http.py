@@ -103,10 +103,9 @@ class HttpClient:
 
         Raises `SourceError` for everything else, `HttpStatusError` for a status, "timeout" with what it waited for.
         """
-        async with self._within(seconds, url):
-            async with self._response("GET", url) as (response, where, t):
-                _check_head(response, where, self._cap_bytes)
-                return Answer(await self._body(response, where), t)
+        async with self._within(seconds, url), self._response("GET", url) as (response, where, t):
+            _check_head(response, where, self._cap_bytes)
+            return Answer(await self._body(response, where), t)
 
     async def post(self, url: URL, body: bytes, seconds: float, headers: Mapping[str, str]) -> Reply:
         """What the server answered, complete within `seconds`, be it a refusal.
@@ -114,12 +113,11 @@ class HttpClient:
         Raises `SourceError` where no answer came or it may not be read, `UnansweredError` where the server took the
         request and said nothing, `HttpStatusError` for a redirect.
         """
-        async with self._within(seconds, url):
-            async with self._response("POST", url, body, headers) as (response, where, _):
-                if response.status // 100 == 3:
-                    _check_head(response, where, self._cap_bytes)
-                _check_body(response, where, self._cap_bytes)
-                return Reply(response.status, await self._body(response, where))
+        async with self._within(seconds, url), self._response("POST", url, body, headers) as (response, where, _):
+            if response.status // 100 == 3:
+                _check_head(response, where, self._cap_bytes)
+            _check_body(response, where, self._cap_bytes)
+            return Reply(response.status, await self._body(response, where))
 
     @asynccontextmanager
     async def _within(self, seconds: float, url: URL) -> AsyncIterator[None]:
