@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.exposition import text as exposition
+from kvpressure.exposition.diagnosis_json import diagnosis_json
+from kvpressure.exposition.status import status_html
 from kvpressure.model.verdict import Cause
 from tests.support.asked_engine import COMPLETION, ON, UNANSWERED_500, AskedEngine, Watched, json_reply, watched
 from tests.support.servers import Behaviour, Request, answer, error, floods, hangs, hangs_after_headers, redirect
@@ -338,6 +341,29 @@ async def reloaded(seen: Watched, **canary: object) -> None:
     seen.daemon._read_settings = lambda: new
     seen.daemon.request_reload()
     await asyncio.sleep(2.0)
+
+
+def test_what_came_of_it_is_on_every_page_beside_the_verdict():
+    async def story(seen: Watched) -> None:
+        seen.engine.api = hangs
+        await lose_queue(seen)
+        await asyncio.sleep(75)
+        snapshot, text = seen.daemon.snapshot(), "request of one token got no answer in 30 s"
+        page = exposition.render(snapshot, openmetrics=False).decode()
+        labels = 'engine="0",model_name="m",namespace="",pod=""'
+        assert f'kvpressure_canary_requests_total{{{labels},result="timeout",target="engine"}} 1.0' in page
+        assert f'kvpressure_canary_requests_total{{{labels},result="answered",target="engine"}} 0.0' in page
+        assert f'kvpressure_symptom{{{labels},symptom="canary_unanswered",target="engine"}} 1.0' in page
+        assert f'kvpressure_bottleneck_info{{cause="stuck",detail="unanswered",{labels},target="engine"}} 1.0' in page
+        (engine,) = diagnosis_json(snapshot)["engines"]  # type: ignore[misc]
+        assert text in engine["grounds"]
+        assert engine["symptoms"]["canary_unanswered"]["state"] is True
+        assert engine["derived"]["canary_requests_total"]["timeout"] == 1.0
+        html = status_html(snapshot, "/metrics", seen.daemon.advice)
+        assert text in html
+        assert "Asked for one token, it gave none" in html
+
+    told(AskedEngine(), story)
 
 
 @pytest.mark.fault(

@@ -138,7 +138,7 @@ class Watched:
 async def watched(
     engine: AskedEngine, canary: Mapping[str, object] | None = ON, thresholds: str = "", **target: object
 ) -> AsyncIterator[Watched]:
-    """Run the daemon on the loop's time until the block ends, with overridden `thresholds`. `canary` None is no such key."""
+    """Run the daemon on the loop's time until the block ends. Without `canary` the settings have no such key."""
     async with FaultServer(engine) as server:
         engines: dict[str, object] = {"targets": [{"name": "engine", "url": server.url, **target}]}
         if canary is not None:

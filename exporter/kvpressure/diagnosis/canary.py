@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.verdict import Cause, Evidence
 
@@ -14,6 +15,11 @@ def unanswered(symptoms: Symptoms) -> bool | None:
     """Whether a request of one token got no answer; None where none was sent or it tells nothing."""
     told = symptoms.get(CANARY_UNANSWERED)
     return None if told is None else told.state
+
+
+def answered_while_still(inputs: Inputs, symptoms: Symptoms) -> bool:
+    """Whether the page stands still as that of a stuck engine does, and the engine answers."""
+    return unanswered(symptoms) is False and inputs.recent.progress.seconds >= inputs.thresholds.stuck_min_seconds
 
 
 def weighed(found: Cause | None, symptoms: Symptoms) -> Cause | None:

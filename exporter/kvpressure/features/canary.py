@@ -82,8 +82,8 @@ class CanaryWatch:
             self._report, self._since = None, point.t
         if last is not None and any(point.counters.get(name) != last.counters.get(name) for name in _TOKENS):
             self._moved = point.t
-        seconds = max(recent.frozen_seconds, recent.still_seconds, recent.looping_seconds)
-        if recent.paused or not seconds:
+        seconds = recent.progress.seconds
+        if not seconds:
             self._stalled_since = None
         elif self._stalled_since is None or last is None or point.t - seconds > last.t:
             self._stalled_since = point.t - seconds
