@@ -14,7 +14,7 @@ import json
 import lzma
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
@@ -28,6 +28,8 @@ class Request:
     target: str
     headers: dict[str, str]
     connection: int
+    method: str = "GET"
+    body: bytes = b""
 
     @property
     def path(self) -> str:
@@ -99,6 +101,8 @@ class FaultServer:
                         writer.write(answer(b"", "400 Bad Request"))
                         return
                     request = _parse(first + await reader.readuntil(b"\r\n\r\n"), connection)
+                    if length := int(request.headers.get("content-length", "0")):
+                        request = replace(request, body=await reader.readexactly(length))
                     self.requests.append(request)
                     await self.behaviour(request, writer)
                     await writer.drain()
@@ -112,7 +116,8 @@ class FaultServer:
 def _parse(head: bytes, connection: int) -> Request:
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
     pairs = (line.partition(":") for line in lines)
-    return Request(first.split(" ")[1], {name.lower(): value.strip() for name, _, value in pairs}, connection)
+    method, target, _ = first.split(" ", 2)
+    return Request(target, {name.lower(): value.strip() for name, _, value in pairs}, connection, method)
 
 
 def answer(body: bytes, status: str = "200 OK", headers: Sequence[str] = (), length: int | None = None) -> bytes:

@@ -114,11 +114,13 @@ def host_bound(case: Case) -> list[Action | None]:
 
 def stuck(case: Case) -> list[Action | None]:
     """Save what tells why, then replace the server."""
+    idle = case.diagnosis.detail == "unanswered"
+    seen = "Asked for one token, it gave none" if idle else "It has requests, and nothing moves"
     return [
         Action(
             key="save_evidence",
             title="First save what tells why: it is gone after the restart",
-            why="It has requests, and nothing moves: the engine hangs. Its stacks say where.",
+            why=f"{seen}: the engine hangs. Its stacks say where.",
             cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
             "be reached, use an image that has it.",
             checks=("stacks.txt, engine.log and page.prom are not empty.",),

@@ -6,7 +6,7 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvpressure.advice.limit_families import limits_in_force
@@ -15,11 +15,13 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features import Context, derive_gpu
 from kvpressure.features.baseline import BATCH, STEP_TOKENS
-from kvpressure.features.evidence import Restarts, outside_evidence
+from kvpressure.features.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWanted, CanaryWatch
+from kvpressure.features.evidence import OutsideEvidence, Restarts, outside_evidence
 from kvpressure.features.gpu import gpus_of
 from kvpressure.features.past import EnginePast, Features
 from kvpressure.features.starts import Starts
 from kvpressure.features.windows import EngineWindow, GpuWindow, stepped_back
+from kvpressure.model.canary import CanaryReport
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
 from kvpressure.model.verdict import Cause, Diagnosis
@@ -48,6 +50,7 @@ class PipelineSettings:
 class _Engine:
     past: EnginePast
     diagnostician: Diagnostician = field(default_factory=Diagnostician)
+    canary: CanaryWatch = field(default_factory=CanaryWatch)
     view: EngineView | None = None
 
 
@@ -66,6 +69,7 @@ class Pipeline:
         self._gpu_views: dict[str, GpuView] = {}
         self._around = Workload()
         self._container_restarts = Restarts()
+        self._canary_times: CanaryTimes | None = None
 
     def set_workload(self, now: float, around: Workload) -> None:
         """Judge with what pods, logs and host tell from now on."""
@@ -78,6 +82,34 @@ class Pipeline:
         for engine in self._engines.values():
             engine.past.baseline.limits = thresholds
 
+    def set_canary(self, times: CanaryTimes | None) -> None:
+        """Judge with the answers to requests of one token from now on; None: none are sent."""
+        self._canary_times = times
+        if times is None:
+            for engine in self._engines.values():
+                engine.canary = CanaryWatch()
+
+    def canaries_wanted(self, now: float) -> Sequence[CanaryWanted]:
+        """The engines to ask for one token now; none that does not answer for its page."""
+        if (times := self._canary_times) is None:
+            return ()
+        ranks = Counter((key.target, key.model_name) for key in self._engines)
+        return [
+            CanaryWanted(key, engine.view.runtime, several=ranks[key.target, key.model_name] > 1)
+            for key, engine in self._engines.items()
+            if engine.view is not None and not self._is_stale(engine.view, now) and engine.canary.wanted(now, times)
+        ]
+
+    def canary_sent(self, key: EngineKey, t: float) -> None:
+        """An engine is being asked for one token since `t`."""
+        if (engine := self._engines.get(key)) is not None:
+            engine.canary.sent(t)
+
+    def on_canary(self, key: EngineKey, report: CanaryReport) -> None:
+        """Take in what came of that; the next poll is judged with it."""
+        if (engine := self._engines.get(key)) is not None and self._canary_times is not None:
+            engine.canary.take(report)
+
     def on_page(self, target: TargetIdentity, page: EnginePage) -> list[EngineView]:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
@@ -86,6 +118,8 @@ class Pipeline:
         views = []
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
+            if restarted:
+                engine.canary.begin_anew(page.t, started=True)
             if engine.past.take(page, sample, log, restarted=restarted):
                 engine.view = self._view(target, page, sample, engine)
                 views.append(engine.view)
@@ -172,6 +206,7 @@ class Pipeline:
         elif stepped_back(engine.past.window.t, t) or t - engine.past.window.t > self.settings.window_seconds:
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
             engine.past.window, engine.diagnostician = self._window(), Diagnostician()
+            engine.canary.begin_anew(t)
         return engine
 
     def _window(self) -> EngineWindow:
@@ -189,15 +224,29 @@ class Pipeline:
     def _view(self, target: TargetIdentity, page: EnginePage, sample: EngineSample, engine: _Engine) -> EngineView:
         """What one more poll shows, the verdict on it, what is learned from that, and all of it as others see it."""
         features = engine.past.features(self._context(target, page))
-        diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features))
+        features, answers = self._with_answers(engine, features)
+        diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features, answers))
         engine.past.learn(features, healthy=diagnosis.cause is Cause.HEALTHY)
         return self._shown(target, page, sample, features, diagnosis)
+
+    def _with_answers(self, engine: _Engine, features: Features) -> tuple[Features, Mapping[str, OutsideEvidence]]:
+        """The features without the load that requests of ours were, and what these were answered; see `set_canary`."""
+        if (times := self._canary_times) is None:
+            return features, {}
+        canary, recent = engine.canary, features.recent
+        canary.follow(engine.past.window.points[-1], recent)
+        if canary.only_asked(features.t, recent.seconds):
+            recent = replace(recent, busy=False, demand=None if recent.demand is None else 0.0)
+        features = replace(features, recent=recent, derived=features.derived | canary.families())
+        return features, {CANARY_UNANSWERED: canary.evidence(features.t, times)}
 
     def _context(self, target: TargetIdentity, page: EnginePage) -> Context:
         gpus = self._gpus_of(target, page.t, alone=len(page.engines) == 1)
         return Context(self.thresholds, tuple(gpus), target.kv_bytes_per_token)
 
-    def _inputs(self, target: TargetIdentity, page: EnginePage, features: Features) -> Inputs:
+    def _inputs(
+        self, target: TargetIdentity, page: EnginePage, features: Features, answers: Mapping[str, OutsideEvidence]
+    ) -> Inputs:
         key = container_of(target)
         restarts = self._container_restarts.lately(key)
         return Inputs(
@@ -208,7 +257,7 @@ class Pipeline:
             step_tokens_baseline=features.baseline.get(STEP_TOKENS),
             memory_rise_ratio=features.memory_rise_ratio,
             starts=self._starts.lately(target.name, features.t),
-            extra=outside_evidence(features.t, key, self._around, restarts, self.thresholds),
+            extra={**outside_evidence(features.t, key, self._around, restarts, self.thresholds), **answers},
             declared={limit.name: limit.value for limit in self.declared(target) or ()},
             signals=features.signals,
             features=named(page.runtime).evidence,

@@ -11,6 +11,7 @@ import structlog
 
 from kvpressure import __version__
 from kvpressure.advice import Action, Place, advise
+from kvpressure.app.canaries import Canaries, canary_times
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import NodeSources
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
@@ -19,8 +20,9 @@ from kvpressure.config.settings import ConfigError, Settings
 from kvpressure.config.target import Target
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Histories
+from kvpressure.model.canary import CanaryReport
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.model.workload import Workload
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.scrape.targets import Changes, TargetSet, changes_between
@@ -54,6 +56,7 @@ class Daemon:
         self._gpu_factory = gpus
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
+        self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
         self._histories = Histories()
         self._node_sources = NodeSources(loaded.settings, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
@@ -130,7 +133,8 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            await asyncio.gather(self._fleet.stop(), self._gpus.stop(), self._node_sources.stop())
+            parts = (self._fleet, self._gpus, self._node_sources, self._canaries)
+            await asyncio.gather(*(part.stop() for part in parts))
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -145,6 +149,7 @@ class Daemon:
             self._pipeline.forget(target.name for target in changes.removed)
             self._node_sources.follow(self._targets.targets)
         self._pipeline.expire(now)
+        self._canaries.ask(self._pipeline.canaries_wanted(now), self._targets.targets, self._loaded)
         around = self._node_sources.look([view.sample for view in self._snapshot.gpus])
         self._pipeline.set_workload(now, around)
         self._gpu_health = self._gpus.health()
@@ -173,6 +178,7 @@ class Daemon:
         if _pipeline_settings(before.settings) != _pipeline_settings(new):
             self._pipeline = _pipeline(self._loaded)
         self._pipeline.set_thresholds(self._loaded.thresholds)
+        self._pipeline.set_canary(canary_times(self._loaded))
         if before.settings.gpu != new.gpu:
             await self._gpus.stop()
             self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
@@ -202,6 +208,12 @@ class Daemon:
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self._pipeline.on_page(target, page)
+
+    def _on_canary_sent(self, key: EngineKey, t: float) -> None:
+        self._pipeline.canary_sent(key, t)
+
+    def _on_canary(self, key: EngineKey, report: CanaryReport) -> None:
+        self._pipeline.on_canary(key, report)
 
     def _on_gpus(self, source: str, report: GpuReport) -> None:
         self._pipeline.on_gpus(source, report)
@@ -274,4 +286,6 @@ def _pipeline_settings(settings: Settings) -> PipelineSettings:
 
 
 def _pipeline(loaded: Loaded) -> Pipeline:
-    return Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)
+    pipeline = Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)
+    pipeline.set_canary(canary_times(loaded))
+    return pipeline

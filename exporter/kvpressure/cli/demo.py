@@ -136,6 +136,7 @@ def _settings(url: str, listen_address: str) -> Settings:
         {
             "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
             # The story is the simulator's alone, wherever it is told.
+            "KVPRESSURE_ENGINES__CANARY__ENABLED": "false",
             "KVPRESSURE_KUBERNETES__ENABLED": "false",
             "KVPRESSURE_POD_RESOURCES__ENABLED": "false",
             "KVPRESSURE_LOGS__ENABLED": "false",

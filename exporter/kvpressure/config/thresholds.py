@@ -102,6 +102,7 @@ class Thresholds:
     waiting_min_ratio: float = _in("ratio")
     stuck_min_seconds: float = _in("seconds")
     stuck_frozen_min_seconds: float = _in("seconds")
+    stuck_unanswered_min_seconds: float = _in("seconds")
     deferred_min_ratio: float = _in("ratio")
     deferred_min_expected_ratio: float = _in("ratio")
     stream_known_min_seconds: float = _in("seconds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvpressure.diagnosis.canary import weighed
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.verdict import Cause, Evidence
 
@@ -19,7 +20,7 @@ def candidate(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
         return Cause.PAUSED
     if not _enough(inputs) or recent.busy is None:
         return Cause.UNKNOWN
-    return _no_progress(inputs, symptoms) or _limited(inputs, symptoms, current)
+    return weighed(_no_progress(inputs, symptoms), symptoms) or _limited(inputs, symptoms, current)
 
 
 def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:

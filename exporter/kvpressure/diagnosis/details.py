@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from kvpressure.diagnosis.canary import answered_while_still, unanswered
 from kvpressure.diagnosis.causes import MIN_POLLS, Symptoms, at_cap
 from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
@@ -132,17 +134,19 @@ _PAUSED_BY: Final = {
 }
 
 
-def _stuck(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
+def _stuck(inputs: Inputs, symptoms: Symptoms) -> Detail:
     """What stands still, and since when."""
     recent, progress = inputs.recent, inputs.recent.progress
     longest = max((recent.frozen_seconds, "frozen"), (recent.looping_seconds, "looping"))
     seconds, word = max(longest, (recent.still_seconds, "nothing_runs"))
+    asked = symptoms[CANARY_UNANSWERED].text if unanswered(symptoms) else ""
     if seconds <= 0:
-        return Detail()
+        return Detail("unanswered", f"{_sentence(asked)}.") if asked else Detail()
     stands = ", ".join(_STANDING.get(name, name) for name in progress.standing)
     held = inputs.standing_since
     since = "" if held is None else f"for {max(seconds, inputs.t - held):.0f} s, since {_clock(held)}"
-    return Detail(word, f"Stand still {since or f'for {seconds:.0f} s'}: {stands}. {_queue(inputs)}")
+    told = f"Stand still {since or f'for {seconds:.0f} s'}: {stands}. {_queue(inputs)}"
+    return Detail(word, f"{told} {_sentence(asked)}." if asked else told)
 
 
 _STANDING: Final[Mapping[str, str]] = {
@@ -160,7 +164,13 @@ _STANDING: Final[Mapping[str, str]] = {
 }
 
 
-def _unknown(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
+def _unknown(inputs: Inputs, symptoms: Symptoms) -> Detail:
+    if answered_while_still(inputs, symptoms):
+        return Detail("statistics_late", f"{_sentence(symptoms[CANARY_UNANSWERED].text)}.")
+    return _lacking(inputs)
+
+
+def _lacking(inputs: Inputs) -> Detail:
     """What is missing, in the order in which causes are looked for."""
     recent = inputs.recent
     full = recent.polls >= MIN_POLLS and recent.seconds >= inputs.thresholds.verdict_window_seconds

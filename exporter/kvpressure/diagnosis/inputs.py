@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features import Derived
+from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.recent import Recent
 from kvpressure.model.values import at
@@ -38,6 +39,11 @@ class Inputs:
     features: tuple[Feature, ...] = ()
     t: float = 0.0
     standing_since: float | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether engines are asked for a token (`engines.canary`)."""
+        return CANARY_UNANSWERED in self.extra
 
     def value(self, *path: str) -> float | None:
         """A derived number, None where not known."""

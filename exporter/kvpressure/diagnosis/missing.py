@@ -37,6 +37,11 @@ _SOURCES: Final = (
         lambda inputs: "cpu_pressed" in inputs.extra,
     ),
     _Source(
+        Missing("whether it still answers", "let kvpressure ask it for one token (engines.canary in the settings)"),
+        frozenset({Cause.STUCK}),
+        lambda inputs: inputs.asks,
+    ),
+    _Source(
         Missing("what the engine's log says", "let kvpressure read it (logs in the settings)"),
         frozenset({Cause.STUCK, Cause.UNKNOWN}),
         lambda inputs: "device_oom" in inputs.extra,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.diagnosis.canary import unanswered
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.values import ramp
 from kvpressure.model.verdict import Cause, Evidence, Stage
@@ -101,6 +102,9 @@ def _agreement(cause: Cause, symptoms: Symptoms, limits: Thresholds) -> float:
     if cause is Cause.KV_CACHE_PRESSURE:
         # Any one of the three is how KV pressure shows; that the others do not is no evidence against it.
         states.append((any(symptoms[name].state for name in _CORE), True, limits.confidence_core_weight_factor))
+    if cause is Cause.STUCK and unanswered(symptoms):
+        # Nothing shows more directly that an engine answers nobody.
+        states.append((True, True, limits.confidence_core_weight_factor))
     unknown = limits.confidence_unknown_weight_ratio
     agree = sum(weight for state, wanted, weight in states if state is wanted)
     counted = sum(unknown if state is None else weight for state, _, weight in states)

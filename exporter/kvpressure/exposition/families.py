@@ -153,6 +153,12 @@ FAMILIES: tuple[Family, ...] = (
         "engine_last_demand_requests",
         "Mean requests running and waiting when the engine last answered; absent while it answers.",
     ),
+    _engine(
+        "canary_requests_total",
+        "Requests of one token sent to learn whether the engine answers, by how they ended; absent unless switched on.",
+        "result",
+        kind="counter",
+    ),
     _engine("limit_declared", "1 where the limit is declared, 0 where it is left to a default.", "limit"),
     _engine("limit_value", "The limit in force, in its own unit.", "limit"),
     _engine("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),

@@ -16,9 +16,9 @@ MEMORY_EVENTS = ("Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory",
 
 @dataclass(frozen=True, slots=True)
 class OutsideEvidence:
-    """Whether a symptom holds, and the fact that says so, for people."""
+    """Whether a symptom holds, None where that cannot be told, and the fact that says so, for people."""
 
-    state: bool
+    state: bool | None
     text: str
 
 

@@ -55,9 +55,11 @@ DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {
         "frozen": "requests run, and nothing on the page moves",
         "looping": "requests run, and nothing comes out",
         "nothing_runs": "requests wait, and none runs",
+        "unanswered": "the page is idle, and a request of one token got no answer",
     },
     Cause.UNKNOWN: {
         "too_few_polls": "it has not been read often enough",
+        "statistics_late": "the page stands still, and a request of one token was answered",
         "no_gauges": "the page lacks the requests running or waiting",
         "layers_differ": "its layers keep different things, so tokens do not tell what a request takes of the cache",
         "cold_start": "no request has told yet how long prompts are",

@@ -109,10 +109,13 @@ class SecretFile:
 
 
 class Authorization:
-    """The value of the Authorization header, "" without credentials."""
+    """The value of the Authorization header, "" without credentials; `setting` is what the token's file is called."""
 
-    def __init__(self, bearer_token_file: FileName, basic_auth: BasicAuth | None) -> None:
-        self._token = SecretFile(bearer_token_file, "bearer_token_file") if bearer_token_file else None
+    def __init__(
+        self, bearer_token_file: FileName, basic_auth: BasicAuth | None, *, setting: str = "bearer_token_file"
+    ) -> None:
+        self._setting = setting
+        self._token = SecretFile(bearer_token_file, setting) if bearer_token_file else None
         self._basic = basic_auth
         self._password = SecretFile(basic_auth.password_file, "password_file") if basic_auth else None
 
@@ -121,7 +124,7 @@ class Authorization:
         if self._token is not None:
             token = self._token.text().strip()
             if not token.isascii() or " " in token:
-                raise SourceError("credentials", "bearer_token_file does not hold one token; nothing was sent")
+                raise SourceError("credentials", f"{self._setting} does not hold one token; nothing was sent")
             return f"Bearer {token}"
         if self._basic is not None and self._password is not None:
             pair = f"{self._basic.username}:{self._password.text()}"

@@ -1,4 +1,4 @@
-"""One keep-alive connection to one server: GET with every bound a stranger's answer needs.
+"""One keep-alive connection to one server: GET and POST with every bound a stranger's answer needs.
 
 No redirects, no proxies from the environment, no cookies, no compression, a cap on the body counted while it
 streams. aiohttp itself asks again at once when the server closed an idle connection (decision 0010).
@@ -7,6 +7,8 @@ streams. aiohttp itself asks again at once when the server closed an idle connec
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -40,6 +42,21 @@ class HttpStatusError(SourceError):
         self.status = status
 
 
+class UnansweredError(SourceError):
+    """The request was sent, and in all the time it had not one byte came back; this process was not late itself."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("timeout", sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer whatever its status, redirects excepted."""
+
+    status: int
+    body: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The body of a 200 and when its head arrived, in unix seconds.
@@ -64,7 +81,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class HttpClient:
-    """GETs of one server. Use it from one task at a time, and `aclose` it."""
+    """Requests to one server. Use it from one task at a time, and `aclose` it."""
 
     def __init__(
         self, clock: Clock, *, tls: TlsOptions | None, authorization: Authorization, cap_bytes: int = LARGEST_BODY_BYTES
@@ -86,15 +103,37 @@ class HttpClient:
 
         Raises `SourceError` for everything else, `HttpStatusError` for a status, "timeout" with what it waited for.
         """
+        async with self._within(seconds, url), self._response("GET", url) as (response, where, t):
+            _check_head(response, where, self._cap_bytes)
+            return Answer(await self._body(response, where), t)
+
+    async def post(self, url: URL, body: bytes, seconds: float, headers: Mapping[str, str]) -> Reply:
+        """What the server answered, complete within `seconds`, be it a refusal.
+
+        Raises `SourceError` where no answer came or it may not be read, `UnansweredError` where the server took the
+        request and said nothing, `HttpStatusError` for a redirect.
+        """
+        async with self._within(seconds, url), self._response("POST", url, body, headers) as (response, where, _):
+            if response.status // 100 == 3:
+                _check_head(response, where, self._cap_bytes)
+            _check_body(response, where, self._cap_bytes)
+            return Reply(response.status, await self._body(response, where))
+
+    @asynccontextmanager
+    async def _within(self, seconds: float, url: URL) -> AsyncIterator[None]:
         patience = Patience(seconds)
         self._received = None
         try:
             async with patience:
-                return await self._get(url)
+                yield
         except TimeoutError:
             raise self._timed_out(shown(url), patience) from None
 
-    async def _get(self, url: URL) -> Answer:
+    @asynccontextmanager
+    async def _response(
+        self, method: str, url: URL, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
+        """The head of the answer, the address for sentences, and when the head arrived in unix seconds."""
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
         where = shown(url)
@@ -104,16 +143,17 @@ class HttpClient:
         value = self._authorization.value()
         self.requests += 1
         try:
-            async with self._opened().get(
+            async with self._opened().request(
+                method,
                 url,
-                headers={"Authorization": value} if value else None,
+                data=body,
+                headers={**(headers or {}), **({"Authorization": value} if value else {})},
                 allow_redirects=False,
                 ssl=context,
                 server_hostname=(self._tls.server_name or None) if self._tls and url.scheme == "https" else None,
             ) as response:
-                t, self._received = self._clock.wall(), 0
-                _check_head(response, where, self._cap_bytes)
-                return Answer(await self._body(response, where), t)
+                self._received = 0
+                yield response, where, self._clock.wall()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise explain(error, where) from error
 
@@ -127,6 +167,8 @@ class HttpClient:
             what = f"no connection to {where} within {seconds}{excuse}; is the address right and the port open to us?"
         elif self._received is None:
             what = f"connected to {where}, waited {seconds} for the page{excuse}; is the server hung or overloaded?"
+            if not excuse:
+                return UnansweredError(what)
         else:
             came = f"only {self._received:,} bytes of the page came within {seconds}"
             what = f"connected to {where}, but {came}{excuse}; is the server hung or overloaded?"
@@ -194,6 +236,10 @@ def _check_head(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
     if status != 200:
         hint = {401: "; check the credentials", 403: "; check the credentials", 404: "; check the path"}.get(status, "")
         raise HttpStatusError(status, f"{where} answered {status} {brief(response.reason or '', 60)}".rstrip() + hint)
+    _check_body(response, where, cap_bytes)
+
+
+def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) -> None:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         sentence = f"{where} answered with content encoding {brief(encoding, 40)}, although we asked for none"

@@ -12,6 +12,18 @@ from kvpressure.runtimes.table import Table
 from kvpressure.runtimes.wordings import Wordings
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a request reaches one engine of several behind a server, and what tells that it is dead.
+
+    `rank_header` names the rank ("" where no header can). `dead` are words of the body of a 500 from a server whose
+    engine process has ended.
+    """
+
+    rank_header: str = ""
+    dead: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Runtime:
     """One runtime. `name` is for settings and labels, `title` for sentences.
@@ -28,6 +40,7 @@ class Runtime:
     advice: Advice
     audit: Audit
     planning: Planning
+    asking: Asking = field(default_factory=Asking)
     kserve: KServe = field(default_factory=KServe)
     charts: tuple[Chart, ...] = ()
     evidence: tuple[Feature, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvpressure.config.settings.canary import CanarySettings
 from kvpressure.config.settings.engines import EngineSettings, FileSdSettings, TargetLabels, TargetSettings
 from kvpressure.config.settings.layers import CONFIG_FLAG, FLAGS
 from kvpressure.config.settings.load import load_settings
@@ -16,6 +17,7 @@ __all__ = [
     "CONFIG_FLAG",
     "FLAGS",
     "BasicAuthSettings",
+    "CanarySettings",
     "ClientSettings",
     "ConfigError",
     "EngineSettings",

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from kvpressure.config.settings.canary import CanarySettings
 from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import (
     BY_ITS_PAGE,
@@ -81,3 +82,4 @@ class EngineSettings(Section):
 
     targets: tuple[TargetSettings, ...] = Field(default=(), description="Engines at fixed addresses.")
     file_sd: tuple[FileSdSettings, ...] = Field(default=(), description="Engines listed in files that may change.")
+    canary: CanarySettings = CanarySettings()

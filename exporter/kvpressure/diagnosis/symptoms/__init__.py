@@ -9,6 +9,7 @@ from kvpressure.diagnosis.symptoms import (
     admission_blocked,
     allocation_errors,
     batch_collapse,
+    canary_unanswered,
     cpu_pressed,
     device_oom,
     frontend_slow,
@@ -44,7 +45,11 @@ _ALL = (
 
 NAMES = tuple(module.NAME for module in _ALL)
 
+OPTIONAL = (canary_unanswered.NAME,)
+"""Symptoms that there are only where somebody switched their source on (decision 0270)."""
+
 
 def judge_all(inputs: Inputs) -> Mapping[str, Evidence]:
-    """Every symptom by name, in a fixed order."""
-    return {module.NAME: module.judge(inputs) for module in _ALL}
+    """Every symptom by name, in a fixed order; one of `OPTIONAL` only where its source is on."""
+    found = {module.NAME: module.judge(inputs) for module in _ALL}
+    return found | ({canary_unanswered.NAME: canary_unanswered.judge(inputs)} if inputs.asks else {})

@@ -6,6 +6,7 @@ from typing import Final
 
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.vllm.advice import ADVICE, AUDIT, PLANNING
+from kvpressure.runtimes.vllm.asking import ASKING
 from kvpressure.runtimes.vllm.deploying import KSERVE, PRODUCTION_STACK
 from kvpressure.runtimes.vllm.evidence import EVIDENCE
 from kvpressure.runtimes.vllm.launch import STARTING
@@ -21,6 +22,7 @@ RUNTIME: Final = Runtime(
     advice=ADVICE,
     audit=AUDIT,
     planning=PLANNING,
+    asking=ASKING,
     kserve=KSERVE,
     evidence=EVIDENCE,
     charts=(PRODUCTION_STACK,),

@@ -1,0 +1,81 @@
+"""What the answer to a request of one token changes about a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kvpressure.diagnosis.canary import weighed
+from kvpressure.diagnosis.diagnose import Diagnostician
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.features.canary import CANARY_UNANSWERED
+from kvpressure.features.evidence import OutsideEvidence
+from kvpressure.features.progress import Progress
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence
+from tests.support.verdicts import inputs
+
+IDLE = {"busy": False, "demand": 0.0, "waiting": 0.0, "waiting_ratio": 0.0, "usage": 0.0}
+FROZEN = {"frozen_seconds": 40.0, "progress": Progress(frozen_seconds=40.0, standing=("steps",))}
+
+
+def judged(state: bool | None, seconds: int = 10, **recent: object) -> Diagnosis:
+    """The verdict after so many polls on the same evidence."""
+    made = inputs(**recent)  # type: ignore[arg-type]
+    asked = dataclasses.replace(made, extra={CANARY_UNANSWERED: OutsideEvidence(state, "what happened")})
+    diagnostician = Diagnostician()
+    return [diagnostician.diagnose(float(t), asked) for t in range(seconds)][-1]
+
+
+def test_an_idle_page_and_no_answer_is_stuck_and_says_so():
+    found = judged(True, **IDLE)
+    assert (found.cause, found.detail, found.grounds) == (Cause.STUCK, "unanswered", "What happened.")
+    assert judged(False, **IDLE).cause is Cause.IDLE
+    assert judged(None, **IDLE).cause is Cause.IDLE
+
+
+def test_a_frozen_page_and_an_answer_is_unknown_and_says_so():
+    found = judged(False, **FROZEN)
+    assert (found.cause, found.detail, found.grounds) == (Cause.UNKNOWN, "statistics_late", "What happened.")
+    assert judged(None, **FROZEN).cause is Cause.STUCK
+
+
+def test_a_frozen_page_and_no_answer_is_surer_than_a_frozen_page():
+    alone, both = judged(None, **FROZEN), judged(True, **FROZEN)
+    assert both.confidence > alone.confidence
+    assert (both.detail, both.grounds.endswith("What happened.")) == ("frozen", True)
+
+
+def test_evidence_that_is_missing_names_the_setting_until_it_is_on():
+    made = inputs(**FROZEN)  # type: ignore[arg-type]
+    missing = [one.how for one in Diagnostician().diagnose(0.0, made).missing]
+    assert any("engines.canary" in how for how in missing)
+    assert not any("engines.canary" in one.how for one in judged(None, **FROZEN).missing)
+
+
+def symptoms(state: bool | None, pressed: bool | None = None) -> dict[str, Evidence]:
+    return {
+        CANARY_UNANSWERED: Evidence(CANARY_UNANSWERED, state, ""),
+        "frontend_slow": Evidence("frontend_slow", None, ""),
+        "cpu_pressed": Evidence("cpu_pressed", pressed, ""),
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "pressed", "left"),
+    [
+        (Cause.STUCK, False, True, Cause.HOST_BOUND),
+        (Cause.STUCK, False, None, Cause.UNKNOWN),
+        (Cause.KV_CACHE_PRESSURE, True, None, Cause.KV_CACHE_PRESSURE),
+        (Cause.KV_CACHE_PRESSURE, False, None, Cause.KV_CACHE_PRESSURE),
+        (None, False, None, None),
+        (None, None, None, None),
+    ],
+)
+def test_what_is_left_of_a_cause_after_the_answer(found, state, pressed, left):
+    assert weighed(found, symptoms(state, pressed)) is left
+
+
+def test_where_nobody_is_asked_there_is_no_such_symptom():
+    made: Inputs = inputs()
+    assert CANARY_UNANSWERED not in Diagnostician().diagnose(0.0, made).symptoms
