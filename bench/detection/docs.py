@@ -59,7 +59,7 @@ server that has run for a year; histograms with every sixth poll only, as in liv
 in the middle; and no GPU, lost polls, old counters and few names together.
 
 **Alerts** are evaluated by a real Prometheus, every 15 s, on the same episodes scraped every 15 s, with `for` and
-`keep_firing_for` applied as its rule engine does (a test compares them). `KVCachePressure` is the alert that is shipped:
+`keep_firing_for` applied as its rule engine does (a test compares them). `KVCachePressure` is the shipped alert:
 expression and durations are read from the bundle, and the exporter's series that it asks for are those of its page at
 each scrape, also while the engine does not answer. Times within 45 s after KV pressure count neither way. KV pressure
 lasts for 8 minutes in most simulated episodes, so that rules over 5 minutes can fire. GPU memory is judged on episodes

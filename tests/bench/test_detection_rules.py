@@ -12,7 +12,7 @@ from bench.detection.prometheus import STEP_SECONDS, Sample, openmetrics, servin
 from bench.detection.rules import Firing, RuleScore, evaluate, firing, samples, score_rule
 from bench.detection.score import KV, Second
 from bench.detection.shipped import asked, seconds, shipped
-from bench.detection.shown import Scrape, Series
+from bench.detection.shown import Scrape
 from bench.detection.today import TODAY, Rule
 from bench.detection.truth import Accepted
 from tests.support.tools import need

@@ -19,7 +19,8 @@ def unanswered(symptoms: Symptoms) -> bool | None:
 
 def answered_while_still(inputs: Inputs, symptoms: Symptoms) -> bool:
     """Whether the page stands still as that of a stuck engine does, and the engine answers."""
-    return unanswered(symptoms) is False and inputs.recent.progress.seconds >= inputs.thresholds.stuck_min_seconds
+    still = inputs.recent.progress.standing_seconds
+    return unanswered(symptoms) is False and still >= inputs.thresholds.stuck_min_seconds
 
 
 def weighed(found: Cause | None, symptoms: Symptoms) -> Cause | None:

@@ -16,7 +16,7 @@ from kvpressure.model.verdict import Cause, Diagnosis, Evidence
 from tests.support.verdicts import inputs
 
 IDLE = {"busy": False, "demand": 0.0, "waiting": 0.0, "waiting_ratio": 0.0, "usage": 0.0}
-FROZEN = {"frozen_seconds": 40.0, "progress": Progress(frozen_seconds=40.0, standing=("steps",))}
+FROZEN = {"frozen_seconds": 40.0, "progress": Progress(frozen_seconds=40.0, standing_seconds=40.0, standing=("steps",))}
 
 
 def judged(state: bool | None, seconds: int = 10, **recent: object) -> Diagnosis:

@@ -22,7 +22,7 @@ def follow(watch: CanaryWatch, first: int, last: int, *, frozen_at: int | None =
     """Poll at 1 Hz: idle, or since `frozen_at` with a request and nothing that moves."""
     for t in range(first, last + 1):
         frozen = 0.0 if frozen_at is None or paused_by else float(t - frozen_at)
-        progress = Progress(frozen_seconds=min(frozen, 60.0), paused_by=paused_by)
+        progress = Progress(frozen_seconds=min(frozen, 60.0), standing_seconds=min(frozen, 60.0), paused_by=paused_by)
         gauges = {"running": 0.0 if frozen_at is None else 1.0, "waiting": 0.0}
         point = Point(float(t), gauges, {"generation_tokens": 9.0, "prompt_tokens": 9.0})
         watch.follow(point, Recent(30, 29.0, progress=progress, paused=bool(paused_by)))
