@@ -382,6 +382,26 @@ def test_never_more_than_one_is_under_way():
     assert min(after - before for before, after in itertools.pairwise(times)) >= 100
 
 
+@pytest.mark.fault(
+    "a page shows ever other engines that all seem to have lost their queue",
+    "at most eight requests of one token are under way to its target, and none of the engines is remembered",
+)
+def test_a_page_that_invents_engines_is_asked_within_bounds_and_nothing_of_it_is_kept():
+    async def story(seen: Watched) -> None:
+        seen.engine.api = hangs
+        for generation in range(3):
+            seen.engine.ranks = tuple(f"{generation}{number:03}" for number in range(40))
+            for _ in range(45):
+                await asyncio.sleep(1.0)
+                assert seen.under_way <= 8
+            assert seen.under_way == 8
+        seen.engine.ranks = ("0",)
+        await asyncio.sleep(100)
+        assert len(seen.daemon._canaries._sources) == len(seen.daemon._canaries._told) == 1
+
+    told(AskedEngine(), story)
+
+
 def test_switched_off_by_a_reload_it_ends_and_nothing_is_left_of_it():
     async def story(seen: Watched) -> None:
         seen.engine.api = hangs

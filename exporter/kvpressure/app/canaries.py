@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -21,6 +21,10 @@ from kvpressure.runtimes.registry import named
 from kvpressure.scrape.canary import AskedEngine, CanarySource
 
 log: Final = structlog.get_logger("kvpressure.app.canaries")
+
+MOST_UNDER_WAY: Final = 128
+MOST_OF_ONE_TARGET: Final = 8
+"""Each holds a connection for as long as half a minute: a page that invents engines must not take them all."""
 
 OnSent = Callable[[EngineKey, float], None]
 OnReport = Callable[[EngineKey, CanaryReport], None]
@@ -50,16 +54,25 @@ class Canaries:
         self._tasks: dict[EngineKey, asyncio.Task[None]] = {}
         self._told: dict[EngineKey, CanaryResult] = {}
 
-    def ask(self, wanted: Iterable[CanaryWanted], targets: Iterable[Target], loaded: Loaded) -> None:
-        """Send a request to each that has none under way; those to targets that are gone or changed are given up."""
+    def ask(
+        self,
+        wanted: Iterable[CanaryWanted],
+        engines: Container[EngineKey],
+        targets: Iterable[Target],
+        loaded: Loaded,
+    ) -> None:
+        """Send a request to each that has none under way, as far as the bounds allow; the others at a later call.
+
+        What is known of those that are not among `engines` any more, or whose target is gone or changed, is given up.
+        """
         times = canary_times(loaded)
         by_name = {target.name: target for target in targets}
-        self._give_up(by_name if times is not None else {})
+        self._give_up(engines, by_name if times is not None else {})
         if times is None:
             return
         for one in wanted:
             target = by_name.get(one.key.target)
-            if target is not None and one.key not in self._tasks:
+            if target is not None and self._may_ask(one.key):
                 asked = _asked(one, target, loaded.settings.engines.canary)
                 source = self._source(one.key, asked, times.deadline_seconds)
                 self._on_sent(one.key, self._clock.wall())
@@ -78,9 +91,14 @@ class Canaries:
         await cancel(self._tasks.values())
         self._tasks.clear()
 
-    def _give_up(self, targets: Mapping[str, Target]) -> None:
+    def _may_ask(self, key: EngineKey) -> bool:
+        if key in self._tasks or len(self._tasks) >= MOST_UNDER_WAY:
+            return False
+        return sum(other.target == key.target for other in self._tasks) < MOST_OF_ONE_TARGET
+
+    def _give_up(self, engines: Container[EngineKey], targets: Mapping[str, Target]) -> None:
         for key, (asked, _, _) in list(self._sources.items()):
-            if targets.get(key.target) != asked.target:
+            if key not in engines or targets.get(key.target) != asked.target:
                 del self._sources[key]
                 self._told.pop(key, None)
                 if (task := self._tasks.get(key)) is not None:

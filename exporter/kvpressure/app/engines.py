@@ -6,7 +6,7 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvpressure.advice.limit_families import limits_in_force
@@ -81,6 +81,11 @@ class Pipeline:
         self.thresholds = thresholds
         for engine in self._engines.values():
             engine.past.baseline.limits = thresholds
+
+    @property
+    def known(self) -> Container[EngineKey]:
+        """Every engine of which anything is known."""
+        return self._engines.keys()
 
     def set_canary(self, times: CanaryTimes | None) -> None:
         """Judge with the answers to requests of one token from now on; None: none are sent."""

@@ -149,7 +149,8 @@ class Daemon:
             self._pipeline.forget(target.name for target in changes.removed)
             self._node_sources.follow(self._targets.targets)
         self._pipeline.expire(now)
-        self._canaries.ask(self._pipeline.canaries_wanted(now), self._targets.targets, self._loaded)
+        wanted, engines = self._pipeline.canaries_wanted(now), self._pipeline.known
+        self._canaries.ask(wanted, engines, self._targets.targets, self._loaded)
         around = self._node_sources.look([view.sample for view in self._snapshot.gpus])
         self._pipeline.set_workload(now, around)
         self._gpu_health = self._gpus.health()
