@@ -59,11 +59,13 @@ server that has run for a year; histograms with every sixth poll only, as in liv
 in the middle; and no GPU, lost polls, old counters and few names together.
 
 **Alerts** are evaluated by a real Prometheus, every 15 s, on the same episodes scraped every 15 s, with `for` and
-`keep_firing_for` applied as its rule engine does (a test compares them). `KVCachePressure` is the alert that is shipped:
-expression and durations are read from the bundle, and the exporter's series that it asks for are those of its page at
-each scrape, also while the engine does not answer. Times within 45 s after KV pressure count neither way. KV pressure
-lasts for 8 minutes in most simulated episodes, so that rules over 5 minutes can fire. GPU memory is judged on episodes
-that have a GPU. Alerts that need most of a minute cannot fire in every recording: some last only 20 s.
+`keep_firing_for` applied as its rule engine does (a test compares them). `KVCachePressure` is the alert that is
+shipped: expression and durations are read from the bundle, and the exporter's series that it asks for are those of its
+page at each scrape, also while the engine does not answer. An evaluation sees the scrape of its own moment; in life the
+newest one is up to 15 s old, which costs every alert 7 s more on average. Times within 45 s after KV pressure count
+neither way. KV pressure lasts for 8 minutes in most simulated episodes, so that rules over 5 minutes can fire. GPU
+memory is judged on episodes that have a GPU. Alerts that need most of a minute cannot fire in every recording: some
+last only 20 s.
 
 Time in which an alert fires only because of its `keep_firing_for` counts for nothing: not as KV pressure found, not as
 wrong, not as an episode, nor does it shorten a delay. It is there on purpose, so that pressure that comes and goes is

@@ -154,9 +154,41 @@ def test_the_shipped_alert_is_read_from_the_bundle() -> None:
     page, critical = shipped()
     assert (page.name, critical.name) == ("KVCachePressure (warning)", "KVCachePressure (critical)")
     assert page.keep_seconds == critical.keep_seconds == 180
-    assert 0 < page.for_seconds < critical.for_seconds
+    assert page.for_seconds < critical.for_seconds == 60
     assert 'cause="kv_cache_pressure"' in page.expr
     assert {"kvpressure_bottleneck", "kvpressure_symptom", "kvpressure_engine_last_bottleneck"} <= asked()
     assert seconds("1m30s") == 90
     with pytest.raises(ValueError, match="no duration"):
         seconds("30")
+
+
+def told(name: str, **series: list[float | None]) -> Outcome:
+    """What the exporter says of an engine, scrape by scrape: `kv`, `last`, or a symptom; None: nothing."""
+    labels = {
+        "kv": ("kvpressure_bottleneck", {"cause": KV}),
+        "last": ("kvpressure_engine_last_bottleneck", {"cause": KV}),
+    }
+    scrapes = []
+    for n in range(len(next(iter(series.values())))):
+        shown = []
+        for key, values in series.items():
+            family, label = labels.get(key, ("kvpressure_symptom", {"symptom": key}))
+            if (value := values[n]) is not None:
+                shown.append(Series(family, {"model_name": "m", "target": name, **label}, value))
+        scrapes.append(Scrape(n * 15.0, {"vllm:kv_cache_usage_perc": 0.9}, shown))
+    return Outcome(name, "kv_cache_pressure", "test", {}, {"0": scrapes}, {"0": truth((len(scrapes) * 15, PRESSED))})
+
+
+def test_a_real_prometheus_evaluates_the_shipped_alert_on_what_the_exporter_says() -> None:
+    need("prometheus", "prometheus")
+    need("promtool", "prometheus")
+    plain = told("plain", kv=[0, 0, 1, 1, 1, 0, 0, 0], admission_blocked=[0, 0, 1, 1, 0, 0, 0, 0])
+    blip = told("blip", kv=[0, 0, 0, 0, 1, 0, 0, 0], admission_blocked=[0] * 8, preempting=[0, 0, 0, 1, 1, 0, 0, 0])
+    silent = told("silent", kv=[0, 0, 1, None, None, None, None, None], last=[None] * 4 + [1, 1, 1, 1])
+    outcomes = [plain, blip, silent]
+    with serving(samples(outcomes)) as server:
+        scores = {one.name: evaluate(server, [one], shipped()[:1])[0] for one in outcomes}
+    assert scores["plain"].delays == [30.0]
+    assert (scores["plain"].right, scores["plain"].kept_right) == (3, 3)
+    assert scores["blip"].found == 0
+    assert scores["silent"].delays == [60.0]
