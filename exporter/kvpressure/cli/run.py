@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import click
@@ -39,6 +40,7 @@ def command(**flags: str | None) -> None:
 
     def make() -> Daemon:
         daemon = Daemon(loaded, read)
+        gc.freeze()  # modules and settings live to the end: the collector need not walk them again and again
         if loaded.settings.single_machine and not daemon.discovers:
             served = {"engine": "http://localhost:8000/metrics", "gpus": "all found"}
             log.info("no engines configured: serving this machine", **served)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kvpressure.features.context import Context
 from kvpressure.features.windows import EngineWindow, Point, weighted_quantiles
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
@@ -16,7 +14,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """Batch quantiles over the window; running and waiting as mean and highest reading."""
     return known(
         {
-            "effective_batch_size_quantile": by_quantile(weighted_quantiles(interval_batches(window), QUANTILES)),
+            "effective_batch_size_quantile": by_quantile(weighted_quantiles(_batches(window), QUANTILES)),
             "requests_running": window.mean("running"),
             "requests_running_max": window.max("running"),
             "requests_waiting": window.mean("waiting"),
@@ -25,12 +23,15 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     )
 
 
-def interval_batches(window: EngineWindow) -> Iterator[tuple[float, float]]:
-    """(mean decode batch, steps) of every interval between two polls in which the engine stepped."""
-    for before, after in window.intervals():
-        pair = interval_batch(before, after, multiprocess=window.multiprocess)
-        if pair is not None:
-            yield pair
+def _batches(window: EngineWindow) -> list[tuple[float, float]]:
+    pairs = window.each_interval(_merged_batch if window.multiprocess else _batch)
+    return [pair for pair in pairs if pair is not None]
+
+
+def newest_batch(window: EngineWindow) -> tuple[float, float] | None:
+    """Mean decode batch since the poll before the newest, and its weight; None with one poll or without a step."""
+    pairs = window.each_interval(_merged_batch if window.multiprocess else _batch)
+    return pairs[-1] if pairs else None
 
 
 def interval_batch(before: Point, after: Point, *, multiprocess: bool) -> tuple[float, float] | None:
@@ -50,6 +51,14 @@ def interval_batch(before: Point, after: Point, *, multiprocess: bool) -> tuple[
     if not running or sum(running) == 0 or weight <= 0:
         return None
     return sum(running) / len(running), weight
+
+
+def _batch(before: Point, after: Point) -> tuple[float, float] | None:
+    return interval_batch(before, after, multiprocess=False)
+
+
+def _merged_batch(before: Point, after: Point) -> tuple[float, float] | None:
+    return interval_batch(before, after, multiprocess=True)
 
 
 def _growth(before: Point, after: Point, counter: str) -> float | None:

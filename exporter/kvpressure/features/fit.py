@@ -16,6 +16,7 @@ from kvpressure.features.latency import p95
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.waiting import waiting_of
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.samples import HistogramSample
 
 RECENT_SECONDS = 10.0
 RECENT_STARTS = 4.0
@@ -186,16 +187,36 @@ def _long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_fact
     would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles; that of
     the last, which has no end, is `beyond_factor` times its start.
     """
-    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
-    if histogram is None or typical is None or histogram.count == 0:
-        return typical
+    long = window.of_histograms(_long_of_histogram, beyond_factor)
+    return typical if typical is None or long is None else max(typical, long)
+
+
+def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
+    histogram = _prompts(window)
+    if histogram is None:
+        return None
     weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
     middles = [
         (low + high) / 2 if math.isfinite(high) else beyond_factor * low
         for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
     ]
     total = sum(w * m for w, m in zip(weights, middles, strict=True))
-    return max(typical, sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total) if total else typical
+    return sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total if total else None
+
+
+def _longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
+    """The middle of its highest bucket."""
+    histogram = _prompts(window)
+    if histogram is None:
+        return None
+    last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
+    low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
+    return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
+
+
+def _prompts(window: EngineWindow) -> HistogramSample | None:
+    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
+    return histogram if histogram is not None and histogram.count else None
 
 
 def _longest_prompt_tokens(
@@ -209,16 +230,17 @@ def _longest_prompt_tokens(
     if typical is None or long is None:
         return None
     found = [long, _most_of_one_request(points, window, limits)]
-    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
-    if histogram is not None and histogram.count:
-        last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
-        low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
-        found.append((low + high) / 2 if math.isfinite(high) else limits.last_bucket_middle_factor * low)
-    for pair in window.intervals():
-        tokens, started = growth(pair, "prompt_tokens"), growth(pair, "started")
+    if (finished := window.of_histograms(_longest_of_histogram, limits.last_bucket_middle_factor)) is not None:
+        found.append(finished)
+    for tokens, started in window.each_interval(_starts):
         if tokens and started is not None and started <= MOST_STARTS:
             found.append(tokens - max(0.0, started - 1) * typical)
     return max(found)
+
+
+def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
+    """Prompt tokens computed between two polls, and requests started."""
+    return growth((before, after), "prompt_tokens"), growth((before, after), "started")
 
 
 def _most_of_one_request(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvpressure.features.context import Context
-from kvpressure.features.windows import EngineWindow, GpuWindow, line
+from kvpressure.features.windows import EngineWindow, GpuWindow
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import Derived, Value, known, ramp
@@ -101,10 +101,9 @@ def memory_rise_ratio(context: Context) -> float | None:
     """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
     rises = []
     for gpu in context.gpus:
-        points = [(s.t, s.memory_used_bytes) for s in gpu.samples if s.memory_used_bytes is not None]
-        fit, total = line(points), gpu.last.memory_total_bytes
+        fit, total = gpu.memory_trend(), gpu.last.memory_total_bytes
         if fit is None or not total:
             return None
         steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2
-        rises.append(fit.slope * (points[-1][0] - points[0][0]) / total if steady else 0.0)
+        rises.append(fit.slope * fit.seconds / total if steady else 0.0)
     return max(rises, default=None)

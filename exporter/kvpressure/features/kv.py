@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpressure.features.context import Context
 from kvpressure.features.fit import typical_prompt_tokens
-from kvpressure.features.windows import EngineWindow, Line, line
+from kvpressure.features.windows import EngineWindow, Line
 from kvpressure.model.values import Derived, known
 
 
@@ -38,9 +38,8 @@ def tokens_per_request(window: EngineWindow) -> float | None:
 
 def growth(window: EngineWindow, capacity_tokens: float, seconds: float) -> Line | None:
     """Trend of the used tokens over the last `seconds` of the window, by least squares."""
-    since = window.t - seconds
-    usages = ((point.t, point.gauges.get("kv_usage")) for point in window.points if point.t >= since)
-    return line([(t, usage * capacity_tokens) for t, usage in usages if usage is not None])
+    trend = window.trend("kv_usage", seconds)
+    return None if trend is None else Line(trend.slope * capacity_tokens, trend.r2)
 
 
 def exhaustion_seconds(window: EngineWindow, context: Context) -> float | None:

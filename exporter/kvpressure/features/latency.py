@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kvpressure.features.context import Context
 from kvpressure.features.windows import EngineWindow
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import QUANTILES, Derived, Value, by_quantile, known, quantile
+from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
 
 KINDS = ("e2e", "ttft", "inter_token", "queue")
 ANSWER_TOKENS = "answer_tokens"
@@ -21,16 +21,17 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     """
     latencies: dict[str, Value] = {}
     inflation: dict[str, Value] = {}
-    longer = answer_growth(p95(window.histogram("request_output_tokens")), context.baseline)
-    for kind in KINDS:
-        histogram = window.histogram(kind)
-        values = by_quantile(quantiles(histogram))
-        if values is not None:
-            latencies[kind] = values
-        now, healthy = p95(histogram), context.baseline.get(kind)
-        if now is not None and healthy:
-            inflation[kind] = now / healthy / (longer if kind == "e2e" else 1.0)
+    longer = answer_growth(window.of_histograms(answer_tokens), context.baseline)
+    for kind, values in window.of_histograms(_quantiles).items():
+        latencies[kind] = dict(zip(map(str, QUANTILES), values, strict=True))
+        if healthy := context.baseline.get(kind):
+            inflation[kind] = values[1] / healthy / (longer if kind == "e2e" else 1.0)
     return known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
+
+
+def answer_tokens(window: EngineWindow) -> float | None:
+    """The p95 of output length over the window; None where nothing finished."""
+    return p95(window.histogram("request_output_tokens"))
 
 
 def answer_growth(answer_tokens: float | None, baseline: Mapping[str, float]) -> float:
@@ -39,12 +40,11 @@ def answer_growth(answer_tokens: float | None, baseline: Mapping[str, float]) ->
     return max(1.0, answer_tokens / healthy) if answer_tokens is not None and healthy else 1.0
 
 
-def quantiles(histogram: HistogramSample | None) -> list[float] | None:
-    """p50, p95 and p99 of a histogram; None for an empty one."""
-    if histogram is None:
-        return None
-    values = [value for q in QUANTILES if (value := quantile(histogram, q)) is not None]
-    return values if len(values) == len(QUANTILES) else None
+def _quantiles(window: EngineWindow) -> dict[str, list[float]]:
+    """p50, p95 and p99 by kind, of those of which anything was observed."""
+    found = {kind: histogram for kind in KINDS if (histogram := window.histogram(kind)) is not None}
+    values = {kind: [quantile(histogram, q) for q in QUANTILES] for kind, histogram in found.items()}
+    return {kind: [v for v in three if v is not None] for kind, three in values.items() if None not in three}
 
 
 def p95(histogram: HistogramSample | None) -> float | None:

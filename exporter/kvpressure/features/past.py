@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features import compute
 from kvpressure.features.baseline import Baseline
-from kvpressure.features.batch import BATCH_BOUNDS, interval_batch
+from kvpressure.features.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.features.context import Context
 from kvpressure.features.gpu import memory_rise_ratio
 from kvpressure.features.recent import Recent
@@ -57,10 +57,9 @@ class EnginePast:
             return False
         self._page_cache = sample.cache or self._page_cache
         window.cache = _with_learned(self._page_cache, log)
-        if len(window.points) >= 2:
-            pair = interval_batch(window.points[-2], window.points[-1], multiprocess=window.multiprocess)
-            if pair is not None:
-                self._batches.observe(*pair)
+        pair = newest_batch(window)
+        if pair is not None:
+            self._batches.observe(*pair)
         return True
 
     def features(self, context: Context) -> Features:

@@ -19,5 +19,6 @@ def mean(values: Sequence[float]) -> float:
 
 def growth(points: Sequence[Point], counter: str) -> float | None:
     """How much a counter grew from the first reading to the last; None with fewer than two."""
-    known = [point.counters[counter] for point in points if counter in point.counters]
-    return known[-1] - known[0] if len(known) > 1 else None
+    first = next((point for point in points if counter in point.counters), None)
+    last = next((point for point in reversed(points) if counter in point.counters), None)
+    return None if first is None or last is None or first is last else last.counters[counter] - first.counters[counter]

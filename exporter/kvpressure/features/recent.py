@@ -10,7 +10,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
 from kvpressure.features.deferral import Deferral, deferral_of
 from kvpressure.features.fit import fit_of
-from kvpressure.features.latency import answer_growth, p95
+from kvpressure.features.latency import answer_growth, answer_tokens, p95
 from kvpressure.features.outside import Outside, outside_engine
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.progress import Progress, progress_of
@@ -92,7 +92,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
     streams = streams_idle(points, window, thresholds)
     fit = fit_of(points, window, thresholds, streams=streams)
     waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
-    answers = p95(window.histogram("request_output_tokens"))
+    answers = window.of_histograms(answer_tokens)
     tokens = growth(points, "generation_tokens")
     bursts, progress = _preemption_bursts(points), progress_of(window)
     return Recent(
@@ -147,7 +147,11 @@ def _gpu_utilization(context: Context, since: float) -> float | None:
     """Mean over the engine's GPUs of the driver's samples since `since`; None when one of them has none."""
     means = []
     for gpu in context.gpus:
-        values = [value for sample in gpu.samples if sample.t >= since for value in sample.utilization]
+        values: list[float] = []
+        for sample in reversed(gpu.samples):
+            if sample.t < since:
+                break
+            values += sample.utilization
         if not values or not gpu.last.utilization:
             return None
         means.append(mean(values))

@@ -12,5 +12,4 @@ _CACHE = tuple(field.name for field in fields(CacheConfig))
 
 def signals_of(window: EngineWindow) -> frozenset[str]:
     """Names of the signals that some poll of the window had, and of the cache's fields that are known."""
-    polls = (values for point in window.points for values in (point.gauges, point.counters))
-    return frozenset(name for name in _CACHE if getattr(window.cache, name) is not None).union(*polls)
+    return window.signals().union(name for name in _CACHE if getattr(window.cache, name) is not None)

@@ -29,8 +29,11 @@ _SHAPES = {
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Quantiles over the longer shape window, cumulative power-of-two histograms, burstiness."""
-    longest = window.cache.max_model_len
-    derived: Derived = known({"arrival_burstiness_ratio": burstiness(window)})
+    return known({"arrival_burstiness_ratio": burstiness(window)}) | window.of_histograms(_shapes)
+
+
+def _shapes(window: EngineWindow) -> Derived:
+    longest, derived = window.cache.max_model_len, Derived()
     for family, (signal, bounds) in _SHAPES.items():
         recent, total = window.shape(signal), window.total(signal)
         if recent is not None:
@@ -82,14 +85,17 @@ def burstiness(window: EngineWindow) -> float | None:
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
     bins: dict[int, float] = {}
-    for before, after in window.intervals():
-        first, last = _arrived_so_far(before), _arrived_so_far(after)
-        if first is None or last is None:
-            continue
-        index = int((window.t - after.t) // BURST_BIN_SECONDS)
-        bins[index] = bins.get(index, 0.0) + last - first
+    for t, arrived in window.each_interval(_arrivals):
+        if arrived is not None:
+            index = int((window.t - t) // BURST_BIN_SECONDS)
+            bins[index] = bins.get(index, 0.0) + arrived
     counts = [max(0.0, count) for count in bins.values()]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None
+
+
+def _arrivals(before: Point, after: Point) -> tuple[float, float | None]:
+    first, last = _arrived_so_far(before), _arrived_so_far(after)
+    return after.t, None if first is None or last is None else last - first
 
 
 def _arrived_so_far(point: Point) -> float | None:

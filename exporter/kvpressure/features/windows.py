@@ -10,9 +10,11 @@ import bisect
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from kvpressure.features.monotonic import Monotonic
 from kvpressure.model.samples import CacheConfig, EngineSample, GpuSample, HistogramSample
 
 MAX_POINTS = 600
@@ -20,6 +22,8 @@ MAX_POINTS = 600
 
 MAX_HISTOGRAM_POINTS = 32
 SHAPE_POINTS = 24
+
+T = TypeVar("T")
 
 
 CLOCK_SKEW_SECONDS = 60.0
@@ -46,70 +50,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Least-squares line through points: `slope` per second, `r2` the share of variance it explains (0..1)."""
+    """Least-squares line through points over `seconds`: `slope` per second, `r2` the share of variance explained."""
 
     slope: float
     r2: float
-
-
-class Monotonic:
-    """Turns cumulative values that fall when a server restarts into values that never fall."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-        self._carry: dict[str, float] = {}
-        self._last_histograms: dict[str, HistogramSample] = {}
-        self._carry_histograms: dict[str, HistogramSample] = {}
-
-    def restart(self) -> None:
-        """Every cumulative value starts again from zero: the server says that its process is a new one."""
-        for name, value in self._last.items():
-            self._carry[name] = self._carry.get(name, 0.0) + value
-        for name, histogram in self._last_histograms.items():
-            self._carry_histograms[name] = _added(histogram, self._carry_histograms.get(name))
-        self._last.clear()
-        self._last_histograms.clear()
-
-    def join(self, sample: EngineSample) -> None:
-        """Go on from `sample` without any growth: it is of a process that has counted for a while, unseen."""
-        for name, value in sample.counters.items():
-            if name in self._last:
-                self._carry[name] = self._carry.get(name, 0.0) + self._last[name] - value
-                self._last[name] = value
-        for name, histogram in sample.histograms.items():
-            before = self._last_histograms.get(name)
-            if before is not None and before.bounds == histogram.bounds:
-                self._carry_histograms[name] = _added(_less(before, histogram), self._carry_histograms.get(name))
-                self._last_histograms[name] = histogram
-
-    def fell(self, values: Mapping[str, float]) -> bool:
-        """Whether a counter is lower than it was: another process counts."""
-        return any(value < self._last.get(name, value) for name, value in values.items())
-
-    def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
-        """`values` plus what was counted before each one's last fall."""
-        last, carry = self._last, self._carry
-        for name, value in values.items():
-            before = last.get(name, 0.0)
-            if value < before:
-                carry[name] = carry.get(name, 0.0) + before
-            last[name] = value
-        if not carry:
-            return values
-        return {name: value + carry.get(name, 0.0) for name, value in values.items()}
-
-    def histograms(self, values: Mapping[str, HistogramSample]) -> Mapping[str, HistogramSample]:
-        """The same for histograms; a change of bounds forgets the carry, since the two cannot be added."""
-        for name, value in values.items():
-            before = self._last_histograms.get(name)
-            if before is not None and before.bounds != value.bounds:
-                self._carry_histograms.pop(name, None)
-            elif before is not None and value.count < before.count:
-                self._carry_histograms[name] = _added(before, self._carry_histograms.get(name))
-            self._last_histograms[name] = value
-        if not self._carry_histograms:
-            return values
-        return {name: _added(value, self._carry_histograms.get(name)) for name, value in values.items()}
+    seconds: float = 0.0
 
 
 class EngineWindow:
@@ -135,6 +80,10 @@ class EngineWindow:
         self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
         self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
+        self._seen: dict[str, float] = {}
+        self._once: dict[tuple[object, ...], Any] = {}
+        self._once_of_histograms: dict[tuple[object, ...], Any] = {}
+        self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
 
     @property
     def t(self) -> float:
@@ -170,6 +119,8 @@ class EngineWindow:
         if sample.cache is not None:
             self.cache = sample.cache
         self.points.append(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
+        self._once.clear()
+        self._seen.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, sample.gauges.get("running"))
         while self.points[0].t < t - self.seconds:
             self._keep_older(self.points.popleft())
@@ -198,14 +149,51 @@ class EngineWindow:
             self._older.popleft()
 
     def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
+        self._once_of_histograms.clear()
         _append_spaced(self._recent, t, histograms, self.seconds / (MAX_HISTOGRAM_POINTS - 2))
         _keep_one_older(self._recent, t - self.seconds)
         _append_spaced(self._shape, t, histograms, self.shape_seconds / SHAPE_POINTS)
         _keep_one_older(self._shape, t - self.shape_seconds)
 
-    def series(self, gauge: str) -> list[float]:
+    def _kept(self, compute: Callable[..., T], *arguments: Any) -> T:
+        """What `compute` gives, asked once for each poll: many features are made of the same few sums."""
+        key = (compute, *arguments)
+        if key not in self._once:
+            self._once[key] = compute(*arguments)
+        value: T = self._once[key]
+        return value
+
+    def of_histograms(self, compute: Callable[..., T], *arguments: float) -> T:
+        """What `compute`, of this window's histograms and `arguments`, gives: asked anew when a page has brought some.
+
+        Histograms come with every few polls only, and quantiles of them are dear.
+        """
+        key = (compute, *arguments)
+        if key not in self._once_of_histograms:
+            self._once_of_histograms[key] = compute(self, *arguments)
+        value: T = self._once_of_histograms[key]
+        return value
+
+    def signals(self) -> frozenset[str]:
+        """Names of the gauges and counters that some poll of the window had."""
+        first = self.points[0].t if self.points else math.inf
+        return frozenset(name for name, t in self._seen.items() if t >= first)
+
+    def series(self, gauge: str) -> Sequence[float]:
         """The window's readings of a gauge, oldest first, polls without it left out."""
+        return self._kept(self._series, gauge)
+
+    def _series(self, gauge: str) -> Sequence[float]:
         return [value for point in self.points if (value := point.gauges.get(gauge)) is not None]
+
+    def trend(self, gauge: str, seconds: float) -> Line | None:
+        """Straight line through the readings of a gauge over the last `seconds`; None with too few."""
+        return self._kept(self._trend, gauge, seconds)
+
+    def _trend(self, gauge: str, seconds: float) -> Line | None:
+        since = self.t - seconds
+        readings = ((point.t, point.gauges.get(gauge)) for point in self.points if point.t >= since)
+        return line([(t, value) for t, value in readings if value is not None])
 
     def last(self, gauge: str) -> float | None:
         """The newest reading, None when the newest poll has none."""
@@ -263,9 +251,22 @@ class EngineWindow:
                 break
         return found
 
-    def intervals(self) -> Iterator[tuple[Point, Point]]:
-        """Consecutive polls as (earlier, later)."""
-        return itertools.pairwise(self.points)
+    def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
+        """What `compute` gives for each two consecutive polls (earlier, later), oldest first.
+
+        `compute` is a pure function of the module that asks: each interval is put to it once, and the answer is kept
+        for as long as both polls are in the window.
+        """
+        kept = self._intervals.setdefault(compute, deque())
+        since, fresh = kept[-1][0] if kept else -math.inf, []
+        for later, earlier in itertools.pairwise(reversed(self.points)):
+            if later.t <= since:
+                break
+            fresh.append((later.t, compute(earlier, later)))
+        kept.extend(reversed(fresh))
+        while kept and kept[0][0] <= self.points[0].t:
+            kept.popleft()
+        return [value for _, value in kept]
 
     def latest(self, seconds: float, least: int) -> list[Point]:
         """The polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
@@ -278,6 +279,9 @@ class EngineWindow:
 
         None when unknown or when nothing was observed.
         """
+        return self._kept(self._histogram, name, seconds)
+
+    def _histogram(self, name: str, seconds: float | None) -> HistogramSample | None:
         if seconds is None:
             return _difference(self._recent, name)
         points = deque(self._recent)
@@ -286,6 +290,9 @@ class EngineWindow:
 
     def shape(self, name: str) -> HistogramSample | None:
         """The same over the longer `shape_seconds`."""
+        return self._kept(self._of_shape, name)
+
+    def _of_shape(self, name: str) -> HistogramSample | None:
         return _difference(self._shape, name)
 
     def total(self, name: str) -> HistogramSample | None:
@@ -317,6 +324,8 @@ class GpuWindow:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.samples: deque[GpuSample] = deque(maxlen=MAX_POINTS)
+        self._utilization: float | None = None
+        self._memory_trend: Line | None = None
 
     @property
     def last(self) -> GpuSample:
@@ -332,9 +341,19 @@ class GpuWindow:
         self.samples.append(sample)
         while self.samples[0].t < sample.t - self.seconds:
             self.samples.popleft()
+        self._utilization = self._mean_utilization()
+        used = ((sample.t, sample.memory_used_bytes) for sample in self.samples)
+        self._memory_trend = line([(t, value) for t, value in used if value is not None])
 
     def utilization(self) -> float | None:
         """Mean of the driver's own samples over the window; None when the newest reading has none."""
+        return self._utilization
+
+    def memory_trend(self) -> Line | None:
+        """Straight line through the used bytes of the window; None with too few."""
+        return self._memory_trend
+
+    def _mean_utilization(self) -> float | None:
         if not self.last.utilization:
             return None
         values = [value for sample in self.samples for value in sample.utilization]
@@ -365,29 +384,18 @@ def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]
 
 def line(points: Sequence[tuple[float, float]]) -> Line | None:
     """Least-squares line through (seconds, value) points; None with fewer than three or all at one time."""
-    n = len(points)
-    if n < 3:
+    if len(points) < 3:
         return None
-    mean_t = sum(t for t, _ in points) / n
-    mean_v = sum(v for _, v in points) / n
-    tt = sum((t - mean_t) ** 2 for t, _ in points)
-    tv = sum((t - mean_t) * (v - mean_v) for t, v in points)
-    vv = sum((v - mean_v) ** 2 for _, v in points)
+    n = float(len(points))
+    t0, v0 = points[0]
+    st = sv = stt = stv = svv = 0.0
+    for at, value in points:
+        t, v = at - t0, value - v0
+        st, sv, stt, stv, svv = st + t, sv + v, stt + t * t, stv + t * v, svv + v * v
+    tt, tv, vv = stt - st * st / n, stv - st * sv / n, svv - sv * sv / n
     if tt <= 0:
         return None
-    return Line(tv / tt, tv * tv / (tt * vv) if vv > 0 else 0.0)
-
-
-def _added(histogram: HistogramSample, other: HistogramSample | None) -> HistogramSample:
-    if other is None or other.bounds != histogram.bounds:
-        return histogram
-    counts = tuple(a + b for a, b in zip(histogram.counts, other.counts, strict=True))
-    return HistogramSample(histogram.bounds, counts, histogram.sum + other.sum)
-
-
-def _less(histogram: HistogramSample, other: HistogramSample) -> HistogramSample:
-    counts = tuple(a - b for a, b in zip(histogram.counts, other.counts, strict=True))
-    return HistogramSample(histogram.bounds, counts, histogram.sum - other.sum)
+    return Line(tv / tt, min(1.0, tv * tv / (tt * vv)) if vv > 0 else 0.0, points[-1][0] - t0)
 
 
 _Histograms = deque[tuple[float, Mapping[str, HistogramSample]]]

@@ -23,9 +23,11 @@ def known(values: Mapping[str, Value | None]) -> Derived:
 
 
 def _finite(value: Value | None) -> Value | None:
+    if isinstance(value, float | int):  # first: most are, and asking for an abstract class is dear
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return known(value) or None
-    return None if isinstance(value, int | float) and not math.isfinite(value) else value
+    return value
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
@@ -37,7 +39,7 @@ def at(derived: Mapping[str, Value], *path: str) -> float | None:
     """The number at `path` (family, then its label values); None where it is not known."""
     value: object = derived
     for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
+        value = value.get(key) if isinstance(value, dict | Mapping) else None
     return value if isinstance(value, int | float) else None
 
 

@@ -6,6 +6,7 @@ name what.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _LEGACY: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
 
 
+@functools.lru_cache(maxsize=1024)
 def refusal(text: str, *, link_local: bool) -> str:
     """What an address is that must not be asked, "" for any other and for names.
 

@@ -6,6 +6,7 @@ streams. aiohttp itself asks again at once when the server closed an idle connec
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -217,6 +218,7 @@ class HttpClient:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+@functools.lru_cache(maxsize=1024)
 def shown(url: URL) -> str:
     """The URL for a sentence: no user, no password, no query."""
     return brief(url.with_user(None).with_query(None).human_repr(), 200)

@@ -65,7 +65,7 @@ class _Process:
 
 def find_owners(ports: Iterable[int], proc: Path = PROC, sys: Path = SYS) -> dict[int, PortOwner]:
     """Look each port up. Blocks for as long as it takes to walk /proc once; never raises for what it cannot read."""
-    wanted = {port: listening(port, proc) for port in ports}
+    wanted = listening(ports, proc)
     holders = holders_of({inode for inodes in wanted.values() for inode in inodes}, proc)
     parents = parents_of_all(proc) if holders else {}
     names = read_kernel_names(proc, sys) if holders else KernelNames()
@@ -78,7 +78,7 @@ def command_line(port: int, proc: Path = PROC) -> list[str] | None:
 
     Blocks like `find_owners`.
     """
-    pids = {pid for pids in holders_of(listening(port, proc), proc).values() for pid in pids}
+    pids = {pid for pids in holders_of(listening((port,), proc)[port], proc).values() for pid in pids}
     root = root_of(pids, parents_of_all(proc))
     return (argv_of(root, proc) or None) if root is not None else None
 

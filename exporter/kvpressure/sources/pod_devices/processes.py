@@ -12,14 +12,17 @@ _LISTEN: Final = "0A"
 _MAX_FILE_BYTES: Final = 4 << 20
 
 
-def listening(port: int, proc: Path) -> dict[str, int]:
-    """Inode to user id of the sockets that listen on the port, on whatever address."""
-    found = {}
+def listening(ports: Iterable[int], proc: Path) -> dict[int, dict[str, int]]:
+    """By port: inode to user id of the sockets that listen on it, on whatever address."""
+    found: dict[int, dict[str, int]] = {port: {} for port in ports}
+    shown = {f"{port:04X}": port for port in found}
     for table in ("tcp", "tcp6"):
         for line in read(proc / "net" / table).splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[3] == _LISTEN and fields[1].rpartition(":")[2] == f"{port:04X}":
-                found[fields[9]] = int(fields[7])
+            fields = line.split(None, 10)
+            if len(fields) > 9 and fields[3] == _LISTEN:
+                port = shown.get(fields[1].rpartition(":")[2])
+                if port is not None:
+                    found[port][fields[9]] = int(fields[7])
     return found
 
 
