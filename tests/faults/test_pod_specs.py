@@ -22,7 +22,10 @@ from tests.support.kube_watch import following, names, until
 from tests.support.pod_specs import pod as numbered_pod
 
 PODS = 10_000
-CPU_SECONDS = 0.020
+SQUARES = 300_000
+"""Squaring so many numbers takes 20 ms of CPU where the bar was set: this much is what a pod may cost at most, however
+slow the machine is."""
+
 MEMORY_BYTES = 4 << 20
 
 Object = dict[str, Any]
@@ -44,18 +47,24 @@ def started(*command: str, **env: str) -> Object:
     return found
 
 
-def cpu_seconds(work: Callable[[], object], tries: int = 5) -> float:
-    """The least of some tries: what else a busy machine does comes on top, and is none of the work's."""
-    taken = []
+def cpu_seconds(work: Callable[[], object]) -> float:
     gc.disable()
     try:
-        for _ in range(tries):
-            begun = time.thread_time()
-            work()
-            taken.append(time.thread_time() - begun)
+        begun = time.thread_time()
+        work()
+        return time.thread_time() - begun
     finally:
         gc.enable()
-    return min(taken)
+
+
+def yardstick_seconds() -> float:
+    return cpu_seconds(lambda: sum(number * number for number in range(SQUARES)))
+
+
+def share_of_bar(work: Callable[[], object], tries: int = 5) -> float:
+    """CPU of `work` over that of the yardstick: the least of some tries of each, taken in turns."""
+    pairs = [(cpu_seconds(work), yardstick_seconds()) for _ in range(tries)]
+    return min(cost for cost, _ in pairs) / min(yardstick for _, yardstick in pairs)
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
@@ -68,7 +77,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def assert_costs_nothing(pod: Object) -> None:
-    assert cpu_seconds(lambda: READER.read(pod)) < CPU_SECONDS
+    assert share_of_bar(lambda: READER.read(pod)) < 1
     assert peak_bytes(lambda: READER.read(pod)) < MEMORY_BYTES
 
 
@@ -152,13 +161,11 @@ def test_the_worst_of_ten_thousand_pods_costs_next_to_nothing() -> None:
     taken = []
     for number in range(PODS):
         pod = numbered_pod(number)
-        taken.append((cpu_seconds(partial(READER.read, pod), tries=1), number))
+        taken.append((cpu_seconds(partial(READER.read, pod)), number))
         if number % 16 == 5:  # every kind again and again; all of them would take minutes
             assert peak_bytes(partial(READER.read, pod)) < MEMORY_BYTES, number
-    taken.sort()
-    for seconds, number in taken[-200:]:
-        if seconds >= CPU_SECONDS or number in {dear for _, dear in taken[-5:]}:
-            assert cpu_seconds(partial(READER.read, numbered_pod(number))) < CPU_SECONDS, number
+    for _, number in sorted(taken)[-20:]:
+        assert share_of_bar(partial(READER.read, numbered_pod(number))) < 1, number
 
 
 def test_what_people_write_is_read_to_its_end() -> None:
@@ -211,7 +218,7 @@ async def test_an_object_of_too_many_values_is_known_by_name_only(api: KubeApi, 
     bomb = started("vllm", "serve", "m")
     bomb["spec"]["containers"][0]["env"] = env
     raw = json.dumps(bomb).encode()
-    assert cpu_seconds(lambda: wire.read_object(raw)) < CPU_SECONDS
+    assert share_of_bar(lambda: wire.read_object(raw)) < 1
     assert peak_bytes(lambda: wire.read_object(raw)) < MEMORY_BYTES
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
@@ -230,5 +237,5 @@ def test_an_object_of_almost_too_many_values_is_read_and_costs_next_to_nothing()
         pod["metadata"]["finalizers"] = [entry] * ((wire.MAX_VALUES - 99) // size)
         raw = json.dumps(pod, separators=(",", ":")).encode()
         assert "spec" in (wire.read_object(raw) or {}), entry
-        assert cpu_seconds(lambda: wire.read_object(raw)) < CPU_SECONDS  # noqa: B023 - called at once
+        assert share_of_bar(lambda: wire.read_object(raw)) < 1  # noqa: B023 - called at once
         assert peak_bytes(lambda: wire.read_object(raw)) < MEMORY_BYTES  # noqa: B023 - called at once

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.features.windows import MAX_POINTS, EngineWindow, GpuWindow, Tally, line, weighted_quantiles
+from kvpressure.features.windows import MAX_POINTS, EngineWindow, GpuWindow, Point, Tally, line, weighted_quantiles
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
 
 INF = math.inf
@@ -236,3 +237,51 @@ def test_gpu_utilization_is_unknown_as_soon_as_the_driver_gives_none():
     window.add(gpu(0.0, 1.0))
     window.add(gpu(1.0))
     assert window.utilization() is None
+
+
+def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
+    asked: list[tuple[float, float]] = []
+
+    def span(before: Point, after: Point) -> float:
+        asked.append((before.t, after.t))
+        return after.t - before.t
+
+    window = EngineWindow(seconds=3, shape_seconds=30)
+    times = [0.0, 1.0, 1.5, 3.0, 4.0, 7.5, 8.0]
+    for index, t in enumerate(times):
+        window.add(t, sample())
+        kept = [at for at in times[: index + 1] if at >= t - 3]
+        assert window.each_interval(span) == [b - a for a, b in itertools.pairwise(kept)]
+        assert window.each_interval(span) == window.each_interval(span)
+    assert asked == [pair for pair in itertools.pairwise(times) if pair != (4.0, 7.5)], "7.5 forgot all before"
+    assert window.each_interval(lambda before, after: after.t) == [8.0], "another question is asked of all there are"
+
+
+def test_what_histograms_say_is_asked_again_when_some_came():
+    asked: list[float] = []
+
+    def count(window: EngineWindow, factor: float) -> float:
+        asked.append(window.t)
+        histogram = window.histogram("ttft")
+        return 0.0 if histogram is None else histogram.count * factor
+
+    def polled(t: float, *counts: float) -> float:
+        histograms = {"ttft": HistogramSample((1.0, math.inf), counts, 1.0)} if counts else {}
+        window.add(t, sample(histograms=histograms))
+        return window.of_histograms(count, 2.0)
+
+    window = EngineWindow(seconds=60, shape_seconds=600)
+    assert polled(0.0, 1.0, 1.0) == 0.0
+    assert [polled(1.0), polled(2.0)] == [0.0, 0.0]
+    assert polled(6.0, 2.0, 4.0) == 6.0
+    assert window.of_histograms(count, 3.0) == 9.0
+    assert asked == [0.0, 6.0, 6.0]
+
+
+def test_what_a_poll_is_asked_twice_is_still_that_poll():
+    window = EngineWindow(seconds=2, shape_seconds=30)
+    for t, running in ((0.0, 1.0), (1.0, 2.0), (2.0, 6.0), (3.0, 4.0)):
+        window.add(t, sample({"running": running, f"at_{t:.0f}": 1.0}))
+        assert window.series("running")[-1] == window.series("running")[-1] == running
+    assert (window.mean("running"), window.max("running")) == (4.0, 6.0)
+    assert window.signals() == {"running", "at_1", "at_2", "at_3"}

@@ -61,6 +61,7 @@ def read_containers(pod: Object) -> list[Container]:
 def _container(entry: Object, budget: Budget) -> Container:
     image = text(entry, "image")[:_MAX_IMAGE]
     try:
+        budget.take()
         ports, holds_gpu = _ports(entry, budget), _holds_gpu(entry, budget)
         words = _words(entry, "command", budget), _words(entry, "args", budget)
         start = read_start(*words, _env(entry, budget), budget)
@@ -79,15 +80,19 @@ def _container(entry: Object, budget: Budget) -> Container:
 
 
 def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
-    found = texts(entry, name, limit=MOST)
-    budget.take(steps=len(found))
-    return found
+    budget.take(steps=_entries(entry, name))
+    return texts(entry, name, limit=MOST)
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
-    found = objects(entry, "env", limit=MOST)
-    budget.take(steps=2 * len(found))
-    return {text(item, "name"): text(item, "value") for item in found if "value" in item}
+    budget.take(steps=2 * _entries(entry, "env"))
+    return {text(item, "name"): text(item, "value") for item in objects(entry, "env", limit=MOST) if "value" in item}
+
+
+def _entries(entry: Object, name: str) -> int:
+    """How many there are to read: paid for before, or each of many containers gets its lists read for nothing."""
+    listed = at(entry, name)
+    return min(len(listed), MOST) if isinstance(listed, list) else 0
 
 
 def _holds_gpu(entry: Object, budget: Budget) -> bool:
