@@ -13,6 +13,7 @@ from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.vllm.metrics import VLLM
 from kvpressure.scrape.lines import PageError
 from kvpressure.scrape.long_pages import LongPages
+from kvpressure.scrape import lines
 from kvpressure.scrape.memory import OWN_BYTES, SHARED_BYTES, Memory
 from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.reader import PageReader
@@ -73,6 +74,7 @@ def test_a_long_page_is_learned_once() -> None:
 )
 def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvpressure.scrape.lines._pair", lambda name, value: (name.decode(), value.decode()))
+    monkeypatch.setattr("kvpressure.scrape.lines._one", lambda head, series: (head, series))
     page = hostile(0)[: 1 * MIB].rpartition(b"\n")[0] + b"\n"
     memory = Memory()
     ordinary, learned = counted(memory)
@@ -87,7 +89,8 @@ def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monke
     assert SHARED_BYTES / 2 < held < 1.5 * SHARED_BYTES
 
 
-def test_what_is_held_is_about_what_is_counted() -> None:
+def test_what_is_held_is_about_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvpressure.scrape.lines._one", lambda head, series: (head, series))
     for page in (of_ranks(1), of_ranks(32), hostile(1)[: 2 * MIB].rpartition(b"\n")[0] + b"\n"):
         scanner = counted(Memory(1 << 40))[0]
         tracemalloc.start()
@@ -200,3 +203,17 @@ async def test_the_thread_keeps_nobody_waiting() -> None:
     assert await pages.start(PageReader().steps(of_ranks(16), 5.0)) == PageReader().read(of_ranks(16), 5.0)
     assert pages._thread is not None
     assert pages._thread.daemon
+
+
+def test_replicas_share_what_is_alike_on_their_pages() -> None:
+    page, scanners, held = of_ranks(2), [counted()[0] for _ in range(8)], []
+    lines._one.cache_clear()
+    tracemalloc.start()
+    found = []
+    for scanner in scanners:
+        before, _ = tracemalloc.get_traced_memory()
+        found.append(scanner.scan(page))
+        held.append(tracemalloc.get_traced_memory()[0] - before)
+    tracemalloc.stop()
+    assert all(one == found[0] for one in found)
+    assert max(held[1:]) < 0.6 * held[0]
