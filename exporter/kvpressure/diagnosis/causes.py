@@ -56,8 +56,13 @@ def _limited(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
 
 
 def _only_streams(inputs: Inputs) -> bool:
-    """Nothing runs, and whoever waits is put off and stays so: streams whose next piece has not come."""
+    """Nothing runs, and whoever waits is put off and stays so: streams whose next piece has not come.
+
+    Not where those that wait are known to fetch KV from elsewhere, or may do so: they want to get on.
+    """
     recent = inputs.recent
+    if _fetches(inputs) or (recent.fetching_ratio is None and recent.deferral.connector):
+        return False
     quiet = not recent.tokens and (recent.usage or 0.0) < inputs.thresholds.stream_idle_max_usage_ratio
     return recent.held_ratio == 1.0 and quiet and recent.unchanged
 
@@ -75,8 +80,12 @@ def kv_limits(inputs: Inputs, symptoms: Symptoms) -> bool:
 
 
 def _fetches(inputs: Inputs) -> bool:
-    """Most of those that wait have their KV on its way from elsewhere; their place in the cache is taken already."""
-    return (inputs.recent.fetching_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio
+    """Most of those that wait have their KV on its way from elsewhere; their place in the cache is taken already.
+
+    The engine counts them as put off, too; others whose KV lies elsewhere wait for a place like anybody.
+    """
+    recent, least = inputs.recent, inputs.thresholds.deferred_min_ratio
+    return (recent.fetching_ratio or 0.0) >= least and (recent.deferred_ratio is None or recent.deferred_ratio >= least)
 
 
 def _put_off(inputs: Inputs) -> bool:
@@ -166,6 +175,12 @@ def _prefill_limits(inputs: Inputs) -> bool:
     return full and (recent.prefill_ratio or 0.0) >= limits.prefill_dominant_min_ratio
 
 
+def _prefills_without_pause(inputs: Inputs) -> bool:
+    """The same without a queue: prompts wait for each other in the batch, and steps are full of them."""
+    prefilling = inputs.recent.prefilling
+    return _prefill_limits(inputs) and (prefilling or 0.0) >= inputs.thresholds.prefill_busy_min_count
+
+
 def _waits_for_cpu(inputs: Inputs, symptoms: Symptoms) -> bool:
     """Where CPUs are short: the GPU idles though there is always a request; or, without GPU data, steps are slow now.
 
@@ -182,8 +197,11 @@ def _compute_limits(inputs: Inputs) -> bool:
 
     Utilization alone says only that some kernel runs, and one request can show 100 %. So steps must be slower than
     healthy ones, and either the GPU is busy, or it is not known to be idle and the steps compute more tokens.
+    Or there is never a moment without prompts to compute.
     """
     recent, limits = inputs.recent, inputs.thresholds
+    if _prefills_without_pause(inputs):
+        return True
     slower = _slower(inputs)
     now, healthy = recent.step_tokens, inputs.step_tokens_baseline
     fuller = now is not None and healthy is not None and now >= limits.step_fuller_min_factor * healthy

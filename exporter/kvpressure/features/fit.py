@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.features.admission import coming_in_tokens
 from kvpressure.features.latency import p95
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.waiting import waiting_of
@@ -59,6 +60,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     while requests wait all the time, the polls with the largest batch decide.
     And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
     not fit: it may be a preempted request that brings its answer along.
+    Where layers differ, a request counts with what those before it took while they came in.
     """
     typical, share = typical_prompt_tokens(window), _computed_share(window)
     long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
@@ -78,6 +80,10 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
             ratio = max(ratio, _blocked_ratio(_at_peak(points), window, long, streams=streams) or 0.0)
         starved = always and ratio < limits.admission_blocked_min_ratio and _starved(points, window, long, limits)
     unsure = window.cache.layers_differ and (by_longest or 0.0) >= limits.admission_blocked_min_ratio
+    if unsure:
+        learned = _blocked_ratio(points, window, coming_in_tokens(window, limits), streams=streams) or 0.0
+        if learned >= limits.admission_blocked_min_ratio:
+            ratio, unsure = max(ratio or 0.0, learned), False
     return Fit(1.0 if starved else ratio, by_long, by_longest, steadiness, capped, starved, unsure)
 
 

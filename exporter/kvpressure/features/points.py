@@ -19,6 +19,17 @@ def mean(values: Sequence[float]) -> float:
 
 def growth(points: Sequence[Point], counter: str) -> float | None:
     """How much a counter grew from the first reading to the last; None with fewer than two."""
+    ends = _ends(points, counter)
+    return None if ends is None else ends[1].counters[counter] - ends[0].counters[counter]
+
+
+def rate(points: Sequence[Point], counter: str) -> float | None:
+    """Growth per second between the first reading and the last; None with fewer than two."""
+    ends = _ends(points, counter)
+    return None if ends is None else (ends[1].counters[counter] - ends[0].counters[counter]) / (ends[1].t - ends[0].t)
+
+
+def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point] | None:
     first = next((point for point in points if counter in point.counters), None)
     last = next((point for point in reversed(points) if counter in point.counters), None)
-    return None if first is None or last is None or first is last else last.counters[counter] - first.counters[counter]
+    return None if first is None or last is None or first is last else (first, last)

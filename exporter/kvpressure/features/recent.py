@@ -12,7 +12,7 @@ from kvpressure.features.deferral import Deferral, deferral_of
 from kvpressure.features.fit import fit_of
 from kvpressure.features.latency import answer_growth, answer_tokens, p95
 from kvpressure.features.outside import Outside, outside_engine
-from kvpressure.features.points import growth, mean, values
+from kvpressure.features.points import growth, mean, rate, values
 from kvpressure.features.progress import Progress, progress_of
 from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
@@ -32,7 +32,8 @@ class Recent:
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `preempted_in_window` and `preempted_lately` are whether any request was preempted in the window, in the longer one.
     `paused`, `frozen_seconds`, `still_seconds` and `looping_seconds` are those of `progress.Progress`.
-    `prefill_ratio` is the share of prompt tokens among all tokens computed.
+    `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
+    had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
     `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
     in which any waited, `fetching_ratio` of those whose KV comes from elsewhere; `held_ratio` the share of polls in
     which nothing ran and all that waited were put off, `unchanged` whether they were as many all the time.
@@ -76,6 +77,7 @@ class Recent:
     slowdown: float | None = None
     step_tokens: float | None = None
     prefill_ratio: float | None = None
+    prefilling: float | None = None
     answer_tokens: float | None = None
     answer_growth: float = 1.0
     progress: Progress = field(default_factory=Progress)
@@ -89,7 +91,8 @@ def count(window: EngineWindow, context: Context) -> Recent:
     if not points:
         return Recent(0, 0.0)
     running = values(points, "running")
-    streams = streams_idle(points, window, thresholds)
+    deferral = deferral_of(window)
+    streams = not _adapters_wait(deferral, window, thresholds) and streams_idle(points, window, thresholds)
     fit = fit_of(points, window, thresholds, streams=streams)
     waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
     answers = window.of_histograms(answer_tokens)
@@ -131,11 +134,18 @@ def count(window: EngineWindow, context: Context) -> Recent:
         slowdown=_slowdown(window, context),
         step_tokens=_step_tokens(points),
         prefill_ratio=_prefill_ratio(points),
+        prefilling=rate(points, "prefill_seconds"),
         answer_tokens=answers,
         answer_growth=answer_growth(answers, context.baseline),
         progress=progress,
-        deferral=deferral_of(window),
+        deferral=deferral,
     )
+
+
+def _adapters_wait(deferral: Deferral, window: EngineWindow, limits: Thresholds) -> bool:
+    """More adapters are asked for than may run at once, as far as those that have not run yet can be known."""
+    known = window.t - window.points[0].t >= limits.adapters_known_min_seconds
+    return bool(deferral.slots_taken) and (bool(deferral.crowded) or not known)
 
 
 def _coverage(points: Sequence[Point], limits: Thresholds) -> float:

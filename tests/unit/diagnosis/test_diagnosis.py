@@ -15,6 +15,7 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, Recent
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.exposition.verdicts import diagnosis_families
+from kvpressure.features.deferral import Deferral
 from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.outside import Outside
 from kvpressure.model.samples import EnginePage, EngineSample
@@ -440,3 +441,42 @@ def test_a_simulated_episode_is_told_within_half_a_minute_and_ends_within_one(ca
         for view in pipeline.on_page(FakeTarget(), reader.read(frame["page"].encode(), frame["t"])):
             wrong += frame["t"] - began > 45 and view.diagnosis.cause.value != label
     assert wrong <= 5
+
+
+HELD = {"demand": 8.0, "waiting": 8.0, "waiting_ratio": 1.0, "tokens": 0.0, "usage": 0.1, "deferred_ratio": 1.0}
+HELD |= {"held_ratio": 1.0, "unchanged": True, "steadiness": None}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, Cause.IDLE),
+        ({"fetching_ratio": 0.0, "deferral": Deferral(connector=True)}, Cause.IDLE),
+        ({"fetching_ratio": 1.0}, Cause.DEFERRED),
+        ({"deferral": Deferral(connector=True)}, Cause.DEFERRED),
+    ],
+    ids=["streams", "nothing is fetched", "all fetch", "they may fetch"],
+)
+def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(told, expected):
+    assert cause(inputs(**HELD | told)) is expected
+
+
+@pytest.mark.parametrize(
+    ("deferred_ratio", "expected"), [(0.1, Cause.KV_CACHE_PRESSURE), (0.9, Cause.DEFERRED), (None, Cause.DEFERRED)]
+)
+def test_requests_that_fetch_are_deferred_where_the_engine_says_so(deferred_ratio, expected):
+    assert cause(inputs(**BLOCKED, fetching_ratio=0.9, deferred_ratio=deferred_ratio)) is expected
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 2.8}, Cause.COMPUTE_BOUND),
+        ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 0.3}, Cause.HEALTHY),
+        ({"step_tokens": 3000.0, "prefill_ratio": 1.0}, Cause.HEALTHY),
+        ({"step_tokens": 80.0, "prefill_ratio": 0.9, "prefilling": 2.8}, Cause.HEALTHY),
+        ({"step_tokens": 3000.0, "prefill_ratio": 0.4, "prefilling": 2.8}, Cause.HEALTHY),
+    ],
+)
+def test_a_pod_that_prefills_without_a_pause_is_at_its_limit_though_no_poll_sees_a_request(told, expected):
+    assert cause(inputs(demand=0.0, **told)) is expected

@@ -11,9 +11,9 @@ import pytest
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.vllm.metrics import VLLM
+from kvpressure.scrape import lines
 from kvpressure.scrape.lines import PageError
 from kvpressure.scrape.long_pages import LongPages
-from kvpressure.scrape import lines
 from kvpressure.scrape.memory import OWN_BYTES, SHARED_BYTES, Memory
 from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.reader import PageReader
