@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kvpressure.diagnosis.canary import answered_while_still, unanswered
-from kvpressure.diagnosis.causes import MIN_POLLS, Symptoms, at_cap
+from kvpressure.diagnosis.causes import MIN_POLLS, Symptoms, at_cap, queued, sheds
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.values import number
@@ -60,8 +60,10 @@ def _kv_cache_pressure(inputs: Inputs, symptoms: Symptoms) -> Detail:
     return Detail()
 
 
-def _concurrency_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
+def _concurrency_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:
     """At its highest the batch is held by a cap on sequences: which flag sets it shows only in how it was started."""
+    if sheds(symptoms) and not queued(inputs):
+        return Detail("queue_limit", f"{_sentence(symptoms['load_shed'].text)}; hardly anybody waits.")
     running, declared = inputs.value("requests_running_max"), inputs.declared.get("max_num_seqs")
     if running is not None and at_cap(inputs):
         stays = f"The batch stays at {number(running)}, its highest of the last ten minutes"

@@ -100,6 +100,14 @@ FAMILIES: tuple[Family, ...] = (
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
     _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
     _engine(
+        "requests_refused_per_second",
+        "Requests refused at a queue limit, per second over the window; absent unless the engine has refused any.",
+    ),
+    _engine(
+        "refused_request_ratio",
+        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
+    ),
+    _engine(
         "latency_seconds",
         "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
         "kind",

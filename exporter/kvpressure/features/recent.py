@@ -14,6 +14,7 @@ from kvpressure.features.latency import answer_growth, answer_tokens, p95
 from kvpressure.features.outside import Outside, outside_engine
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.progress import Progress, progress_of
+from kvpressure.features.refusals import refused_ratio
 from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
 
@@ -31,6 +32,7 @@ class Recent:
     `unsure` are those of `fit.Fit`.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `preempted_in_window` and `preempted_lately` are whether any request was preempted in the window, in the longer one.
+    `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `paused`, `frozen_seconds`, `still_seconds` and `looping_seconds` are those of `progress.Progress`.
     `prefill_ratio` is the share of prompt tokens among all tokens computed.
     `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
@@ -60,6 +62,7 @@ class Recent:
     preempted_ratio: float | None = None
     preempted_in_window: bool = False
     preempted_lately: bool = False
+    refused_ratio: float | None = None
     tokens: float | None = None
     busy: bool | None = None
     paused: bool = False
@@ -115,6 +118,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         preempted_ratio=_preempted_ratio(points),
         preempted_in_window=bool(window.delta("preemptions")),
         preempted_lately=window.grew_lately("preemptions"),
+        refused_ratio=refused_ratio(points, window),
         tokens=tokens,
         busy=_busy(points, running, values(points, "waiting")),
         paused=progress.paused,
