@@ -98,6 +98,11 @@ FAMILIES: tuple[Family, ...] = (
         "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
+    _engine(
+        "kv_preempted_tokens_per_second",
+        "KV cache tokens thrown out with preempted requests, per second over the window: an estimate, preemptions times "
+        "the mean held per running request. What the prefix cache still has of them is not computed again.",
+    ),
     _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
     _engine(
         "requests_refused_per_second",
@@ -115,7 +120,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _engine(
         "latency_inflation_ratio",
-        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain.",
+        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain; "
+        "kind is e2e, ttft or inter_token.",
         "kind",
     ),
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),

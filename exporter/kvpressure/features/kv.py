@@ -26,8 +26,17 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_growth_tokens_per_second": None if trend is None else trend.slope,
             "kv_exhaustion_seconds": exhaustion_seconds(window, context),
             "preemptions_per_second": window.rate("preemptions"),
+            "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
         }
     )
+
+
+def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
+    """KV thrown out with preempted requests, if each held as much as the mean; no page counts it (decision 0281)."""
+    preemptions = window.rate("preemptions")
+    if preemptions is None or (preemptions and per_request is None):
+        return None
+    return preemptions * (per_request or 0.0)
 
 
 def tokens_per_request(window: EngineWindow) -> float | None:
