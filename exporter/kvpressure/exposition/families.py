@@ -100,8 +100,8 @@ FAMILIES: tuple[Family, ...] = (
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
     _engine(
         "kv_preempted_tokens_per_second",
-        "KV cache tokens thrown out with preempted requests, per second over the window: an estimate, preemptions times "
-        "the mean held per running request. What the prefix cache still has of them is not computed again.",
+        "KV cache tokens thrown out with preempted requests, per second over the window: an estimate, preemptions "
+        "times the mean held per running request. What the prefix cache still has of them is not computed again.",
     ),
     _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
     _engine(
