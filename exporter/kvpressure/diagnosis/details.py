@@ -19,6 +19,9 @@ from kvpressure.model.verdict import Cause
 MOSTLY_ANSWERS_RATIO: Final = 0.5
 """Below, fewer tokens are computed of prompts than of answers."""
 
+MOSTLY_WATERMARK_RATIO: Final = 0.5
+"""From here on, it is the watermark more often than the pool's end that a prompt does not fit."""
+
 
 class Detail(NamedTuple):
     """A word of `verdict.DETAILS`, "" where nothing tells which, and what tells so, in a sentence ("" for nothing)."""
@@ -47,6 +50,8 @@ def _kv_cache_pressure(inputs: Inputs, symptoms: Symptoms) -> Detail:
     recent = inputs.recent
     if recent.still_seconds >= inputs.thresholds.stuck_min_seconds:
         return Detail("stranded", f"For {recent.still_seconds:.0f} s {_waiting(inputs)} and none runs{_used(inputs)}.")
+    if symptoms["admission_blocked"].state and (recent.by_watermark_ratio or 0.0) >= MOSTLY_WATERMARK_RATIO:
+        return Detail("watermark", _watermark(inputs))
     for symptom, word in (("preempting", "preemption"), ("admission_blocked", "admission"), ("kv_saturated", "full")):
         if symptoms[symptom].state:
             return Detail(word, f"{_sentence(symptoms[symptom].text)}.")
@@ -58,6 +63,13 @@ def _kv_cache_pressure(inputs: Inputs, symptoms: Symptoms) -> Detail:
     if recent.preempted_in_window:
         return Detail("preemption", "Requests were preempted, and wait until they fit with their answers.")
     return Detail()
+
+
+def _watermark(inputs: Inputs) -> str:
+    share, most = inputs.declared.get("kv_watermark_ratio", 0.0), inputs.recent.by_watermark_ratio or 0.0
+    free = inputs.value("kv_free_tokens")
+    left = "" if free is None else f", {number(round(free))} tokens are left"
+    return f"{share:.1%} of the cache is kept free{left}: but for that a prompt would fit in {most:.0%} of the polls."
 
 
 def _concurrency_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:

@@ -85,7 +85,10 @@ FAMILIES: tuple[Family, ...] = (
     _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."),
     _engine("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
     _engine("kv_capacity_tokens", "Tokens that the KV cache can hold."),
-    _engine("kv_free_tokens", "Tokens of the KV cache that no request holds, at the newest poll."),
+    _engine(
+        "kv_free_tokens",
+        "Tokens of the KV cache that no request holds, less what a declared watermark keeps free, at the newest poll.",
+    ),
     _engine("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
     _engine("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
     _engine("kv_growth_tokens_per_second", "Trend of the KV cache tokens held by requests, over the window."),

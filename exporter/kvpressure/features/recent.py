@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
 from kvpressure.features.deferral import Deferral, deferral_of
-from kvpressure.features.fit import fit_of
+from kvpressure.features.fit import by_watermark_ratio, fit_of
 from kvpressure.features.latency import answer_growth, answer_tokens, p95
 from kvpressure.features.outside import Outside, outside_engine
 from kvpressure.features.points import growth, mean, values
@@ -29,7 +29,7 @@ class Recent:
     engine answers so slowly that older polls have to be counted too.
 
     `blocked_ratio`, `blocked_by_long_ratio`, `blocked_by_longest_ratio`, `steadiness`, `at_cap`, `starved` and
-    `unsure` are those of `fit.Fit`.
+    `unsure` are those of `fit.Fit`, `by_watermark_ratio` is that of `fit.by_watermark_ratio`.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `preempted_in_window` and `preempted_lately` are whether any request was preempted in the window, in the longer one.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
@@ -55,6 +55,7 @@ class Recent:
     blocked_by_longest_ratio: float | None = None
     steadiness: float | None = None
     at_cap: bool = False
+    by_watermark_ratio: float | None = None
     starved: bool = False
     unsure: bool = False
     started: float | None = None
@@ -111,6 +112,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         blocked_by_longest_ratio=fit.blocked_by_longest_ratio,
         steadiness=fit.steadiness,
         at_cap=fit.at_cap,
+        by_watermark_ratio=by_watermark_ratio(points, window, thresholds),
         starved=fit.starved,
         unsure=fit.unsure,
         started=growth(points, "started"),

@@ -29,6 +29,7 @@ DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {
     Cause.KV_CACHE_PRESSURE: {
         "stranded": "nothing runs; blocks of requests that have ended, or have not begun, fill the cache",
         "preemption": "requests are thrown out of the batch to be computed again",
+        "watermark": "waiting requests would fit but for the share of the cache that is kept free",
         "admission": "waiting requests do not fit the free cache",
         "full": "the cache is full while requests wait",
     },

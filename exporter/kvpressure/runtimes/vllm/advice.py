@@ -101,7 +101,7 @@ ADVICE: Final = Advice(
     "token at some accuracy.",
     prefixes="shared prefixes (--enable-prefix-caching)",
     remedies=_REMEDIES,
-    other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, "
+    other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
     told="its first log lines (non-default args) name {flags} with the new values.",
     frontends=Change(
