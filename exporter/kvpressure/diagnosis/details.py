@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from kvpressure.diagnosis.canary import answered_while_still, unanswered
 from kvpressure.diagnosis.causes import MIN_POLLS, Symptoms, at_cap, queued, sheds
 from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.symptoms.gpu_compute_low import estimated_work
 from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -95,7 +96,7 @@ def _compute_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG00
     if ratio is None:
         return Detail()
     word = "prefill" if ratio >= limit else "decode" if ratio <= MOSTLY_ANSWERS_RATIO else ""
-    return Detail(word, f"{ratio:.0%} of the tokens computed are of prompts.")
+    return Detail(word, f"{ratio:.0%} of the tokens computed are of prompts{estimated_work(inputs)}.")
 
 
 def _host_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001

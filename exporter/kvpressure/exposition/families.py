@@ -128,6 +128,14 @@ FAMILIES: tuple[Family, ...] = (
         "kind",
     ),
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
+    _engine(
+        "estimated_flops_per_second",
+        "What each of its GPUs computes, by the engine's own estimate over the window; absent unless switched on.",
+    ),
+    _engine(
+        "estimated_memory_bytes_per_second",
+        "What each of its GPUs reads and writes in memory, likewise.",
+    ),
     _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
     _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
     _engine(

@@ -17,8 +17,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
 
 def sheds(window: EngineWindow) -> bool:
     """Whether it has refused any request since it started; one without a limit, which counts 0 too, never will."""
-    found = (point.counters["rejected"] for point in reversed(window.points) if "rejected" in point.counters)
-    return next(found, 0.0) > 0
+    return bool(window.newest("rejected"))
 
 
 def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:

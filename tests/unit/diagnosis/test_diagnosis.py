@@ -440,3 +440,11 @@ def test_a_simulated_episode_is_told_within_half_a_minute_and_ends_within_one(ca
         for view in pipeline.on_page(FakeTarget(), reader.read(frame["page"].encode(), frame["t"])):
             wrong += frame["t"] - began > 45 and view.diagnosis.cause.value != label
     assert wrong <= 5
+
+
+def test_an_estimate_of_the_work_is_told_and_judges_nothing():
+    work = {"estimated_flops_per_second": 4.2e13, "estimated_memory_bytes_per_second": 1.9e12}
+    told, plain = (judge_all(inputs(derived, **QUEUE)) for derived in (work, {}))
+    assert "42 TFLOP/s and moves 1,900 GB/s" in told["gpu_compute_low"].text
+    assert {name: one.state for name, one in told.items()} == {name: one.state for name, one in plain.items()}
+    assert cause(inputs(work, **QUEUE)) is cause(inputs({}, **QUEUE))
