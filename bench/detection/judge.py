@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bench.detection.episodes import Frame, Spec, build
@@ -16,6 +16,7 @@ from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.view import EngineView
+from kvpressure.model.workload import DeclaredLimit
 
 Judge = Callable[[EngineView], str]
 
@@ -46,10 +47,20 @@ class Watched:
 
 
 def watched(
-    frames: Iterable[Frame], name: str, thresholds: Thresholds, judge: Judge = named_cause, *, scraped: bool = True
+    frames: Iterable[Frame],
+    name: str,
+    thresholds: Thresholds,
+    judge: Judge = named_cause,
+    *,
+    scraped: bool = True,
+    declared: Mapping[str, float] | None = None,
 ) -> Watched:
-    """Put an episode through the pipeline; without `scraped` no series are looked at, which is faster."""
-    pipeline, target = Pipeline(PipelineSettings(), thresholds), ReplayTarget(name)
+    """Put an episode through the pipeline; without `scraped` no series are looked at, which is faster.
+
+    `declared` are limits of the engine that could be read, by name; None where nobody could read any.
+    """
+    limits = None if declared is None else [DeclaredLimit(limit, value, name) for limit, value in declared.items()]
+    pipeline, target = Pipeline(PipelineSettings(), thresholds), ReplayTarget(name, limits=limits)
     scraper = Scraper(pipeline, asked())
     found = Watched(scrapes=scraper.scrapes)
     for frame in frames:

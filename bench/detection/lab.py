@@ -129,7 +129,8 @@ def moments(path: Path) -> list[Moment]:
 def played(path: Path) -> tuple[list[Moment], Outcome]:
     """The verdicts on a recording beside its truth, and what a Prometheus saw of it, every 15 s."""
     told: dict[float, tuple[str, str]] = {}
-    seen = watched(_frames(path, told), stem(path), load_thresholds())
+    declared = next(_records(path)).get("regime", {}).get("declared")
+    seen = watched(_frames(path, told), stem(path), load_thresholds(), declared=declared)
     outcome = Outcome(f"{path.parent.name}/{stem(path)}", "lab", stem(path), {}, seen.scrapes, seen.seconds)
     verdicts = sorted((second for track in seen.seconds.values() for second in track), key=lambda second: second.t)
     return [Moment(second.t, second.verdict, *told[second.t], second.accepted) for second in verdicts], outcome

@@ -42,6 +42,9 @@ PRIOR: Final[Mapping[str, float]] = {
     "remote_transfers": 0.0,
     "offload_loads": 0.0,
     "encoder_queries": 0.0,
+    "estimated_flops": 0.0,
+    "estimated_read_bytes": 0.0,
+    "estimated_write_bytes": 0.0,
 }
 """A year of requests of a thousand prompt tokens, by counter."""
 PRIOR_REQUESTS: Final = 3e9

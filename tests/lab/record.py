@@ -26,7 +26,9 @@ def write(regime: Regime, version: str, book: Book, result: Result, folder: Path
     """Write the recording; the summary that came out."""
     told = truths(book.seconds[: regime.seconds])
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"name": regime.name, "version": version, "family": regime.family, "rows": regime.rows}
+    about: dict[str, Any] = {"name": regime.name, "version": version, "family": regime.family, "rows": regime.rows}
+    if regime.declared:
+        about["declared"] = {"kv_watermark_ratio": regime.flags.watermark}
     with lzma.open(folder / f"{regime.name}.jsonl.xz", "wt", preset=1) as file:
         for number, page in enumerate(result.pages):
             truth = told[page.second]

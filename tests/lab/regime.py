@@ -139,7 +139,8 @@ class Regime:
 
     `expect` names the cause that has to be true for a good part of it: a regime that does not show what it was
     written for fails its run. `since` is the first pinned version that has the flags it uses; one that is not
-    `everywhere` runs on the newest version only.
+    `everywhere` runs on the newest version only. Where it is `declared`, verdicts are made by somebody who could read
+    the watermark among the flags, which no page tells.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Regime:
     seconds: int = 180
     seed: int = 1
     since: str = VERSIONS[-1]
+    declared: bool = False
     flags: Flags = field(default_factory=Flags)
     cost: Cost = field(default_factory=Cost)
     frontend: Frontend = field(default_factory=Frontend)

@@ -19,6 +19,8 @@ SLIGHT_SHARE: Final = 0.1
 SATURATED_SHARE: Final = 0.7
 UNSATURATED_SHARE: Final = 1 / 3
 PREEMPTED_RATIO: Final = 0.01
+SHED_RATIO: Final = 0.05
+"""From this share of the requests sent on, refusing them is what limits an engine in which nobody waits."""
 SMOOTHING_SECONDS: Final = 10
 NEARBY_SECONDS: Final = 30
 STILL_SECONDS: Final = 10
@@ -126,7 +128,7 @@ def truths(seconds: Sequence[Second]) -> list[Truth]:
     }
     nearby = {
         name: _around([float(second.count[name]) for second in seconds], NEARBY_SECONDS)
-        for name in ("preempted", "started")
+        for name in ("preempted", "started", "refused")
     }
     made = []
     for index, second in enumerate(seconds):
@@ -157,6 +159,11 @@ def _accepted(second: Second, share: Mapping[str, float], *, still: bool) -> tup
     if clear:
         return clear, possible
     clear, maybe = _of_load(share)
+    if share["refused"] > 0 and "healthy" in clear:
+        if share["refused"] >= SHED_RATIO * (share["refused"] + share["started"]):
+            clear = {"concurrency_bound"}
+        else:
+            maybe.add("concurrency_bound")
     return clear, maybe | possible
 
 
@@ -251,7 +258,7 @@ def _detail(seconds: Sequence[Second], index: int, label: str) -> str:
         nearby.update(second.why)
     found = [(share, reason) for reason, share in nearby.items() if reason.split("/", maxsplit=1)[0] in names]
     if not found:
-        return ""
+        return "queue_limit" if label == "concurrency_bound" else ""
     reason = max(found)[1]
     head, _, tail = reason.partition("/")
     return tail or ("prefill" if head == "budget" else "")

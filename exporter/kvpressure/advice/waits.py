@@ -58,6 +58,18 @@ def another_limit(case: Case) -> Action:
             checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
             flags=case.own.change("max_num_batched_tokens", new),
         )
+    remedy = case.own.remedies.get(case.diagnosis.detail)
+    if remedy is not None:
+        return Action(
+            key=case.diagnosis.detail,
+            title=remedy.title[:1].upper() + remedy.title[1:],
+            current=remedy.current,
+            new=remedy.new,
+            why=remedy.why,
+            cost=remedy.cost,
+            checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
+            commands=look_again(case.place),
+        )
     return Action(
         key="another_limit",
         title="See which of the scheduler's limits holds requests back",

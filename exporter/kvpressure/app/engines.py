@@ -119,13 +119,13 @@ class Pipeline:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
         self._last_page[target.name] = page.t
-        log = self._around.logs.get(container_of(target))
+        log, watermark = self._around.logs.get(container_of(target)), self._declared(target).get("kv_watermark_ratio")
         views = []
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
             if restarted:
                 engine.canary.begin_anew(page.t, started=True)
-            if engine.past.take(page, sample, log, restarted=restarted):
+            if engine.past.take(page, sample, log, restarted=restarted, watermark_ratio=watermark):
                 engine.view = self._view(target, page, sample, engine)
                 views.append(engine.view)
         return views
@@ -142,6 +142,9 @@ class Pipeline:
     def declared(self, target: TargetIdentity) -> Sequence[DeclaredLimit] | None:
         """The limits an engine was started with, from discovery or its process; None when nobody could read them."""
         return self._around.limits.get(container_of(target)) if target.limits is None else target.limits
+
+    def _declared(self, target: TargetIdentity) -> dict[str, float]:
+        return {limit.name: limit.value for limit in self.declared(target) or ()}
 
     def expire(self, now: float) -> None:
         """Forget engines that their target's pages no longer show, and GPUs no longer read.
@@ -263,7 +266,7 @@ class Pipeline:
             memory_rise_ratio=features.memory_rise_ratio,
             starts=self._starts.lately(target.name, features.t),
             extra={**outside_evidence(features.t, key, self._around, restarts, self.thresholds), **answers},
-            declared={limit.name: limit.value for limit in self.declared(target) or ()},
+            declared=self._declared(target),
             signals=features.signals,
             features=named(page.runtime).evidence,
         )

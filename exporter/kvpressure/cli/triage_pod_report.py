@@ -106,7 +106,7 @@ def _limits(pod: ForwardedPod) -> list[str]:
         return ["not known: they may stand in a start script, a mounted file or a variable from elsewhere"]
     declared = {one.name: one for one in pod.engine.limits}
     shown = [f"{name} {one.value:g}  ({one.where})" for name in LIMIT_NAMES if (one := declared.get(name))]
-    missing = [name for name in LIMIT_NAMES if name not in declared and name != "kv_capacity_tokens"]
+    missing = [name for name in LIMIT_NAMES if name not in declared and not name.startswith("kv_")]
     return [*shown, *([f"not declared: {', '.join(missing)}"] if missing else [])]
 
 

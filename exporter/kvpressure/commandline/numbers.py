@@ -36,6 +36,13 @@ def human(text: str) -> float | None:
     return value if value >= 1 else None
 
 
+def fraction(text: str) -> float | None:
+    """A ratio of 0 or more and less than 1."""
+    match = _SHARE.fullmatch(text.strip())
+    value = float(match[0]) if match else 1.0
+    return value if 0 <= value < 1 else None
+
+
 def share(text: str) -> float | None:
     """A ratio of at most 1, as shares of memory are given; with less than a thousandth no server starts."""
     match = _SHARE.fullmatch(text.strip())

@@ -73,6 +73,7 @@ class Thresholds:
     admission_blocked_min_ratio: float = _in("ratio")
     kv_saturated_min_ratio: float = _in("ratio")
     preempting_min_ratio: float = _in("ratio")
+    load_shed_min_ratio: float = _in("ratio")
     latency_inflated_min_factor: float = _in("factor")
     plateau_demand_growth_min_ratio: float = _in("ratio")
     plateau_token_growth_max_ratio: float = _in("ratio")

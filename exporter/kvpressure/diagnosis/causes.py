@@ -42,7 +42,7 @@ def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:
 def _limited(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
     """What limits an engine that works, or has nothing to do."""
     recent = inputs.recent
-    if not recent.busy or _only_streams(inputs):
+    if (not recent.busy or _only_streams(inputs)) and not sheds(symptoms):
         return Cause.IDLE
     if recent.demand is None:
         return Cause.UNKNOWN
@@ -106,6 +106,12 @@ def queued(inputs: Inputs) -> bool:
     return ratio is not None and ratio >= inputs.thresholds.waiting_min_ratio
 
 
+def sheds(symptoms: Symptoms) -> bool:
+    """The engine refuses requests, at a limit that it was started with."""
+    told = symptoms.get("load_shed")
+    return told is not None and told.state is True
+
+
 def at_cap(inputs: Inputs) -> bool:
     """A fixed cap holds the batch."""
     return inputs.recent.at_cap
@@ -119,7 +125,10 @@ def _without_kv(inputs: Inputs, symptoms: Symptoms) -> Cause:
         return Cause.COMPUTE_BOUND
     if symptoms["frontend_slow"].state or (symptoms["cpu_pressed"].state and _waits_for_cpu(inputs, symptoms)):
         return Cause.HOST_BOUND
-    return _unexplained(inputs) if queued(inputs) else Cause.HEALTHY
+    if queued(inputs):
+        return _unexplained(inputs)
+    # Nobody waits because whoever would have to is sent away.
+    return Cause.CONCURRENCY_BOUND if sheds(symptoms) else Cause.HEALTHY
 
 
 def _of_queue(inputs: Inputs) -> Cause | None:

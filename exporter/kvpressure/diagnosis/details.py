@@ -10,14 +10,18 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kvpressure.diagnosis.canary import answered_while_still, unanswered
-from kvpressure.diagnosis.causes import MIN_POLLS, Symptoms, at_cap
+from kvpressure.diagnosis.causes import MIN_POLLS, Symptoms, at_cap, queued, sheds
 from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.symptoms.gpu_compute_low import estimated_work
 from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
 MOSTLY_ANSWERS_RATIO: Final = 0.5
 """Below, fewer tokens are computed of prompts than of answers."""
+
+MOSTLY_WATERMARK_RATIO: Final = 0.5
+"""From here on, it is the watermark more often than the pool's end that a prompt does not fit."""
 
 
 class Detail(NamedTuple):
@@ -47,6 +51,8 @@ def _kv_cache_pressure(inputs: Inputs, symptoms: Symptoms) -> Detail:
     recent = inputs.recent
     if recent.still_seconds >= inputs.thresholds.stuck_min_seconds:
         return Detail("stranded", f"For {recent.still_seconds:.0f} s {_waiting(inputs)} and none runs{_used(inputs)}.")
+    if symptoms["admission_blocked"].state and (recent.by_watermark_ratio or 0.0) >= MOSTLY_WATERMARK_RATIO:
+        return Detail("watermark", _watermark(inputs))
     for symptom, word in (("preempting", "preemption"), ("admission_blocked", "admission"), ("kv_saturated", "full")):
         if symptoms[symptom].state:
             return Detail(word, f"{_sentence(symptoms[symptom].text)}.")
@@ -60,8 +66,17 @@ def _kv_cache_pressure(inputs: Inputs, symptoms: Symptoms) -> Detail:
     return Detail()
 
 
-def _concurrency_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
+def _watermark(inputs: Inputs) -> str:
+    share, most = inputs.declared.get("kv_watermark_ratio", 0.0), inputs.recent.by_watermark_ratio or 0.0
+    free = inputs.value("kv_free_tokens")
+    left = "" if free is None else f", {number(round(free))} tokens are left"
+    return f"{share:.1%} of the cache is kept free{left}: but for that a prompt would fit in {most:.0%} of the polls."
+
+
+def _concurrency_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:
     """At its highest the batch is held by a cap on sequences: which flag sets it shows only in how it was started."""
+    if sheds(symptoms) and not queued(inputs):
+        return Detail("queue_limit", f"{_sentence(symptoms['load_shed'].text)}; hardly anybody waits.")
     running, declared = inputs.value("requests_running_max"), inputs.declared.get("max_num_seqs")
     if running is not None and at_cap(inputs):
         stays = f"The batch stays at {number(running)}, its highest of the last ten minutes"
@@ -81,7 +96,7 @@ def _compute_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG00
     if ratio is None:
         return Detail()
     word = "prefill" if ratio >= limit else "decode" if ratio <= MOSTLY_ANSWERS_RATIO else ""
-    return Detail(word, f"{ratio:.0%} of the tokens computed are of prompts.")
+    return Detail(word, f"{ratio:.0%} of the tokens computed are of prompts{estimated_work(inputs)}.")
 
 
 def _host_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001

@@ -85,7 +85,10 @@ FAMILIES: tuple[Family, ...] = (
     _engine("kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."),
     _engine("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
     _engine("kv_capacity_tokens", "Tokens that the KV cache can hold."),
-    _engine("kv_free_tokens", "Tokens of the KV cache that no request holds, at the newest poll."),
+    _engine(
+        "kv_free_tokens",
+        "Tokens of the KV cache that no request holds, less what a declared watermark keeps free, at the newest poll.",
+    ),
     _engine("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
     _engine("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
     _engine("kv_growth_tokens_per_second", "Trend of the KV cache tokens held by requests, over the window."),
@@ -98,7 +101,20 @@ FAMILIES: tuple[Family, ...] = (
         "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
+    _engine(
+        "kv_preempted_tokens_per_second",
+        "KV cache tokens thrown out with preempted requests, per second over the window: an estimate, preemptions "
+        "times the mean held per running request. What the prefix cache still has of them is not computed again.",
+    ),
     _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
+    _engine(
+        "requests_refused_per_second",
+        "Requests refused at a queue limit, per second over the window; absent unless the engine has refused any.",
+    ),
+    _engine(
+        "refused_request_ratio",
+        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
+    ),
     _engine(
         "latency_seconds",
         "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
@@ -107,10 +123,19 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _engine(
         "latency_inflation_ratio",
-        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain.",
+        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain; "
+        "kind is e2e, ttft or inter_token.",
         "kind",
     ),
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
+    _engine(
+        "estimated_flops_per_second",
+        "What each of its GPUs computes, by the engine's own estimate over the window; absent unless switched on.",
+    ),
+    _engine(
+        "estimated_memory_bytes_per_second",
+        "What each of its GPUs reads and writes in memory, likewise.",
+    ),
     _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
     _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
     _engine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpressure.features import batch, gpu, kv, latency, throughput, traffic
+from kvpressure.features import batch, gpu, kv, latency, refusals, throughput, traffic
 from kvpressure.features.context import Context
 from kvpressure.features.gpu import derive_gpu
 from kvpressure.features.recent import Recent, count
@@ -11,7 +11,7 @@ from kvpressure.model.values import Derived, Value, known
 
 __all__ = ["Context", "Derived", "Recent", "Value", "compute", "derive_gpu"]
 
-_FAMILIES = (batch.derive, kv.derive, latency.derive, throughput.derive, traffic.derive, gpu.derive)
+_FAMILIES = (batch.derive, kv.derive, latency.derive, throughput.derive, traffic.derive, refusals.derive, gpu.derive)
 
 
 def compute(window: EngineWindow, context: Context) -> tuple[Derived, Recent]:
@@ -31,4 +31,5 @@ def _judged(recent: Recent) -> dict[str, Value | None]:
         "kv_cache_usage_ratio": recent.usage,
         "admission_blocked_ratio": recent.blocked_ratio,
         "preempted_request_ratio": recent.preempted_ratio,
+        "refused_request_ratio": recent.refused_ratio,
     }

@@ -44,8 +44,7 @@ def deferral_of(window: EngineWindow) -> Deferral:
 
 def _ever(window: EngineWindow, counter: str) -> bool | None:
     """Whether the newest reading of a counter is above 0."""
-    found = (point.counters[counter] for point in reversed(window.points) if counter in point.counters)
-    newest = next(found, None)
+    newest = window.newest(counter)
     return None if newest is None else newest > 0
 
 

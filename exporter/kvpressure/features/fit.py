@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.admission import coming_in_tokens
 from kvpressure.features.latency import p95
 from kvpressure.features.points import growth, mean, values
+from kvpressure.features.pool import free_tokens, kept_tokens
 from kvpressure.features.waiting import waiting_of
 from kvpressure.features.windows import EngineWindow, Point
-from kvpressure.model.samples import HistogramSample
+from kvpressure.model.samples import CacheConfig, HistogramSample
 
 RECENT_SECONDS = 10.0
 RECENT_STARTS = 4.0
@@ -87,6 +88,21 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     return Fit(1.0 if starved else ratio, by_long, by_longest, steadiness, capped, starved, unsure)
 
 
+def by_watermark_ratio(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> float | None:
+    """Of the polls in which a long prompt does not fit, the share in which it would but for what is kept free.
+
+    None where nothing is kept free, or it always fits.
+    """
+    cache, typical = window.cache, typical_prompt_tokens(window)
+    if not kept_tokens(cache):
+        return None
+    long, share = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor), _computed_share(window)
+    prompt = long if long is None or share is None else long * share
+    held = [point for point in points if blocked(point, cache, prompt)]
+    whole = replace(cache, watermark_ratio=None)
+    return mean([float(not blocked(point, whole, prompt)) for point in held]) if held else None
+
+
 def _computed_share(window: EngineWindow) -> float | None:
     """Share of the prompt tokens that no cache held: a prefix that others hold already costs the next one nothing.
 
@@ -109,7 +125,7 @@ def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, 
     capacity, answer = window.cache.capacity_tokens, p95(window.shape("request_output_tokens"))
     if capacity is None or long is None or answer is None:
         return mean(usage) >= limits.kv_saturated_min_ratio
-    return (1.0 - mean(usage)) * capacity < long + answer
+    return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
 
 def _at_cap(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> bool:
@@ -152,26 +168,26 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     return _ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
 
 
-def blocked(point: Point, capacity_tokens: float, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
+def blocked(point: Point, cache: CacheConfig, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
     """The fit test: is demand waiting that does not fit in the free tokens? None when that cannot be told."""
     waiting = waiting_of(point, streams=streams)
     if waiting is None:
         return None
-    usage = point.gauges.get("kv_usage")
+    free = free_tokens(point, cache)
     if waiting <= 0:
         return False
-    if usage is None or prompt_tokens is None:
+    if free is None or prompt_tokens is None:
         return None
-    return (1.0 - usage) * capacity_tokens < prompt_tokens
+    return free < prompt_tokens
 
 
 def _blocked_ratio(
     points: Sequence[Point], window: EngineWindow, prompt: float | None, *, streams: bool
 ) -> float | None:
-    capacity = window.cache.capacity_tokens
-    if capacity is None:
+    cache = window.cache
+    if cache.capacity_tokens is None:
         return None
-    tests = [test for point in points if (test := blocked(point, capacity, prompt, streams=streams)) is not None]
+    tests = [test for point in points if (test := blocked(point, cache, prompt, streams=streams)) is not None]
     return sum(tests) / len(tests) if tests else None
 
 

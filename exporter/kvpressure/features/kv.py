@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvpressure.features.context import Context
 from kvpressure.features.fit import typical_prompt_tokens
+from kvpressure.features.pool import free_tokens
 from kvpressure.features.windows import EngineWindow, Line
 from kvpressure.model.values import Derived, known
 
@@ -11,9 +12,8 @@ from kvpressure.model.values import Derived, known
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Everything of the KV pool that the engine's own page tells."""
     capacity = window.cache.capacity_tokens
-    last_usage = window.last("kv_usage")
     trend = None if capacity is None else growth(window, capacity, window.seconds)
-    free = None if capacity is None or last_usage is None else (1.0 - last_usage) * capacity
+    free = free_tokens(window.points[-1], window.cache) if window.points else None
     per_request = tokens_per_request(window)
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
     return known(
@@ -26,8 +26,17 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_growth_tokens_per_second": None if trend is None else trend.slope,
             "kv_exhaustion_seconds": exhaustion_seconds(window, context),
             "preemptions_per_second": window.rate("preemptions"),
+            "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
         }
     )
+
+
+def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
+    """KV thrown out with preempted requests, if each held as much as the mean; no page counts it (decision 0281)."""
+    preemptions = window.rate("preemptions")
+    if preemptions is None or (preemptions and per_request is None):
+        return None
+    return preemptions * (per_request or 0.0)
 
 
 def tokens_per_request(window: EngineWindow) -> float | None:
@@ -48,15 +57,16 @@ def exhaustion_seconds(window: EngineWindow, context: Context) -> float | None:
     Growth counts only where a straight line explains the window (a sawtooth has a slope too) and has not ended:
     the smaller of the slopes over the window and over its second half is used.
     """
-    capacity, usage = window.cache.capacity_tokens, window.last("kv_usage")
-    if capacity is None or usage is None:
+    capacity = window.cache.capacity_tokens
+    free = free_tokens(window.points[-1], window.cache) if window.points else None
+    if capacity is None or free is None:
         return None
     fit = growth(window, capacity, window.seconds)
     late = growth(window, capacity, window.seconds / 2)
     if fit is None or late is None or fit.r2 < context.thresholds.kv_growth_min_r2:
         return None
     slope = min(fit.slope, late.slope)
-    room = (1.0 - usage) * capacity - (typical_prompt_tokens(window) or 0.0)
+    room = free - (typical_prompt_tokens(window) or 0.0)
     if slope <= 0 or room > slope * context.thresholds.kv_exhaustion_horizon_seconds:
         return None
     return max(0.0, room) / slope

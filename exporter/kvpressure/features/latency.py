@@ -10,6 +10,9 @@ from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
 
 KINDS = ("e2e", "ttft", "inter_token", "queue")
+INFLATED = frozenset({"e2e", "ttft", "inter_token"})
+"""A healthy queue is next to nothing: how many times longer it is now says nothing that its length does not."""
+
 ANSWER_TOKENS = "answer_tokens"
 """Name in a baseline of the healthy p95 of output length."""
 
@@ -24,7 +27,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     longer = answer_growth(window.of_histograms(answer_tokens), context.baseline)
     for kind, values in window.of_histograms(_quantiles).items():
         latencies[kind] = dict(zip(map(str, QUANTILES), values, strict=True))
-        if healthy := context.baseline.get(kind):
+        if kind in INFLATED and (healthy := context.baseline.get(kind)):
             inflation[kind] = values[1] / healthy / (longer if kind == "e2e" else 1.0)
     return known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
 

@@ -47,16 +47,25 @@ class EnginePast:
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
 
-    def take(self, page: EnginePage, sample: EngineSample, log: LogReport | None, *, restarted: bool) -> bool:
+    def take(
+        self,
+        page: EnginePage,
+        sample: EngineSample,
+        log: LogReport | None,
+        *,
+        restarted: bool,
+        watermark_ratio: float | None = None,
+    ) -> bool:
         """Take one poll in; False for one that is not newer than the last, which changes nothing.
 
-        `log` tells of the cache what the page does not, `restarted` that another process answers than before.
+        `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, `restarted` that
+        another process answers than before.
         """
         window = self.window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._page_cache = sample.cache or self._page_cache
-        window.cache = _with_learned(self._page_cache, log)
+        window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
         pair = newest_batch(window)
         if pair is not None:
             self._batches.observe(*pair)

@@ -33,3 +33,10 @@ def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point] | None:
     first = next((point for point in points if counter in point.counters), None)
     last = next((point for point in reversed(points) if counter in point.counters), None)
     return None if first is None or last is None or first is last else (first, last)
+
+
+def arrived_so_far(point: Point) -> float | None:
+    """Requests that ended plus those the engine holds; None when the poll lacks one of them."""
+    finished = point.counters.get("finished")
+    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
+    return None if finished is None or running is None or waiting is None else finished + running + waiting

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
 from kvpressure.features.deferral import Deferral, deferral_of
-from kvpressure.features.fit import fit_of
+from kvpressure.features.fit import by_watermark_ratio, fit_of
 from kvpressure.features.latency import answer_growth, answer_tokens, p95
 from kvpressure.features.outside import Outside, outside_engine
 from kvpressure.features.points import growth, mean, rate, values
 from kvpressure.features.progress import Progress, progress_of
+from kvpressure.features.refusals import refused_ratio
 from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
 
@@ -28,9 +29,10 @@ class Recent:
     engine answers so slowly that older polls have to be counted too.
 
     `blocked_ratio`, `blocked_by_long_ratio`, `blocked_by_longest_ratio`, `steadiness`, `at_cap`, `starved` and
-    `unsure` are those of `fit.Fit`.
+    `unsure` are those of `fit.Fit`, `by_watermark_ratio` is that of `fit.by_watermark_ratio`.
     `slowdown` is inter-token p95 over the healthy one, `step_tokens` the prompt and output tokens of a step.
     `preempted_in_window` and `preempted_lately` are whether any request was preempted in the window, in the longer one.
+    `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `paused`, `frozen_seconds`, `still_seconds` and `looping_seconds` are those of `progress.Progress`.
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
@@ -54,6 +56,7 @@ class Recent:
     blocked_by_longest_ratio: float | None = None
     steadiness: float | None = None
     at_cap: bool = False
+    by_watermark_ratio: float | None = None
     starved: bool = False
     unsure: bool = False
     started: float | None = None
@@ -61,6 +64,7 @@ class Recent:
     preempted_ratio: float | None = None
     preempted_in_window: bool = False
     preempted_lately: bool = False
+    refused_ratio: float | None = None
     tokens: float | None = None
     busy: bool | None = None
     paused: bool = False
@@ -111,6 +115,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         blocked_by_longest_ratio=fit.blocked_by_longest_ratio,
         steadiness=fit.steadiness,
         at_cap=fit.at_cap,
+        by_watermark_ratio=by_watermark_ratio(points, window, thresholds),
         starved=fit.starved,
         unsure=fit.unsure,
         started=growth(points, "started"),
@@ -118,6 +123,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         preempted_ratio=_preempted_ratio(points),
         preempted_in_window=bool(window.delta("preemptions")),
         preempted_lately=window.grew_lately("preemptions"),
+        refused_ratio=refused_ratio(points, window),
         tokens=tokens,
         busy=_busy(points, running, values(points, "waiting")),
         paused=progress.paused,

@@ -8,10 +8,23 @@ from kvpressure.model.values import Derived, Value, known
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """`tokens_per_second` by kind and `throughput_plateau`."""
+    """`tokens_per_second` by kind, `throughput_plateau`, and what the engine says that its GPUs are given to do."""
     rates = {"prompt": window.rate("prompt_tokens"), "generation": window.rate("generation_tokens")}
     tokens: dict[str, Value] = {kind: rate for kind, rate in rates.items() if rate is not None}
-    return known({"tokens_per_second": tokens or None, "throughput_plateau": plateau(window, context)})
+    work = known(
+        {
+            "estimated_flops_per_second": _estimated(window, "estimated_flops"),
+            "estimated_memory_bytes_per_second": _estimated(window, "estimated_read_bytes", "estimated_write_bytes"),
+        }
+    )
+    return known({"tokens_per_second": tokens or None, "throughput_plateau": plateau(window, context)}) | work
+
+
+def _estimated(window: EngineWindow, *counters: str) -> float | None:
+    """Growth of the `counters` together, per second; None where one of them has never moved: it is switched off."""
+    rates = [window.rate(counter) if window.newest(counter) else None for counter in counters]
+    found = [rate for rate in rates if rate is not None]
+    return sum(found) if len(found) == len(counters) else None
 
 
 def plateau(window: EngineWindow, context: Context) -> float | None:

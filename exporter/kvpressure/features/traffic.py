@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 
 from kvpressure.features.context import Context
+from kvpressure.features.points import arrived_so_far
 from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
@@ -94,12 +95,5 @@ def burstiness(window: EngineWindow) -> float | None:
 
 
 def _arrivals(before: Point, after: Point) -> tuple[float, float | None]:
-    first, last = _arrived_so_far(before), _arrived_so_far(after)
+    first, last = arrived_so_far(before), arrived_so_far(after)
     return after.t, None if first is None or last is None else last - first
-
-
-def _arrived_so_far(point: Point) -> float | None:
-    """Requests that ended plus those the engine holds; None when the poll lacks one of them."""
-    finished = point.counters.get("finished")
-    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
-    return None if finished is None or running is None or waiting is None else finished + running + waiting

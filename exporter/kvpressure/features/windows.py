@@ -221,6 +221,10 @@ class EngineWindow:
         first, last = ends
         return (last.counters[counter] - first.counters[counter]) / (last.t - first.t)
 
+    def newest(self, counter: str) -> float | None:
+        """The newest reading of a counter in the window."""
+        return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
+
     def _ends(self, counter: str, seconds: float | None) -> tuple[Point, Point] | None:
         since = -math.inf if seconds is None else self.t - seconds
         first = next((p for p in self.points if p.t >= since and counter in p.counters), None)

@@ -29,7 +29,8 @@ class Limits:
     """The limits of one engine (a data-parallel rank); None is not known.
 
     Sequences and tokens are counts, `gpu_memory_utilization` is a ratio, `kv_capacity_tokens` is what all requests of
-    the rank together can hold. `max_input_tokens` and `max_output_tokens` are those of the gateway in front.
+    the rank together can hold, `kv_watermark_ratio` the share of it that stays free when one is admitted beside others.
+    `max_input_tokens` and `max_output_tokens` are those of the gateway in front.
     """
 
     max_num_seqs: Limit | None = None
@@ -39,6 +40,7 @@ class Limits:
     max_input_tokens: Limit | None = None
     max_output_tokens: Limit | None = None
     kv_capacity_tokens: Limit | None = None
+    kv_watermark_ratio: Limit | None = None
 
     def with_declared(self, declared: Mapping[str, float]) -> Limits:
         """These, with what somebody declares since, by field name."""

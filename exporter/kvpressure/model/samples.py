@@ -40,6 +40,7 @@ class CacheConfig:
     `capacity_tokens` is what requests can use in *one* rank (reserved blocks already taken off),
     `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens. Where
     `layers_differ` (windows, states), `capacity_tokens` counts requests of that length; a short one may cost as much.
+    `watermark_ratio` is the share of the pool that stays free when a request is admitted beside others.
     """
 
     block_size: int | None = None
@@ -49,6 +50,7 @@ class CacheConfig:
     gpu_memory_utilization: float | None = None
     prefix_caching: bool | None = None
     layers_differ: bool = False
+    watermark_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

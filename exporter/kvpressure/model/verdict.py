@@ -29,6 +29,7 @@ DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {
     Cause.KV_CACHE_PRESSURE: {
         "stranded": "nothing runs; blocks of requests that have ended, or have not begun, fill the cache",
         "preemption": "requests are thrown out of the batch to be computed again",
+        "watermark": "waiting requests would fit but for the share of the cache that is kept free",
         "admission": "waiting requests do not fit the free cache",
         "full": "the cache is full while requests wait",
     },
@@ -37,6 +38,7 @@ DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {
         "max_num_seqs": "the batch stays at the most sequences it may have",
         "sequence_cap": "the batch stays at its highest; which flag holds it there is not known",
         "prefill_budget": "each step's tokens are spent before the queue is through",
+        "queue_limit": "requests are refused at a limit of the queue, and hardly any wait",
     },
     Cause.HOST_BOUND: {"front_end": "the API process is slow", "cpu": "CPUs are short"},
     Cause.DEFERRED: {

@@ -21,6 +21,7 @@ LIMIT_NAMES: Final = (
     "max_num_batched_tokens",
     "gpu_memory_utilization",
     "kv_capacity_tokens",
+    "kv_watermark_ratio",
 )
 """Values of the label `limit`, in the order they are shown."""
 

@@ -48,8 +48,9 @@ class Advice:
     target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes are shared, `told`
     where the log names the flags {flags} that are in force.
 
-    `remedies` are of `deferred`, by the detail that `verdict.DETAILS` has. `other_limits` names the flags of limits of
-    the scheduler other than the number of sequences, which a page does not tell apart.
+    `remedies` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
+    `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
+    tell apart.
 
     `frontends` is more processes that take requests in, `reserve` what keeps requests from being thrown out of the
     batch; None where there is no such flag.

@@ -48,6 +48,9 @@ COUNTERS: Final = {
     "remote_transfers": "transfers of KV from or to another engine; there only where such a connector is in use",
     "offload_loads": "loads from an offload tier, in any unit; there only where such a connector is in use",
     "encoder_queries": "images and the like that requests brought along",
+    "estimated_flops": "floating point operations that each GPU was given, by the engine's own estimate; 0 where off",
+    "estimated_read_bytes": "bytes that each GPU read from its memory, likewise",
+    "estimated_write_bytes": "bytes that each GPU wrote to its memory, likewise",
 }
 
 HISTOGRAMS: Final = {

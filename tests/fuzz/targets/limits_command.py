@@ -46,7 +46,8 @@ def check(data: bytes) -> tuple[object, ...]:
     start = _start(command, args, env, files)
     reading = read_limits(start)
     for name, limit in reading.limits.items():
-        expect(name in LIMIT_NAMES and math.isfinite(limit.value) and limit.value > 0, "a limit that is none", limit)
+        expect(name in LIMIT_NAMES and math.isfinite(limit.value) and limit.value >= 0, "a limit that is none", limit)
+        expect(limit.value > 0 or name == "kv_watermark_ratio", "a limit of nothing", limit)
         expect(len(limit.where) <= 200, "a source without an end", limit)
     expect(not (reading.limits.keys() & reading.unclear.keys()), "a limit is given and unclear", reading)
     port = serving_port(start)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import replay
-from kvpressure.cli.replay import MARKS
+from kvpressure.cli.replay import MARKS, Replay, ReplayTarget
 from kvpressure.diagnosis.details import detail_of
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
@@ -17,6 +17,8 @@ from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.features.deferral import Deferral
 from kvpressure.features.progress import Progress
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
+from kvpressure.model.workload import DeclaredLimit
+from kvpressure.scrape.recordings import TraceError
 from tests.support.verdicts import LAB, THRESHOLDS, inputs, views
 
 EVERY = sorted(LAB.glob("*.xz"))
@@ -135,6 +137,11 @@ def test_a_cap_is_named_by_its_flag_only_where_the_flag_is_known(declared, at_ca
         ({"preemption_bursts": 3, "preempted_ratio": 0.3}, "preemption"),
         ({"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}, "admission"),
         ({"usage": 0.97, "blocked_ratio": 0.0}, "full"),
+        (
+            {"blocked_ratio": 0.9, "by_watermark_ratio": 0.8, "preemption_bursts": 3, "preempted_ratio": 0.3},
+            "watermark",
+        ),
+        ({"blocked_ratio": 0.9, "by_watermark_ratio": 0.2}, "admission"),
         ({"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
         ({"blocked_ratio": 0.0, "preempted_in_window": True}, "preemption"),
         ({"blocked_ratio": 0.9, "still_seconds": 20.0}, "stranded"),
@@ -143,6 +150,13 @@ def test_a_cap_is_named_by_its_flag_only_where_the_flag_is_known(declared, at_ca
 )
 def test_how_the_cache_is_short_is_told(recent, expected):
     assert word(Cause.KV_CACHE_PRESSURE, inputs(**recent)) == expected
+
+
+def test_preemption_says_what_it_throws_out_where_that_is_known():
+    thrown = {"preemption_bursts": 3, "preempted_ratio": 0.3}
+    told = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
+    assert told == "preemptions per request served: 30%; some 1,234 tokens of KV cache a second thrown out with them"
+    assert "thrown out" not in judge_all(inputs(**thrown))["preempting"].text
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])
@@ -181,6 +195,25 @@ def test_how_it_is_stuck_is_told(seconds, expected):
 )
 def test_unknown_says_what_is_missing(recent, derived, expected):
     assert word(Cause.UNKNOWN, inputs(derived, **recent)) == expected
+
+
+def test_a_watermark_is_told_with_how_much_it_keeps():
+    made = inputs({"kv_free_tokens": 96.0}, {"kv_watermark_ratio": 0.1}, blocked_ratio=0.9, by_watermark_ratio=0.8)
+    assert detail_of(Cause.KV_CACHE_PRESSURE, made, judge_all(made)).grounds == (
+        "10.0% of the cache is kept free, 96 tokens are left: but for that a prompt would fit in 80% of the polls."
+    )
+
+
+def test_declared_to_vllm_it_reaches_the_verdict_on_a_recording():
+    path = LAB / "kv-watermark-long-0.33.0.jsonl.xz"
+    declared = [DeclaredLimit("kv_watermark_ratio", 0.05, "--watermark=0.05")]
+    told = {limits is not None: [] for limits in (None, declared)}
+    for limits in (None, declared):
+        for item in Replay(ReplayTarget("t", limits=limits), THRESHOLDS).views(path):
+            assert not isinstance(item, TraceError)
+            told[limits is not None] += [view.diagnosis.detail for view in item[1] if view.diagnosis]
+    assert told[False].count("watermark") == 0
+    assert told[True].count("watermark") > len(told[True]) / 4
 
 
 def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():

@@ -480,3 +480,11 @@ def test_requests_that_fetch_are_deferred_where_the_engine_says_so(deferred_rati
 )
 def test_a_pod_that_prefills_without_a_pause_is_at_its_limit_though_no_poll_sees_a_request(told, expected):
     assert cause(inputs(demand=0.0, **told)) is expected
+
+
+def test_an_estimate_of_the_work_is_told_and_judges_nothing():
+    work = {"estimated_flops_per_second": 4.2e13, "estimated_memory_bytes_per_second": 1.9e12}
+    told, plain = (judge_all(inputs(derived, **QUEUE)) for derived in (work, {}))
+    assert "42 TFLOP/s and moves 1,900 GB/s" in told["gpu_compute_low"].text
+    assert {name: one.state for name, one in told.items()} == {name: one.state for name, one in plain.items()}
+    assert cause(inputs(work, **QUEUE)) is cause(inputs({}, **QUEUE))

@@ -34,6 +34,7 @@ VLLM = {
     "--enable-prefix-caching",
     "--gpu-memory-utilization",
     "--kv-cache-dtype",
+    "--enable-mfu-metrics",
     "--kv-offloading-size",
     "--kv-transfer-config",
     "--limit-mm-per-prompt",

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.features.fit import Fit, fit_of
-from tests.support.engines import THRESHOLDS, histogram, window
+from kvpressure.features import compute
+from kvpressure.features.fit import Fit, by_watermark_ratio, fit_of
+from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 POLLS = 21
 
@@ -140,3 +141,36 @@ def test_a_queue_from_which_nothing_starts_for_another_reason_may_fit(gauges, co
     assert not found.starved
     assert found.blocked_ratio is not None
     assert found.blocked_ratio < THRESHOLDS.admission_blocked_min_ratio
+
+
+def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
+    """8 wait beside those that run; 4,000 of 10,000 tokens are free, prompts are of 600."""
+    cache = replace(CACHE, watermark_ratio=ratio)
+    made = window(60, lambda _: {"running": running, "waiting": 8.0, "kv_usage": usage}, mixed, cache=cache)
+    points = made.latest(20.0, 8)
+    return made, fit_of(points, made, THRESHOLDS).blocked_ratio, by_watermark_ratio(points, made, THRESHOLDS)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "usage", "running", "blocked", "by_watermark"),
+    [
+        (None, 0.6, 4.0, 0.0, None),
+        (0.0, 0.6, 4.0, 0.0, None),
+        (0.3, 0.6, 4.0, 0.0, None),
+        (0.35, 0.6, 4.0, 1.0, 1.0),
+        (0.35, 0.6, 0.0, 0.0, None),
+        (0.35, 0.97, 4.0, 1.0, 0.0),
+    ],
+    ids=["not declared", "none", "room beside it", "held by it", "nothing runs", "full anyway"],
+)
+def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, running, blocked, by_watermark):
+    _, blocked_ratio, held = kept_free(ratio, usage, running)
+    assert (blocked_ratio, held) == (blocked, by_watermark)
+
+
+def test_free_tokens_are_told_as_they_are_judged():
+    made, _, _ = kept_free(0.35)
+    derived, _ = compute(made, CONTEXT)
+    # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
+    assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
+    assert compute(kept_free(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0

@@ -170,3 +170,26 @@ def test_a_capacity_that_the_page_only_sometimes_carries_is_remembered():
     more = window(0)
     assert w.cache.capacity_tokens == 1000
     assert more.cache.capacity_tokens is None
+
+
+def test_what_preemption_throws_out_is_what_running_requests_hold_on_average():
+    def running(_):
+        return {"running": 4.0, "kv_usage": 0.8}
+
+    derived = derive(60, running, lambda t: {"preemptions": t // 2})
+    assert derived["kv_preempted_tokens_per_second"] == pytest.approx(2000 * derived["preemptions_per_second"])
+    assert derive(60, running, lambda _: {"preemptions": 7.0})["kv_preempted_tokens_per_second"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gauges", "counters", "cache"),
+    [
+        ({"running": 4.0, "kv_usage": 0.8}, {}, CACHE),
+        ({"running": 4.0, "kv_usage": 0.8}, {"preemptions": 1.0}, CacheConfig()),
+        ({"running": 4.0}, {"preemptions": 1.0}, CACHE),
+    ],
+    ids=["no preemptions told", "no capacity", "no use told"],
+)
+def test_what_it_throws_out_is_not_known_without_what_it_is_made_of(gauges, counters, cache):
+    derived = derive(60, lambda _: gauges, lambda t: {name: t * value for name, value in counters.items()}, cache=cache)
+    assert "kv_preempted_tokens_per_second" not in derived

@@ -208,6 +208,7 @@ def test_workers_without_an_api_do_not_declare_for_the_engine() -> None:
     assert in_shell(script) == {"max_num_seqs": 5}
 
 
+SHARES = ("gpu_memory_utilization", "kv_watermark_ratio")
 SPELLINGS = st.sampled_from(["{0} {1}", "{0}={1}", "{0}='{1}'", '{0} "{1}"', "{0} \\\n {1}", "{0} $V"])
 
 
@@ -218,14 +219,15 @@ SPELLINGS = st.sampled_from(["{0} {1}", "{0}={1}", "{0}='{1}'", '{0} "{1}"', "{0
 def test_every_spelling_gives_back_what_was_written(values: dict[str, int], data: st.DataObject) -> None:
     words, env = [], {}
     for name, value in values.items():
-        text = str(value) if name != "gpu_memory_utilization" else f"0.{value}"
-        flag = "--" + "".join(c if c != "_" else data.draw(st.sampled_from("-_")) for c in name)
+        text = f"0.{value}" if name in SHARES else str(value)
+        option = FLAGS.limits[name][0]
+        flag = "--" + "".join(c if c != "-" else data.draw(st.sampled_from("-_")) for c in option)
         spelling = data.draw(SPELLINGS).replace("$V", f"${name.upper()}")
         env[name.upper()] = text
         words.append(spelling.format(flag, text))
     script = data.draw(st.sampled_from(["vllm serve m", "exec vllm serve m", "A=1 vllm serve m"]))
     found = {one.name: one.value for one in declared_limits(["sh", "-c"], [" ".join([script, *words])], env, {})}
-    assert found == {n: float(v) if n != "gpu_memory_utilization" else float(f"0.{v}") for n, v in values.items()}
+    assert found == {n: float(f"0.{v}" if n in SHARES else v) for n, v in values.items()}
 
 
 def cost(script: str, args: list[str], env: dict[str, str]) -> tuple[int, Reading]:
@@ -321,3 +323,15 @@ def test_nothing_hostile_raises_and_every_limit_is_a_sound_number(
     found = declared_limits(command, args, env, annotations, files)
     assert [one.name for one in found] == [name for name in LIMIT_NAMES if name in {one.name for one in found}]
     assert all(math.isfinite(one.value) and one.value > 0 and len(one.where) <= 600 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "ratio"),
+    [("0.05", 0.05), ("0", 0.0), ("0.0", 0.0), (".3", 0.3), ("1", None), ("-0.1", None), ("x", None)],
+)
+def test_a_watermark_is_a_share_below_1_and_may_be_0(given: str, ratio: float | None) -> None:
+    assert limits(f"--watermark={given}") == ({} if ratio is None else {"kv_watermark_ratio": ratio})
+
+
+def test_marks_in_texts_are_no_watermark_of_the_cache() -> None:
+    assert limits("--watermark-config", '{"key": 1}', "--max-num-seqs", "8") == {"max_num_seqs": 8}

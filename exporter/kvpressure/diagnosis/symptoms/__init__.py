@@ -18,6 +18,7 @@ from kvpressure.diagnosis.symptoms import (
     host_oom,
     kv_saturated,
     latency_inflated,
+    load_shed,
     memory_rising,
     preempting,
     restarting,
@@ -45,11 +46,12 @@ _ALL = (
 
 NAMES = tuple(module.NAME for module in _ALL)
 
-OPTIONAL = (canary_unanswered.NAME,)
-"""Symptoms that there are only where somebody switched their source on (decision 0270)."""
+OPTIONAL = (canary_unanswered.NAME, load_shed.NAME)
+"""Symptoms that there are only where somebody switched on what they are of (decisions 0270, 0280)."""
 
 
 def judge_all(inputs: Inputs) -> Mapping[str, Evidence]:
     """Every symptom by name, in a fixed order; one of `OPTIONAL` only where its source is on."""
-    found = {module.NAME: module.judge(inputs) for module in _ALL}
-    return found | ({canary_unanswered.NAME: canary_unanswered.judge(inputs)} if inputs.asks else {})
+    sheds = inputs.value("requests_refused_per_second") is not None
+    wanted = (*_ALL, *([load_shed] if sheds else []), *([canary_unanswered] if inputs.asks else []))
+    return {module.NAME: module.judge(inputs) for module in wanted}

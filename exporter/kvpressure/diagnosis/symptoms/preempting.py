@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms.judging import shown
+from kvpressure.model.values import number
 from kvpressure.model.verdict import Evidence
 
 NAME = "preempting"
@@ -16,5 +17,10 @@ def judge(inputs: Inputs) -> Evidence:
     if ratio is None or recent.preemption_bursts is None:
         return Evidence(NAME, None, "not known: preemptions", None, limit, "ratio")
     sustained = recent.preemption_bursts >= limits.preempting_min_burst_count
-    text = f"preemptions per request served: {shown(ratio, 'ratio')}"
+    text = f"preemptions per request served: {shown(ratio, 'ratio')}{_thrown_out(inputs)}"
     return Evidence(NAME, sustained and ratio >= limit, text, ratio, limit, "ratio")
+
+
+def _thrown_out(inputs: Inputs) -> str:
+    tokens = inputs.value("kv_preempted_tokens_per_second")
+    return f"; some {number(round(tokens))} tokens of KV cache a second thrown out with them" if tokens else ""

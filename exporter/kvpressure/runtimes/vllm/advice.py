@@ -54,6 +54,14 @@ _REMEDIES: Final = {
         "costs more than it saves.",
         cost="Host memory, or the computing that the tier would have saved.",
     ),
+    "queue_limit": Remedy(
+        title="raise --max-num-queued-reqs, or --max-num-queued-tokens",
+        current="not visible",
+        new="what may run at once (--max-num-seqs, times data-parallel ranks) and as many more as may wait",
+        why="vllm:admission_rejections_total counts the requests that were answered 503, by which of the two limits. "
+        "--max-num-queued-reqs counts those that run as well: below what the batch could hold it keeps the GPU idle.",
+        cost="Longer queues: those who are taken in wait longer for their first token.",
+    ),
     "external_kv": Remedy(
         title="find out where the KV is to come from (--kv-transfer-config), and why it is late",
         why="The KV of these prompts comes from other engines or from an offload tier; the page has no series of the "
@@ -93,7 +101,7 @@ ADVICE: Final = Advice(
     "token at some accuracy.",
     prefixes="shared prefixes (--enable-prefix-caching)",
     remedies=_REMEDIES,
-    other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, "
+    other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
     told="its first log lines (non-default args) name {flags} with the new values.",
     frontends=Change(

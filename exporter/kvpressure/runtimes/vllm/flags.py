@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.commandline.numbers import human, share, whole
+from kvpressure.commandline.numbers import fraction, human, share, whole
 from kvpressure.commandline.options import Dialect, Given, parse_json
 from kvpressure.commandline.shell import unresolved
 from kvpressure.runtimes.starting import Flags
@@ -29,6 +29,7 @@ NAMES: Final[Mapping[str, str]] = {
     "override-generation-config": "override-g",
     "port": "por",
     "served-model-name": "served-",
+    "watermark": "watermark",
 }
 """Options that are looked for, and the shortest beginning that means them in every version from 0.6 on."""
 
@@ -75,6 +76,7 @@ FLAGS: Final = Flags(
         "max_num_seqs": ("max-num-seqs", whole),
         "max_num_batched_tokens": ("max-num-batched-tokens", human),
         "gpu_memory_utilization": ("gpu-memory-utilization", share),
+        "kv_watermark_ratio": ("watermark", fraction),
     },
     capacity=_capacity,
     # vLLM then sizes the pool by that alone, whatever the utilization says.

@@ -67,6 +67,10 @@ COUNTERS: Final = (
         slow=True,
     ),
     Row("encoder_queries", ("vllm:mm_cache_queries_total",), slow=True),
+    # Per GPU, and 0 for ever without --enable-mfu-metrics.
+    Row("estimated_flops", ("vllm:estimated_flops_per_gpu_total",), slow=True),
+    Row("estimated_read_bytes", ("vllm:estimated_read_bytes_per_gpu_total",), slow=True),
+    Row("estimated_write_bytes", ("vllm:estimated_write_bytes_per_gpu_total",), slow=True),
 )
 
 

@@ -1,0 +1,29 @@
+"""Load that an engine sheds: requests it answers with an error, because as many as it may have are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpressure.features.context import Context
+from kvpressure.features.points import arrived_so_far, growth
+from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.values import Derived, known
+
+
+def derive(window: EngineWindow, _: Context) -> Derived:
+    """`requests_refused_per_second`, of an engine that has ever refused any."""
+    return known({"requests_refused_per_second": window.rate("rejected") if sheds(window) else None})
+
+
+def sheds(window: EngineWindow) -> bool:
+    """Whether it has refused any request since it started; one without a limit, which counts 0 too, never will."""
+    return bool(window.newest("rejected"))
+
+
+def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:
+    """Share of the requests sent during `points` that it refused, each attempt counted; None where none came."""
+    refused, first, last = growth(points, "rejected"), arrived_so_far(points[0]), arrived_so_far(points[-1])
+    if refused is None or first is None or last is None or not sheds(window):
+        return None
+    sent = refused + max(0.0, last - first)
+    return refused / sent if sent else None
