@@ -1,0 +1,14 @@
+"""An encoder has no batch that lasts and no token to generate: its page shows 0 running while requests wait."""
+
+from tests.e2e_vllm.load import Load
+from tests.e2e_vllm.scenario import Phase, Scenario
+
+EMBEDDING = Scenario(
+    "embedding",
+    (
+        Phase("embedding", Load(48, 300, embeds=True), 100, frozenset({"healthy", "compute_bound"})),
+        Phase("embed-light", Load(2, 100, pause_seconds=0.2, embeds=True), 60, frozenset({"healthy"}), 0),
+    ),
+    model="embedding",
+    flags=("--runner", "pooling", "--max-num-seqs", "32"),
+)

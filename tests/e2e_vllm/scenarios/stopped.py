@@ -1,0 +1,49 @@
+"""The engine core stands still while the API process lives on; first as everybody runs the exporter, then with canary.
+
+Stopped under load, its page stands still with requests running. Stopped between requests, its page is idle whatever
+arrives, and only a request of one token can tell (decision 0270).
+"""
+
+from tests.e2e_vllm.load import NOTHING, Load
+from tests.e2e_vllm.scenario import HEALTHY, Event, Phase, Scenario
+
+STEADY = Load(6, 50, 200)
+"""Without a pause, so that the page the core leaves behind shows requests running."""
+
+STUCK = frozenset({"stuck"})
+ASKED = {"engines": {"canary": {"enabled": True}}}
+
+STOPPED = Scenario(
+    "stopped",
+    (
+        Phase("steady", STEADY, 40, HEALTHY),
+        Phase(
+            *("stopped", STEADY, 150, STUCK, 1),
+            details=frozenset({"frozen"}),
+            says="Stand still for",
+            fires="EngineStuck",
+            fires_within_seconds=150,
+            event=Event.STOP,
+            lead_seconds=5,
+        ),
+        Phase("resumed", STEADY, 75, HEALTHY, 0, fires="EngineStuck", event=Event.CONTINUE),
+        # Idle for 30 s, then 30 s without an answer, and 4 s until the verdict holds.
+        Phase(
+            *("wedged", STEADY, 100, STUCK),
+            details=frozenset({"unanswered"}),
+            says="got no answer in 30 s",
+            verdict_seconds=75,
+            fires="EngineStuck",
+            event=Event.STOP,
+            settings=ASKED,
+        ),
+        # Nobody but the next request of one token, a minute after the one before, can tell that it is over.
+        Phase(
+            *("answered", NOTHING, 100, frozenset({"idle"})),
+            says="was answered in",
+            verdict_seconds=75,
+            fires="EngineStuck",
+            event=Event.CONTINUE,
+        ),
+    ),
+)
