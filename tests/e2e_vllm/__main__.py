@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _play(environment: Environment, scenario: Scenario) -> list[Row]:
-    folder, bars = CACHE / "run" / scenario.name, Bars()
+    folder = CACHE / "run" / scenario.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with (folder / "report.txt").open("w") as report, (folder / "looks.jsonl").open("w") as looks:
@@ -64,8 +64,8 @@ def _play(environment: Environment, scenario: Scenario) -> list[Row]:
                 say(text)
 
         say(HEAD)
-        story = asyncio.run(asyncio.wait_for(play(environment, scenario, folder, bars, say, on_look), LONGEST_SECONDS))
-        rows = judge(story, bars)
+        story = asyncio.run(asyncio.wait_for(play(environment, scenario, folder, say, on_look), LONGEST_SECONDS))
+        rows = judge(story, Bars())
         for text in summary(story, rows):
             say(text)
     return rows

@@ -29,7 +29,7 @@ def judge(story: Story, bars: Bars) -> list[Row]:
     for visit in story.visits:
         rows += _verdict(story, visit, bars)
         rows += _evidence(story, visit)
-        rows += _alerts(story, visit, bars)
+        rows += _alerts(story, visit)
         rows += _commands(visit)
         rate = visit.page_bytes_per_second
         held = rate is not None and rate <= bars.page_bytes_per_second
@@ -91,19 +91,19 @@ def _sentences(engine: Mapping[str, Any]) -> Iterator[str]:
     yield from (symptom["text"] for symptom in engine["symptoms"].values())
 
 
-def _alerts(story: Story, visit: Visit, bars: Bars) -> Iterator[Row]:
+def _alerts(story: Story, visit: Visit) -> Iterator[Row]:
     name, wanted, within = visit.phase.name, visit.phase.fires, visit.phase.fires_within_seconds
     episodes = [one for one in story.alerts if one.name == wanted and one.firing]
     if within is not None:
         delays = [one.firing - visit.began for one in episodes if one.firing and one.firing >= visit.began]
         seen = f"after {min(delays):.0f} s" if delays else "never"
         yield Row(bool(delays) and min(delays) <= within, f"{name}: {wanted} fires within {within:.0f} s", seen)
-    if visit.phase.until_resolved:
+    if (within := visit.phase.resolves_within_seconds) is not None:
         ends = [one.ended for one in episodes]
-        last = None if not ends or None in ends else max(end for end in ends if end) - visit.began
-        held = last is not None and last <= bars.resolve_seconds
+        last = None if not ends or None in ends else max(end for end in ends if end) - visit.ended
         seen = "never" if last is None else f"after {last:.0f} s"
-        yield Row(held, f"{name}: {wanted} resolves within {bars.resolve_seconds:.0f} s of the end of the load", seen)
+        held = last is not None and last <= within
+        yield Row(held, f"{name}: {wanted} resolves within {within:.0f} s of the end of the load", seen)
     yield _others(story, visit)
 
 

@@ -16,14 +16,15 @@ from typing import Any
 from tests.e2e_vllm import servers
 from tests.e2e_vllm.environment import Environment
 from tests.e2e_vllm.load import Tally, driving
-from tests.e2e_vllm.observe import AlertEpisode, Look, Observer
-from tests.e2e_vllm.scenario import Bars, Event, Phase, Scenario
+from tests.e2e_vllm.observe import AlertEpisode, Look, Observer, gauges_of
+from tests.e2e_vllm.scenario import Event, Phase, Scenario
 from tests.support.processes import Process, free_port, get, query
 
 TRIAGE_SECONDS = 30
 """Its default."""
 TRIAGE_AFTER_SECONDS = 25.0
 PLAN_SECONDS = 30
+IDLE_WITHIN_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -90,13 +91,14 @@ class Run:
     """vLLM is killed when this is closed."""
     observer: Observer
     story: Story
-    bars: Bars
 
     async def visit(self, phase: Phase) -> Visit:
         """The phase's event and its load for its time; `triage` is run beside it once things have settled."""
         visit = Visit(phase, time.time())
         self.observer.phase = "down" if phase.event is Event.RESTART else phase.name
         if phase.event and not phase.lead_seconds:
+            if phase.event is Event.STOP:
+                await self._idle()
             await self._happen(phase.event, visit)
         async with driving(self.engine.url, phase.load, seed=len(self.story.visits)) as visit.tally:
             if phase.event and phase.lead_seconds:
@@ -109,7 +111,7 @@ class Run:
             if phase.triage_exit is None:
                 triage.cancel()
             try:
-                await self._last(visit)
+                await asyncio.sleep(phase.seconds)
                 if phase.triage_exit is not None:
                     visit.triage = await triage
                 self.story.plan = await plan if plan else self.story.plan
@@ -120,13 +122,11 @@ class Run:
         visit.ended = time.time()
         return visit
 
-    async def _last(self, visit: Visit) -> None:
-        phase = visit.phase
-        while (lasted := time.time() - visit.began) < phase.seconds:
-            resolved = phase.until_resolved and lasted > self.bars.recovery_seconds
-            if resolved and not self.observer.firing(phase.fires):
-                return
-            await asyncio.sleep(1.0)
+    async def _idle(self) -> None:
+        """Until the requests of the phase before are gone from the page: a stopped core would leave them there."""
+        async with asyncio.timeout(IDLE_WITHIN_SECONDS):
+            while any(gauges_of(await get(f"{self.engine.url}/metrics")).values()):
+                await asyncio.sleep(0.5)
 
     async def _happen(self, event: Event, visit: Visit) -> None:
         engine = self.engine
@@ -147,7 +147,6 @@ async def play(
     environment: Environment,
     scenario: Scenario,
     folder: Path,
-    bars: Bars,
     say: Callable[[str], None],
     on_look: Callable[[Look], None],
 ) -> Story:
@@ -164,7 +163,7 @@ async def play(
         prometheus = await stack.enter_async_context(servers.prometheus(ours, free_port(), folder))
         observer = Observer(engine.url, exporter, prometheus, folder / "recording.jsonl.gz", on_look)
         observer.looks, observer.alerts, observer.failures = story.looks, story.alerts, story.failures
-        run = Run(engine, life, observer, story, bars)
+        run = Run(engine, life, observer, story)
         watching = asyncio.create_task(observer.run())
         try:
             for phase in scenario.phases:

@@ -30,8 +30,8 @@ class Phase:
     triage` ends with, None where it is not run; with `plans`, `plan --url` is run as well.
 
     The alert `fires` must fire within `fires_within_seconds`, or only may where that is None; no other alert about the
-    KV cache and no other critical one may become true. With `until_resolved` it must resolve, and the phase ends
-    early, once KVCachePressure no longer fires.
+    KV cache and no other critical one may become true. It must resolve within `resolves_within_seconds` of the phase's
+    end, whatever phases come then.
 
     `event` happens after the load has lasted `lead_seconds`, and time counts from there. With `settings` the exporter
     is given other ones at the beginning.
@@ -47,8 +47,8 @@ class Phase:
     verdict_seconds: float = VERDICT_SECONDS
     fires: str = ""
     fires_within_seconds: float | None = None
+    resolves_within_seconds: float | None = None
     plans: bool = False
-    until_resolved: bool = False
     event: Event | None = None
     lead_seconds: float = 0.0
     settings: Mapping[str, Any] | None = None
@@ -84,10 +84,6 @@ class Bars:
 
     right_ratio: float = 0.95
     """Of the seconds after the time that a verdict may take."""
-    resolve_seconds: float = 300.0
-    """From the end of the collapse to it no longer firing; three minutes of it are keep_firing_for."""
-    recovery_seconds: float = 120.0
-    """Least time of light load after the collapse."""
     page_bytes_per_second: float = 8000.0
 
 

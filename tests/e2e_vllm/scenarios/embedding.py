@@ -5,10 +5,7 @@ from tests.e2e_vllm.scenario import Phase, Scenario
 
 EMBEDDING = Scenario(
     "embedding",
-    (
-        Phase("embedding", Load(48, 300, embeds=True), 100, frozenset({"healthy", "compute_bound"})),
-        Phase("embed-light", Load(2, 100, pause_seconds=0.2, embeds=True), 60, frozenset({"healthy"}), 0),
-    ),
+    (Phase("embedding", Load(48, 300, embeds=True), 80, frozenset({"healthy", "compute_bound"})),),
     model="embedding",
     flags=("--runner", "pooling", "--max-num-seqs", "32"),
 )

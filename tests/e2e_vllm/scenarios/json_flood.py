@@ -1,15 +1,12 @@
 """JSON mode while the pool is short: such requests are counted as put off until they are admitted."""
 
 from tests.e2e_vllm.load import Load
-from tests.e2e_vllm.scenario import HEALTHY, LIGHT, PRESSURE, Phase, Scenario
+from tests.e2e_vllm.scenario import PRESSURE, Phase, Scenario
 
 FLOOD = Load(16, 2500, 1000, json=True)
 DETAILS = frozenset({"admission", "full", "preemption"})
 
 JSON_FLOOD = Scenario(
     "json-flood",
-    (
-        Phase("light", LIGHT, 30, HEALTHY),
-        Phase("json-flood", FLOOD, 90, PRESSURE, 1, details=DETAILS, fires="KVCachePressure"),
-    ),
+    (Phase("json-flood", FLOOD, 90, PRESSURE, 1, details=DETAILS, fires="KVCachePressure"),),
 )

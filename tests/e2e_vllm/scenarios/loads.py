@@ -10,12 +10,18 @@ COLLAPSE = Load(12, 3000, 1000)
 LOADS = Scenario(
     "loads",
     (
-        Phase("light", LIGHT, 65, HEALTHY, 0),
-        Phase("collapse", COLLAPSE, 150, PRESSURE, 1, fires="KVCachePressure", fires_within_seconds=120, plans=True),
-        Phase("recovery", LIGHT, 330, HEALTHY, 0, fires="KVCachePressure", until_resolved=True),
-        Phase("sequence-cap", Load(64, 30, 60), 100, frozenset({"concurrency_bound"}), 1),
-        Phase("full-pool", Load(8, 500, 490, exact=True), 100, BUSY, 0),
+        Phase("light", LIGHT, 60, HEALTHY, 0),
+        Phase(
+            *("collapse", COLLAPSE, 140, PRESSURE, 1),
+            fires="KVCachePressure",
+            fires_within_seconds=120,
+            resolves_within_seconds=300,
+            plans=True,
+        ),
+        Phase("recovery", LIGHT, 75, HEALTHY, 0),
+        Phase("sequence-cap", Load(64, 30, 60), 90, frozenset({"concurrency_bound"}), 1),
+        Phase("full-pool", Load(8, 500, 490, exact=True), 90, BUSY, 0),
         Phase("idle", NOTHING, 60, frozenset({"idle"}), 0),
-        Phase("restart", LIGHT, 90, HEALTHY, 0, event=Event.RESTART, lead_seconds=10),
+        Phase("restart", LIGHT, 60, HEALTHY, 0, event=Event.RESTART, lead_seconds=10),
     ),
 )

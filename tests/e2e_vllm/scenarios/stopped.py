@@ -16,20 +16,20 @@ ASKED = {"engines": {"canary": {"enabled": True}}}
 STOPPED = Scenario(
     "stopped",
     (
-        Phase("steady", STEADY, 40, HEALTHY),
+        Phase("steady", STEADY, 40, HEALTHY, verdict_seconds=30),
         Phase(
-            *("stopped", STEADY, 150, STUCK, 1),
+            *("stopped", STEADY, 145, STUCK, 1),
             details=frozenset({"frozen"}),
             says="Stand still for",
             fires="EngineStuck",
-            fires_within_seconds=150,
+            fires_within_seconds=145,
             event=Event.STOP,
             lead_seconds=5,
         ),
-        Phase("resumed", STEADY, 75, HEALTHY, 0, fires="EngineStuck", event=Event.CONTINUE),
+        Phase("resumed", STEADY, 60, HEALTHY, 0, fires="EngineStuck", event=Event.CONTINUE),
         # Idle for 30 s, then 30 s without an answer, and 4 s until the verdict holds.
         Phase(
-            *("wedged", STEADY, 100, STUCK),
+            *("wedged", STEADY, 85, STUCK),
             details=frozenset({"unanswered"}),
             says="got no answer in 30 s",
             verdict_seconds=75,
@@ -39,7 +39,7 @@ STOPPED = Scenario(
         ),
         # Nobody but the next request of one token, a minute after the one before, can tell that it is over.
         Phase(
-            *("answered", NOTHING, 100, frozenset({"idle"})),
+            *("answered", NOTHING, 85, frozenset({"idle"})),
             says="was answered in",
             verdict_seconds=75,
             fires="EngineStuck",

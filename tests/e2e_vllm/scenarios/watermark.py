@@ -5,6 +5,6 @@ from tests.e2e_vllm.scenario import GENERATES, PRESSURE, Phase, Scenario
 
 WATERMARK = Scenario(
     "watermark",
-    (Phase("watermark", Load(40, 300, 80, exact=True), 120, PRESSURE, 1, fires="KVCachePressure"),),
+    (Phase("watermark", Load(40, 300, 80, exact=True), 80, PRESSURE, 1, fires="KVCachePressure"),),
     flags=(*GENERATES, "--watermark", "0.05"),
 )
