@@ -24,7 +24,7 @@ TRIAGE_SECONDS = 30
 """Its default."""
 TRIAGE_AFTER_SECONDS = 25.0
 PLAN_SECONDS = 30
-IDLE_WITHIN_SECONDS = 30.0
+IDLE_WITHIN_SECONDS = 30
 
 
 @dataclass(slots=True)
@@ -124,9 +124,11 @@ class Run:
 
     async def _idle(self) -> None:
         """Until the requests of the phase before are gone from the page: a stopped core would leave them there."""
-        async with asyncio.timeout(IDLE_WITHIN_SECONDS):
-            while any(gauges_of(await get(f"{self.engine.url}/metrics")).values()):
-                await asyncio.sleep(0.5)
+        for _ in range(IDLE_WITHIN_SECONDS):
+            if not any(gauges_of(await get(f"{self.engine.url}/metrics")).values()):
+                return
+            await asyncio.sleep(1.0)
+        raise RuntimeError(f"vLLM still has requests {IDLE_WITHIN_SECONDS} s after all clients left")
 
     async def _happen(self, event: Event, visit: Visit) -> None:
         engine = self.engine

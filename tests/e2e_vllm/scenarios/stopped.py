@@ -37,11 +37,10 @@ STOPPED = Scenario(
             event=Event.STOP,
             settings=ASKED,
         ),
-        # Nobody but the next request of one token, a minute after the one before, can tell that it is over.
+        # Tokens that come after all say that it is over; an idle engine is then asked again.
         Phase(
             *("answered", NOTHING, 85, frozenset({"idle"})),
             says="was answered in",
-            verdict_seconds=75,
             fires="EngineStuck",
             event=Event.CONTINUE,
         ),
