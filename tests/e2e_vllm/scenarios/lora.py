@@ -8,7 +8,7 @@ LORA = Scenario(
     "lora",
     (
         Phase(
-            *("lora", Load(24, 50, 100, models=ADAPTERS), 80, frozenset({"deferred"}), 1),
+            *("lora", Load(24, 50, 100, models=ADAPTERS), 75, frozenset({"deferred"}), 1),
             details=frozenset({"lora_slots"}),
         ),
     ),
