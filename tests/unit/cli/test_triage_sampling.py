@@ -44,6 +44,9 @@ def triage(first: int, seconds: float) -> Sampled:
     return virtual_time.run(run())
 
 
+@pytest.mark.fault(
+    "an engine hangs when `triage` is asked about it", "it samples on until it can tell, 45 s more at most"
+)
 @pytest.mark.parametrize("seconds", [10.0, 30.0])
 def test_an_engine_that_stands_still_is_sampled_until_it_can_be_called_stuck(seconds: float):
     """The default of 30 s ends just before, and would have called it healthy."""

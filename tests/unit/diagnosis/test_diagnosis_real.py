@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.scrape.reader import PageReader
@@ -25,6 +27,10 @@ def told(name: str) -> list[tuple[float, Diagnosis]]:
     return found
 
 
+@pytest.mark.fault(
+    "the engine core of a real vLLM hangs (SIGSTOP) while its API process lives on",
+    "stuck within 45 s, with what stands still; healthy within 45 s of going on",
+)
 def test_a_stopped_engine_core_is_stuck_within_45_s_and_healthy_within_45_s_of_going_on():
     verdicts = told("stopped-core")
     stuck = [t for t, one in verdicts if one.cause is Cause.STUCK]
