@@ -158,8 +158,12 @@ def _down(story: Story) -> Iterator[Row]:
         seen = ", ".join(f"{cause} {causes.count(cause)} s" for cause in dict.fromkeys(causes))
         yield Row(not ALARMING & set(causes), "vLLM killed and booting: no alarming verdict", seen)
         stale = [look for look in looks if look.t > began + 15.0]
-        held = all(look.cause in {None, "unknown", "idle"} for look in stale)
-        yield Row(held, "15 s after the kill: no verdict, unknown or idle", "so" if held else "not so")
+        held = not any(look.engine and look.engine["answering"] for look in stale)
+        yield Row(
+            held,
+            "15 s after the kill: the verdict is that of an engine that does not answer",
+            "so" if held else "not so",
+        )
         fired = [
             one for one in story.alerts if one.firing and one.severity in PAGING and began <= one.active <= ended + 60
         ]

@@ -25,6 +25,7 @@ TRIAGE_SECONDS = 30
 TRIAGE_AFTER_SECONDS = 25.0
 PLAN_SECONDS = 30
 IDLE_WITHIN_SECONDS = 30
+COMMAND_WITHIN_SECONDS = 120.0
 
 
 @dataclass(slots=True)
@@ -192,7 +193,10 @@ async def play(
 async def _triage(url: str, after: float) -> tuple[int, str]:
     """Exit code and cause of `kvpressure triage`."""
     await asyncio.sleep(after)
-    code, out = await _kvpressure("triage", url, "--duration", str(TRIAGE_SECONDS), "--json")
+    try:
+        code, out = await _kvpressure("triage", url, "--duration", str(TRIAGE_SECONDS), "--json")
+    except TimeoutError:
+        return -1, f"did not end within {COMMAND_WITHIN_SECONDS:.0f} s"
     return code, ", ".join(engine["cause"] for engine in json.loads(out)["engines"])
 
 
@@ -208,7 +212,7 @@ async def _kvpressure(*arguments: str) -> tuple[int, str]:
         sys.executable, "-m", "kvpressure", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), 120.0)
+        out, err = await asyncio.wait_for(process.communicate(), COMMAND_WITHIN_SECONDS)
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
