@@ -18,7 +18,7 @@ LOADS = Scenario(
             resolves_within_seconds=300,
             plans=True,
         ),
-        Phase("recovery", LIGHT, 75, HEALTHY, 0),
+        Phase("recovery", LIGHT, 75, HEALTHY, 0, fires="KVCachePressure"),
         Phase("sequence-cap", Load(64, 30, 60), 90, frozenset({"concurrency_bound"}), 1),
         Phase("full-pool", Load(8, 500, 490, exact=True), 90, BUSY, 0),
         Phase("idle", NOTHING, 60, frozenset({"idle"}), 0),
