@@ -1,4 +1,4 @@
-"""vLLM's own virtual environment and its model, under .cache: made once, then only looked at."""
+"""vLLM's own virtual environment and its models, under .cache: made once, then only looked at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "e2e-vllm"
 REQUIREMENTS = HERE / "requirements.txt"
-MAKE_MODEL = HERE / "make_model.py"
+MAKERS = tuple(HERE / f"make_{what}.py" for what in ("model", "embedding_model", "adapters"))
+ADAPTERS = ("red", "green", "blue")
 VLLM_VERSION = "0.32.0"
 LEAST_FREE_BYTES = 12e9
 """torch brings CUDA's libraries along, wanted or not."""
@@ -23,19 +24,17 @@ LEAST_FREE_BYTES = 12e9
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where vLLM and its model lie."""
+    """Where vLLM and its models lie: `generating` and `embedding` in `models`, and `adapters` beside them."""
 
     python: Path
-    model: Path
+    models: Path
 
 
 def prepare(say: Callable[[str], None]) -> Environment:
     """Install what is missing; `say` tells of slow steps. Raises CalledProcessError, or RuntimeError without space."""
-    venv, model, stamp = CACHE / "venv", CACHE / "model", CACHE / "installed"
-    found = Environment(venv / "bin" / "python", model)
-    wanted = hashlib.sha256(
-        REQUIREMENTS.read_bytes() + MAKE_MODEL.read_bytes() + Path(__file__).read_bytes()
-    ).hexdigest()
+    venv, models, stamp = CACHE / "venv", CACHE / "models", CACHE / "installed"
+    found = Environment(venv / "bin" / "python", models)
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in (REQUIREMENTS, *MAKERS, Path(__file__)))).hexdigest()
     if stamp.is_file() and stamp.read_text() == wanted:
         return found
     _check_space(CACHE)
@@ -45,8 +44,10 @@ def prepare(say: Callable[[str], None]) -> Environment:
         _run(sys.executable, "-m", "venv", str(venv))
     _install(found.python)
     _answer_to_vllm(found.python)
-    shutil.rmtree(model, ignore_errors=True)
-    _run(str(found.python), str(MAKE_MODEL), str(model))
+    shutil.rmtree(models, ignore_errors=True)
+    folders = (("generating",), ("embedding",), ("adapters", *ADAPTERS))
+    for maker, (folder, *names) in zip(MAKERS, folders, strict=True):
+        _run(str(found.python), str(maker), str(models / folder), *names)
     stamp.write_text(wanted)
     return found
 

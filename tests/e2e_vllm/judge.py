@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.e2e_vllm.observe import AlertEpisode, Look
 from tests.e2e_vllm.run import Story, Visit
@@ -26,7 +28,8 @@ def judge(story: Story, bars: Bars) -> list[Row]:
     rows: list[Row] = []
     for visit in story.visits:
         rows += _verdict(story, visit, bars)
-        rows += _alerts(story, visit, bars)
+        rows += _evidence(story, visit)
+        rows += _alerts(story, visit)
         rows += _commands(visit)
         rate = visit.page_bytes_per_second
         held = rate is not None and rate <= bars.page_bytes_per_second
@@ -35,14 +38,14 @@ def judge(story: Story, bars: Bars) -> list[Row]:
     return [*rows, *_plan(story), *_down(story), *_sources(story)]
 
 
-def settled(story: Story, visit: Visit, bars: Bars) -> list[Look]:
+def settled(story: Story, visit: Visit) -> list[Look]:
     """The seconds of a phase after the time that a verdict may take."""
-    return [look for look in story.looks if visit.began + bars.verdict_seconds <= look.t <= visit.ended]
+    return [look for look in story.looks if visit.began + visit.phase.verdict_seconds <= look.t <= visit.ended]
 
 
-def wrong(story: Story, visit: Visit, bars: Bars) -> list[Look]:
+def wrong(story: Story, visit: Visit) -> list[Look]:
     """The settled seconds with another verdict than the phase's."""
-    return [look for look in settled(story, visit, bars) if look.cause not in visit.phase.causes]
+    return [look for look in settled(story, visit) if look.cause not in visit.phase.causes]
 
 
 def verdict_delay(story: Story, visit: Visit) -> float | None:
@@ -56,9 +59,9 @@ def _verdict(story: Story, visit: Visit, bars: Bars) -> Iterator[Row]:
     right = " or ".join(sorted(visit.phase.causes))
     delay = verdict_delay(story, visit)
     seen = "never" if delay is None else f"after {delay:.0f} s"
-    held = delay is not None and delay <= bars.verdict_seconds
-    yield Row(held, f"{visit.phase.name}: verdict {right} within {bars.verdict_seconds:.0f} s", seen)
-    looks, bad = settled(story, visit, bars), wrong(story, visit, bars)
+    within = visit.phase.verdict_seconds
+    yield Row(delay is not None and delay <= within, f"{visit.phase.name}: verdict {right} within {within:.0f} s", seen)
+    looks, bad = settled(story, visit), wrong(story, visit)
     if looks:
         ratio = 1 - len(bad) / len(looks)
         others = ", ".join(sorted({str(look.cause) for look in bad}))
@@ -69,32 +72,54 @@ def _verdict(story: Story, visit: Visit, bars: Bars) -> Iterator[Row]:
         )
 
 
-def _alerts(story: Story, visit: Visit, bars: Bars) -> Iterator[Row]:
-    name = visit.phase.name
-    if visit.phase.pages:
-        fired = [one.firing for one in story.alerts if one.name == "KVCachePressure" and one.firing]
-        delay = min(fired) - visit.began if fired else None
-        seen = "never" if delay is None else f"after {delay:.0f} s"
-        held = delay is not None and 0 <= delay <= bars.alert_seconds
-        yield Row(held, f"{name}: KVCachePressure fires within {bars.alert_seconds:.0f} s", seen)
-        ends = [one.ended for one in story.alerts if one.name == "KVCachePressure" and one.firing]
+def _evidence(story: Story, visit: Visit) -> Iterator[Row]:
+    """Of the settled seconds with the right verdict: the detail, and the words in the evidence."""
+    phase = visit.phase
+    engines = [look.engine for look in settled(story, visit) if look.engine and look.cause in phase.causes]
+    if phase.details:
+        found = Counter(str(engine["detail"]) for engine in engines)
+        held = bool(found) and set(found) <= phase.details
+        what = f"{phase.name}: the detail is {' or '.join(sorted(phase.details))}"
+        yield Row(held, what, ", ".join(f"{detail} {number} s" for detail, number in found.items()) or "never")
+    if phase.says:
+        told = [text for engine in engines for text in _sentences(engine) if phase.says in text]
+        yield Row(bool(told), f'{phase.name}: the evidence says "{phase.says}"', told[-1] if told else "never")
+
+
+def _sentences(engine: Mapping[str, Any]) -> Iterator[str]:
+    yield engine["grounds"] or ""
+    yield from (symptom["text"] for symptom in engine["symptoms"].values())
+
+
+def _alerts(story: Story, visit: Visit) -> Iterator[Row]:
+    name, wanted, within = visit.phase.name, visit.phase.fires, visit.phase.fires_within_seconds
+    episodes = [one for one in story.alerts if one.name == wanted and one.firing]
+    if within is not None:
+        delays = [one.firing - visit.began for one in episodes if one.firing and one.firing >= visit.began]
+        seen = f"after {min(delays):.0f} s" if delays else "never"
+        yield Row(bool(delays) and min(delays) <= within, f"{name}: {wanted} fires within {within:.0f} s", seen)
+    if (within := visit.phase.resolves_within_seconds) is not None:
+        ends = [one.ended for one in episodes]
         last = None if not ends or None in ends else max(end for end in ends if end) - visit.ended
-        held = last is not None and last <= bars.resolve_seconds
         seen = "never" if last is None else f"after {last:.0f} s"
-        yield Row(held, f"{name}: it resolves within {bars.resolve_seconds:.0f} s of the end of the load", seen)
-    else:
-        false = {f"{one.name} ({one.severity})" for one in story.alerts if _false(one, visit)}
-        true = {one for look in settled(story, visit, bars) for one in look.alerts if one[1] in PAGING}
-        if not visit.phase.until_resolved:
-            false |= {
-                f"{alert} ({severity})" for alert, severity in true if alert in KV_ALERTS or severity == "critical"
-            }
-        seen = ", ".join(sorted(false)) or "none"
-        others = ", ".join(
-            sorted(alert for alert, severity in true if alert not in KV_ALERTS and severity == "warning")
-        )
-        seen += f"; other warnings: {others}" if others else ""
-        yield Row(not false, f"{name}: no KV alert and nothing critical becomes true and fires", seen)
+        held = last is not None and last <= within
+        yield Row(held, f"{name}: {wanted} resolves within {within:.0f} s of the end of the load", seen)
+    yield _others(story, visit)
+
+
+def _others(story: Story, visit: Visit) -> Row:
+    """What became true in the phase, or is true once things have settled, and should not be."""
+    wanted = visit.phase.fires
+    # Pressure has symptoms, which have alerts of their own; nobody is told them while KVCachePressure fires.
+    allowed = KV_ALERTS if wanted in KV_ALERTS else frozenset({wanted})
+    false = {f"{one.name} ({one.severity})" for one in story.alerts if one.name not in allowed and _false(one, visit)}
+    true = {one for look in settled(story, visit) for one in look.alerts if one[1] in PAGING and one[0] not in allowed}
+    bad = {(alert, severity) for alert, severity in true if alert in KV_ALERTS or severity == "critical"}
+    false |= {f"{alert} ({severity})" for alert, severity in bad}
+    others = ", ".join(sorted({alert for alert, _ in true - bad}))
+    seen = (", ".join(sorted(false)) or "none") + (f"; other warnings: {others}" if others else "")
+    but = f" but {wanted}" if wanted else ""
+    return Row(not false, f"{visit.phase.name}: no KV alert and nothing critical{but} becomes true and fires", seen)
 
 
 def _false(alert: AlertEpisode, visit: Visit) -> bool:
@@ -104,18 +129,20 @@ def _false(alert: AlertEpisode, visit: Visit) -> bool:
 
 
 def _commands(visit: Visit) -> Iterator[Row]:
-    code, cause = visit.triage or (-1, "not run")
-    held = code == visit.phase.triage_exit
-    yield Row(held, f"{visit.phase.name}: triage ends with {visit.phase.triage_exit}", f"{code} ({cause})")
+    if visit.phase.triage_exit is not None:
+        code, cause = visit.triage or (-1, "not run")
+        held = code == visit.phase.triage_exit
+        yield Row(held, f"{visit.phase.name}: triage ends with {visit.phase.triage_exit}", f"{code} ({cause})")
     if visit.triage_while_down is not None:
         code = visit.triage_while_down
         yield Row(code == 2, f"{visit.phase.name}: triage ends with 2 while vLLM is down", str(code))
 
 
 def _plan(story: Story) -> Iterator[Row]:
-    if not any(visit.phase.pages for visit in story.visits):
+    planned = {visit.phase.name for visit in story.visits if visit.phase.plans}
+    if not planned:
         return
-    batches = [look.page["num_requests_running"] for look in story.looks if look.page and look.phase == "collapse"]
+    batches = [look.page["num_requests_running"] for look in story.looks if look.page and look.phase in planned]
     plan = story.plan.get("max_num_seqs")
     mean = sum(batches) / len(batches) if batches else 0.0
     seen = f"max_num_seqs {plan}, {story.plan.get('tokens_per_request')} of {story.plan.get('pool_tokens')} tokens each"
@@ -131,8 +158,12 @@ def _down(story: Story) -> Iterator[Row]:
         seen = ", ".join(f"{cause} {causes.count(cause)} s" for cause in dict.fromkeys(causes))
         yield Row(not ALARMING & set(causes), "vLLM killed and booting: no alarming verdict", seen)
         stale = [look for look in looks if look.t > began + 15.0]
-        held = all(look.cause in {None, "unknown", "idle"} for look in stale)
-        yield Row(held, "15 s after the kill: no verdict, unknown or idle", "so" if held else "not so")
+        held = not any(look.engine and look.engine["answering"] for look in stale)
+        yield Row(
+            held,
+            "15 s after the kill: the verdict is that of an engine that does not answer",
+            "so" if held else "not so",
+        )
         fired = [
             one for one in story.alerts if one.firing and one.severity in PAGING and began <= one.active <= ended + 60
         ]

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -16,25 +17,52 @@ PAUSE_AFTER_FAILURE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many clients ask for what. Lengths are tokens; they vary down to 85 % unless they are to be `exact`."""
+    """How many clients ask for what. Lengths are tokens; they vary down to 85 % unless they are to be `exact`.
+
+    With `json` answers follow a schema, and end when they please after at most the given length; with `embeds` they
+    are embeddings. Each request names one of `models` by chance.
+    """
 
     clients: int
     prompt_tokens: int = 0
     output_tokens: int = 0
     pause_seconds: float = 0.0
     exact: bool = False
+    json: bool = False
+    embeds: bool = False
+    models: tuple[str, ...] = ("tiny",)
 
-    def lengths(self, rng: random.Random) -> tuple[int, int]:
-        """Prompt and output of one request."""
+    def request(self, rng: random.Random) -> tuple[str, dict[str, Any]]:
+        """Path and body of one request."""
         least = 1.0 if self.exact else 0.85
-        return tuple(max(1, round(n * rng.uniform(least, 1.0))) for n in (self.prompt_tokens, self.output_tokens))  # type: ignore[return-value]
+        prompt, output = (max(1, round(n * rng.uniform(least, 1.0))) for n in (self.prompt_tokens, self.output_tokens))
+        words = " ".join(f"t{rng.randrange(1000)}" for _ in range(prompt))
+        body: dict[str, Any] = {"model": rng.choice(self.models)}
+        if self.embeds:
+            return "/v1/embeddings", body | {"input": words}
+        body |= {"prompt": words, "max_tokens": output}
+        return "/v1/completions", body | ({"response_format": _schema(rng)} if self.json else {"ignore_eos": True})
 
     def __str__(self) -> str:
         """In words."""
         if not self.clients:
             return "no requests"
-        exactly = "exactly " if self.exact else ""
-        return f"{self.clients} clients, {exactly}{self.prompt_tokens} + {self.output_tokens} tokens"
+        exactly, answers = "exactly " if self.exact else "", "" if self.embeds else f" + {self.output_tokens}"
+        kind = (", JSON" if self.json else "") + (", embeddings" if self.embeds else "")
+        of = f", of {len(self.models)} adapters" if len(self.models) > 1 else ""
+        return f"{self.clients} clients, {exactly}{self.prompt_tokens}{answers} tokens{kind}{of}"
+
+
+def _schema(rng: random.Random) -> dict[str, Any]:
+    """An object with one string; one of fifty schemas, each compiled once."""
+    name = f"t{rng.randrange(50)}"
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string"}},
+        "required": [name],
+        "additionalProperties": False,
+    }
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
 NOTHING = Load(0)
@@ -56,9 +84,7 @@ async def driving(url: str, load: Load, seed: int) -> AsyncIterator[Tally]:
     timeout = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         clients = [
-            asyncio.create_task(
-                _client(session, f"{url}/v1/completions", load, random.Random(f"{seed}-{number}"), tally)
-            )
+            asyncio.create_task(_client(session, url, load, random.Random(f"{seed}-{number}"), tally))
             for number in range(load.clients)
         ]
         try:
@@ -71,21 +97,15 @@ async def driving(url: str, load: Load, seed: int) -> AsyncIterator[Tally]:
 
 async def _client(session: aiohttp.ClientSession, url: str, load: Load, rng: random.Random, tally: Tally) -> None:
     while True:
-        prompt, output = load.lengths(rng)
-        body = {
-            "model": "tiny",
-            "prompt": " ".join(f"t{rng.randrange(1000)}" for _ in range(prompt)),
-            "max_tokens": output,
-            "ignore_eos": True,
-        }
+        path, body = load.request(rng)
         try:
-            async with session.post(url, json=body) as response:
+            async with session.post(url + path, json=body) as response:
                 response.raise_for_status()
-                await response.read()
+                used = (await response.json())["usage"]
         except (aiohttp.ClientError, TimeoutError):
             tally.failed += 1
             await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         else:
             tally.finished += 1
-            tally.output_tokens += output
+            tally.output_tokens += used.get("completion_tokens", 0)
             await asyncio.sleep(load.pause_seconds)

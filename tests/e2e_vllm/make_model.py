@@ -1,7 +1,7 @@
 """Writes the smallest model vLLM serves; runs in vLLM's own environment: `python make_model.py FOLDER`.
 
 Two Llama layers with random weights (vLLM makes them itself, `--load-format dummy`) and a tokenizer of the words
-t0 to t999, so that a prompt of n words is exactly n tokens.
+t0 to t999, so that a prompt of n words is exactly n tokens. What JSON consists of are tokens as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 WORDS = 1000
 SPECIAL = ("<unk>", "<s>", "</s>")
+JSON = (*'{}[]":,-.', *"0123456789", "true")
 UNKNOWN, BEGIN, END = range(WORDS, WORDS + len(SPECIAL))
 
 
@@ -33,14 +34,16 @@ def main(folder: Path) -> None:
         torch_dtype="float32",
         architectures=["LlamaForCausalLM"],
     ).save_pretrained(folder)
-    vocabulary = {f"t{number}": number for number in range(WORDS)} | dict(
-        zip(SPECIAL, (UNKNOWN, BEGIN, END), strict=True)
-    )
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[0]))
+    tokenizer().save_pretrained(folder)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token per word."""
+    names = (*(f"t{number}" for number in range(WORDS)), *SPECIAL, *JSON)
+    words = Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=SPECIAL[0]))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     unknown, begin, end = SPECIAL
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token=unknown, bos_token=begin, eos_token=end)
-    tokenizer.save_pretrained(folder)
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token=unknown, bos_token=begin, eos_token=end)
 
 
 if __name__ == "__main__":

@@ -79,10 +79,6 @@ class Observer:
                     due = max(due + 1.0, time.monotonic())
                     await asyncio.sleep(due - time.monotonic())
 
-    def firing(self, name: str) -> bool:
-        """Whether any severity of the alert fires now."""
-        return any(one.name == name and one.firing and one.ended is None for one in self.alerts)
-
     async def _look(self, session: aiohttp.ClientSession, writer: TraceWriter) -> None:
         phase = self.phase
         page, told, alerts = await asyncio.gather(
@@ -93,7 +89,7 @@ class Observer:
         t = time.time()
         if page is not None:
             writer.write(t, page, phase, None)
-        gauges = None if page is None else {name: float(value) for name, value in SAMPLE.findall(page.decode())}
+        gauges = None if page is None else gauges_of(page.decode())
         engines = json.loads(told)["engines"] if told else []
         active = json.loads(alerts)["data"]["alerts"] if alerts else []
         look = Look(t, phase, gauges, engines[0] if engines else None, tuple(sorted(_true(active))))
@@ -126,6 +122,11 @@ class Observer:
             episode.untrue = _seconds(kept) if kept else None
         for episode in going.values():
             episode.ended = t
+
+
+def gauges_of(page: str) -> dict[str, float]:
+    """The engine's own numbers on its page, by name without the prefix."""
+    return {name: float(value) for name, value in SAMPLE.findall(page)}
 
 
 def _true(active: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,6 @@ from typing import Any
 from tests.e2e_vllm.judge import Row, wrong
 from tests.e2e_vllm.observe import AlertEpisode, Look
 from tests.e2e_vllm.run import Story
-from tests.e2e_vllm.scenario import Bars
 
 STEP_SECONDS = 10.0
 HEAD = f"{'s':>5} {'phase':12} {'run':>5} {'wait':>5} {'p95':>5} {'KV':>5} {'blocked':>7}  cause (confidence)"
@@ -61,7 +60,7 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if value < 1.005 else f"{value:.1f}"
 
 
-def summary(story: Story, rows: Sequence[Row], bars: Bars) -> Iterator[str]:
+def summary(story: Story, rows: Sequence[Row]) -> Iterator[str]:
     """Everything after the timeline."""
     began = story.looks[0].t
     yield f"\nvLLM booted in {', '.join(f'{seconds:.0f} s' for seconds in story.boot_seconds)}"
@@ -73,7 +72,7 @@ def summary(story: Story, rows: Sequence[Row], bars: Bars) -> Iterator[str]:
         )
     yield "\nalerts (seconds of the run): pending, firing, only kept firing, gone; time not muted by KVCachePressure"
     yield from (_alert(one, story) for one in sorted(story.alerts, key=lambda one: one.active))
-    yield from _wrong(story, bars)
+    yield from _wrong(story)
     if story.failures:
         yield f"\nrequests of this test that failed (vLLM is down for a while): {story.failures}"
     yield ""
@@ -95,13 +94,13 @@ def _fires(one: AlertEpisode, t: float) -> bool:
     return one.firing is not None and one.firing <= t and (one.ended is None or t < one.ended)
 
 
-def _wrong(story: Story, bars: Bars) -> Iterator[str]:
+def _wrong(story: Story) -> Iterator[str]:
     """Each stretch of wrong verdicts outside the time a verdict may take, with the evidence at its beginning."""
     began = story.looks[0].t
     for visit in story.visits:
         right = " or ".join(sorted(visit.phase.causes))
         before: Look | None = None
-        for look in wrong(story, visit, bars):
+        for look in wrong(story, visit):
             if before is None or look.t - before.t > 3.0 or look.cause != before.cause:
                 yield f"\n{look.t - began:.0f} s, {visit.phase.name}: {look.cause} instead of {right}"
                 yield f"  page: {look.page}"

@@ -16,14 +16,16 @@ from typing import Any
 from tests.e2e_vllm import servers
 from tests.e2e_vllm.environment import Environment
 from tests.e2e_vllm.load import Tally, driving
-from tests.e2e_vllm.observe import AlertEpisode, Look, Observer
-from tests.e2e_vllm.scenario import Bars, Phase
+from tests.e2e_vllm.observe import AlertEpisode, Look, Observer, gauges_of
+from tests.e2e_vllm.scenario import Event, Phase, Scenario
 from tests.support.processes import Process, free_port, get, query
 
 TRIAGE_SECONDS = 30
 """Its default."""
 TRIAGE_AFTER_SECONDS = 25.0
 PLAN_SECONDS = 30
+IDLE_WITHIN_SECONDS = 30
+COMMAND_WITHIN_SECONDS = 120.0
 
 
 @dataclass(slots=True)
@@ -59,9 +61,11 @@ class Engine:
     """The vLLM of a run, which can be killed and booted again on its port."""
 
     environment: Environment
+    scenario: Scenario
     port: int
     folder: Path
     boots: list[float]
+    group: int = 0
 
     @property
     def url(self) -> str:
@@ -72,42 +76,107 @@ class Engine:
     async def serving(self) -> AsyncIterator[Process]:
         """Booted when the block begins, killed when it ends."""
         began = time.monotonic()
-        async with servers.vllm(self.environment, self.port, self.folder / f"vllm-{len(self.boots)}.log") as process:
+        log = self.folder / f"vllm-{len(self.boots)}.log"
+        async with servers.vllm(self.environment, self.scenario, self.port, log) as process:
             self.boots.append(time.monotonic() - began)
+            self.group = process.pid
             yield process
+
+
+@dataclass
+class Run:
+    """One scenario on its way."""
+
+    engine: Engine
+    life: contextlib.AsyncExitStack
+    """vLLM is killed when this is closed."""
+    observer: Observer
+    story: Story
+
+    async def visit(self, phase: Phase) -> Visit:
+        """The phase's event and its load for its time; `triage` is run beside it once things have settled."""
+        visit = Visit(phase, time.time())
+        self.observer.phase = "down" if phase.event is Event.RESTART else phase.name
+        if phase.event and not phase.lead_seconds:
+            if phase.event is Event.STOP:
+                await self._idle()
+            await self._happen(phase.event, visit)
+        async with driving(self.engine.url, phase.load, seed=len(self.story.visits)) as visit.tally:
+            if phase.event and phase.lead_seconds:
+                await asyncio.sleep(phase.lead_seconds)
+                await self._happen(phase.event, visit)
+            self.observer.phase = phase.name
+            visit.began = time.time()
+            triage = asyncio.create_task(_triage(self.engine.url, after=TRIAGE_AFTER_SECONDS))
+            plan = asyncio.create_task(_plan(self.engine.url)) if phase.plans else None
+            if phase.triage_exit is None:
+                triage.cancel()
+            try:
+                await asyncio.sleep(phase.seconds)
+                if phase.triage_exit is not None:
+                    visit.triage = await triage
+                self.story.plan = await plan if plan else self.story.plan
+            finally:
+                triage.cancel()
+                if plan:
+                    plan.cancel()
+        visit.ended = time.time()
+        return visit
+
+    async def _idle(self) -> None:
+        """Until the requests of the phase before are gone from the page: a stopped core would leave them there."""
+        for _ in range(IDLE_WITHIN_SECONDS):
+            if not any(gauges_of(await get(f"{self.engine.url}/metrics")).values()):
+                return
+            await asyncio.sleep(1.0)
+        raise RuntimeError(f"vLLM still has requests {IDLE_WITHIN_SECONDS} s after all clients left")
+
+    async def _happen(self, event: Event, visit: Visit) -> None:
+        engine = self.engine
+        if event is Event.STOP:
+            servers.signal_core(engine.group, signal.SIGSTOP)
+        elif event is Event.CONTINUE:
+            servers.signal_core(engine.group, signal.SIGCONT)
+        else:
+            await self.life.aclose()
+            killed = time.time()
+            # What it says of nothing.
+            visit.triage_while_down, _ = await _triage(engine.url, after=0.0)
+            await self.life.enter_async_context(engine.serving())
+            self.story.down = (killed, time.time())
 
 
 async def play(
     environment: Environment,
-    phases: tuple[Phase, ...],
+    scenario: Scenario,
     folder: Path,
-    bars: Bars,
     say: Callable[[str], None],
     on_look: Callable[[Look], None],
 ) -> Story:
-    """Run all phases; `say` gets a line per phase, `on_look` every second."""
+    """Run all phases of a scenario; `say` gets a line per phase, `on_look` every second."""
     story = Story()
-    engine = Engine(environment, free_port(), folder, story.boot_seconds)
+    engine = Engine(environment, scenario, free_port(), folder, story.boot_seconds)
     ours = free_port()
     async with contextlib.AsyncExitStack() as stack:
-        say("booting vLLM")
+        say(f"{scenario.name}: booting vLLM {' '.join(scenario.flags)}")
         life = await stack.enter_async_context(contextlib.AsyncExitStack())
         await life.enter_async_context(engine.serving())
         say(f"vLLM serves after {story.boot_seconds[-1]:.0f} s")
-        exporter = await stack.enter_async_context(servers.exporter(engine.url, ours, folder))
+        exporter = await stack.enter_async_context(servers.exporter(engine.url, ours, folder, scenario.settings))
         prometheus = await stack.enter_async_context(servers.prometheus(ours, free_port(), folder))
         observer = Observer(engine.url, exporter, prometheus, folder / "recording.jsonl.gz", on_look)
         observer.looks, observer.alerts, observer.failures = story.looks, story.alerts, story.failures
+        run = Run(engine, life, observer, story)
         watching = asyncio.create_task(observer.run())
         try:
-            for phase in phases:
-                say(f"{phase.name}: {phase.load}, {phase.seconds:.0f} s")
-                observer.phase = phase.name
-                if phase.restart:
-                    observer.phase = "down"
-                    visit = await _restarted(engine, life, phase, story, observer)
-                else:
-                    visit = await _visit(engine, phase, story, observer, bars)
+            for phase in scenario.phases:
+                say(
+                    f"{phase.name}: {phase.load}, {phase.seconds:.0f} s"
+                    + (f"; {phase.event.value}" if phase.event else "")
+                )
+                if phase.settings is not None:
+                    servers.configure(engine.url, ours, folder, phase.settings)
+                visit = await run.visit(phase)
                 story.visits.append(visit)
                 visit.page_bytes_per_second = await _page_rate(prometheus, visit)
                 if watching.done():
@@ -121,49 +190,13 @@ async def play(
     return story
 
 
-async def _visit(engine: Engine, phase: Phase, story: Story, observer: Observer, bars: Bars) -> Visit:
-    """The phase's load for its time; `triage` is run beside it once things have settled."""
-    visit = Visit(phase, time.time())
-    async with driving(engine.url, phase.load, seed=len(story.visits)) as visit.tally:
-        triage = asyncio.create_task(_triage(engine.url, after=TRIAGE_AFTER_SECONDS))
-        plan = asyncio.create_task(_plan(engine.url)) if phase.pages else None
-        try:
-            while (lasted := time.time() - visit.began) < phase.seconds:
-                resolved = phase.until_resolved and lasted > bars.recovery_seconds
-                if resolved and not observer.firing("KVCachePressure"):
-                    break
-                await asyncio.sleep(1.0)
-            visit.triage = await triage
-            story.plan = await plan if plan else story.plan
-        finally:
-            triage.cancel()
-            if plan:
-                plan.cancel()
-    visit.ended = time.time()
-    return visit
-
-
-async def _restarted(
-    engine: Engine, life: contextlib.AsyncExitStack, phase: Phase, story: Story, observer: Observer
-) -> Visit:
-    """Kill vLLM under load, ask `triage` what it says of nothing, boot it again, and go on with the load."""
-    async with driving(engine.url, phase.load, seed=99):
-        await asyncio.sleep(10.0)
-        await life.aclose()
-        killed = time.time()
-        code, _ = await _triage(engine.url, after=0.0)
-        await life.enter_async_context(engine.serving())
-    story.down = (killed, time.time())
-    observer.phase = phase.name
-    visit = await _visit(engine, phase, story, observer, Bars())
-    visit.triage_while_down = code
-    return visit
-
-
 async def _triage(url: str, after: float) -> tuple[int, str]:
     """Exit code and cause of `kvpressure triage`."""
     await asyncio.sleep(after)
-    code, out = await _kvpressure("triage", url, "--duration", str(TRIAGE_SECONDS), "--json")
+    try:
+        code, out = await _kvpressure("triage", url, "--duration", str(TRIAGE_SECONDS), "--json")
+    except TimeoutError:
+        return -1, f"did not end within {COMMAND_WITHIN_SECONDS:.0f} s"
     return code, ", ".join(engine["cause"] for engine in json.loads(out)["engines"])
 
 
@@ -179,7 +212,7 @@ async def _kvpressure(*arguments: str) -> tuple[int, str]:
         sys.executable, "-m", "kvpressure", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), 120.0)
+        out, err = await asyncio.wait_for(process.communicate(), COMMAND_WITHIN_SECONDS)
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)

@@ -1,61 +1,89 @@
-"""What is done to the engine, in order, and what must be said of it."""
+"""What a scenario is: a server, what is done to it, in order, and what must be said of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
-from tests.e2e_vllm.load import NOTHING, Load
+from tests.e2e_vllm.load import Load
 
 LIGHT = Load(4, 50, 100, pause_seconds=0.2)
+VERDICT_SECONDS = 45.0
+
+
+class Event(Enum):
+    """What else happens at the beginning of a phase."""
+
+    RESTART = "vLLM is killed, and booted again"
+    STOP = "the process of the engine core is stopped (SIGSTOP); the API process lives on"
+    CONTINUE = "the process of the engine core goes on (SIGCONT)"
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One load for some time.
 
-    `causes` are the right verdicts. `triage_exit` is what `kvpressure triage` ends with. With `pages` KVCachePressure
-    must fire; without, no KV alert and nothing critical may become true. With `until_resolved` the phase ends early,
-    once KVCachePressure no longer fires. `restart` kills vLLM at the beginning and boots it again.
+    `causes` are the right verdicts, the first of them within `verdict_seconds`; `details` are their right details, ()
+    where these are not judged, and `says` are words that the evidence must have. `triage_exit` is what `kvpressure
+    triage` ends with, None where it is not run; with `plans`, `plan --url` is run as well.
+
+    The alert `fires` must fire within `fires_within_seconds`, or only may where that is None; no other alert about the
+    KV cache and no other critical one may become true. It must resolve within `resolves_within_seconds` of the phase's
+    end, whatever phases come then.
+
+    `event` happens after the load has lasted `lead_seconds`, and time counts from there. With `settings` the exporter
+    is given other ones at the beginning.
     """
 
     name: str
     load: Load
     seconds: float
     causes: frozenset[str]
-    triage_exit: int
-    pages: bool = False
-    until_resolved: bool = False
-    restart: bool = False
+    triage_exit: int | None = None
+    details: frozenset[str] = frozenset()
+    says: str = ""
+    verdict_seconds: float = VERDICT_SECONDS
+    fires: str = ""
+    fires_within_seconds: float | None = None
+    resolves_within_seconds: float | None = None
+    plans: bool = False
+    event: Event | None = None
+    lead_seconds: float = 0.0
+    settings: Mapping[str, Any] | None = None
 
 
 HEALTHY = frozenset({"healthy"})
-# Eight full contexts are much work for two cores: that compute limits them then is true as well.
-BUSY = frozenset({"healthy", "compute_bound"})
+PRESSURE = frozenset({"kv_cache_pressure"})
 
-PHASES = (
-    Phase("light", LIGHT, 90, HEALTHY, 0),
-    Phase("collapse", Load(12, 3000, 1000), 150, frozenset({"kv_cache_pressure"}), 1, pages=True),
-    Phase("recovery", LIGHT, 330, HEALTHY, 0, until_resolved=True),
-    Phase("sequence-cap", Load(64, 30, 60), 150, frozenset({"concurrency_bound"}), 1),
-    Phase("full-pool", Load(8, 500, 490, exact=True), 150, BUSY, 0),
-    Phase("idle", NOTHING, 60, frozenset({"idle"}), 0),
-    Phase("restart", LIGHT, 120, HEALTHY, 0, restart=True),
+GENERATES = (
+    *("--max-model-len", "4096", "--max-num-seqs", "32"),
+    *("--block-size", "32", "--num-gpu-blocks-override", "256"),
 )
+"""A pool of 255 blocks of 32 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A server from its boot to its end. `model` is a folder of `environment.MODELS`.
+
+    In `flags`, `{models}` stands for the folder that all of these lie in.
+    """
+
+    name: str
+    phases: tuple[Phase, ...]
+    model: str = "generating"
+    flags: tuple[str, ...] = GENERATES
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
     """What must hold on a slow shared machine; the detection benchmark holds tighter ones on recordings."""
 
-    verdict_seconds: float = 45.0
-    """From a phase's first request to its right verdict; later seconds count for `right_ratio`."""
     right_ratio: float = 0.95
-    alert_seconds: float = 120.0
-    """From the first request of the collapse to KVCachePressure firing."""
-    resolve_seconds: float = 300.0
-    """From the end of the collapse to it no longer firing; three minutes of it are keep_firing_for."""
-    recovery_seconds: float = 120.0
-    """Least time of light load after the collapse."""
+    """Of the seconds after the time that a verdict may take."""
     page_bytes_per_second: float = 8000.0
 
 

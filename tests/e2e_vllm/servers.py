@@ -7,13 +7,16 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from tests.e2e_vllm.environment import Environment
+from tests.e2e_vllm.scenario import Scenario
 from tests.support.processes import KVPRESSURE, Process, running
 
 VLLM_ENVIRONMENT = {
@@ -23,21 +26,22 @@ VLLM_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PYTHONPATH": "",
 }
-MAX_SEQUENCES = 32
 BOOT_SECONDS = 300.0
 SCRAPE_SECONDS = 5
 ENGINE_NICENESS = 5
+CORE_NAME = "VLLM::EngineCor"
+"""As the kernel keeps it, 15 characters."""
 
 
 @contextlib.asynccontextmanager
-async def vllm(environment: Environment, port: int, log: Path) -> AsyncIterator[Process]:
+async def vllm(environment: Environment, scenario: Scenario, port: int, log: Path) -> AsyncIterator[Process]:
     """A vLLM that answers; raises RuntimeError with its last words when it does not come up."""
+    models = environment.models
     command = (
-        *(str(environment.python), "-m", "vllm.entrypoints.cli.main", "serve", str(environment.model)),
-        *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32", "--max-model-len", "4096"),
-        *("--max-num-seqs", str(MAX_SEQUENCES), "--block-size", "32", "--num-gpu-blocks-override", "256"),
-        *("--gpu-memory-utilization", "0.5", "--served-model-name", "tiny"),
-        *("--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"),
+        *(str(environment.python), "-m", "vllm.entrypoints.cli.main", "serve", str(models / scenario.model)),
+        *("--load-format", "dummy", "--enforce-eager", "--dtype", "float32", "--gpu-memory-utilization", "0.5"),
+        *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"),
+        *(flag.format(models=models) for flag in scenario.flags),
     )
     async with running(command, log, VLLM_ENVIRONMENT) as process:
         await _answers(f"http://127.0.0.1:{port}/health", process, BOOT_SECONDS)
@@ -51,24 +55,61 @@ def _yield_to_the_api(group: int) -> None:
     A GPU would do their work. On few cores they starve the API process, which then shows its page between waves of
     requests only, when nothing runs.
     """
-    for task in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+    for pid in _processes(group):
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                if pid != group:
+                    os.setpriority(os.PRIO_PROCESS, int(task.name), ENGINE_NICENESS)
+
+
+def signal_core(group: int, what: signal.Signals) -> None:
+    """Send a signal to the engine core of the vLLM that is the process group `group`; raises RuntimeError without."""
+    cores = [pid for pid in _processes(group) if _name(pid).startswith(CORE_NAME)]
+    if len(cores) != 1:
+        names = ", ".join(_name(pid) for pid in _processes(group))
+        raise RuntimeError(f"no process of vLLM, or several, are called {CORE_NAME}: {names}")
+    os.kill(cores[0], what)
+
+
+def _processes(group: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            pid = int(task.parts[2])
-            if pid != group and os.getpgid(pid) == group:
-                os.setpriority(os.PRIO_PROCESS, int(task.name), ENGINE_NICENESS)
+            if os.getpgid(int(folder.name)) == group:
+                found.append(int(folder.name))
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 @contextlib.asynccontextmanager
-async def exporter(engine_url: str, port: int, folder: Path) -> AsyncIterator[str]:
+async def exporter(engine_url: str, port: int, folder: Path, settings: Mapping[str, Any]) -> AsyncIterator[str]:
     """The exporter as its users run it, watching one engine; gives its address."""
-    config = folder / "kvpressure.json"
-    targets = [{"name": "vllm", "url": engine_url}]
-    settings = {"web": {"listen_address": f"127.0.0.1:{port}"}, "engines": {"targets": targets}, "gpu": {"vendors": []}}
-    config.write_text(json.dumps(settings))
+    config = configure(engine_url, port, folder, settings)
     url = f"http://127.0.0.1:{port}"
     async with running([*KVPRESSURE, "run", "--config.file", str(config)], folder / "exporter.log") as process:
         await _answers(f"{url}/-/healthy", process, 30.0)
         yield url
+
+
+def configure(engine_url: str, port: int, folder: Path, more: Mapping[str, Any]) -> Path:
+    """Write the exporter's file of settings, with `more` by section; a running exporter sees it change."""
+    config, fresh = folder / "kvpressure.json", folder / "kvpressure.json.new"
+    settings: dict[str, dict[str, Any]] = {
+        "web": {"listen_address": f"127.0.0.1:{port}"},
+        "engines": {"targets": [{"name": "vllm", "url": engine_url}]},
+        "gpu": {"vendors": []},
+    }
+    for section, keys in more.items():
+        settings[section] = settings.get(section, {}) | keys
+    fresh.write_text(json.dumps(settings))
+    fresh.replace(config)
+    return config
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from kvpressure.advice.limit_families import limits_in_force
 from kvpressure.config.thresholds import Thresholds
@@ -44,6 +45,10 @@ class PipelineSettings:
     engine_stale_seconds: float = 13.0
     max_engines: int = 512
     max_label_length: int = 128
+
+
+STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
+"""Polls are a second apart; whatever is not told by then is not what it was waited for."""
 
 
 @dataclass(slots=True)
@@ -171,6 +176,18 @@ class Pipeline:
         """Views of the engines whose newest page is not stale."""
         views = (engine.view for engine in self._engines.values() if engine.view is not None)
         return tuple(view for view in views if not self._is_stale(view, now))
+
+    def not_yet_stuck(self, now: float) -> bool:
+        """Whether an engine that answers has got nowhere so far, and for too short a time to be told from a pause."""
+        limits = self.thresholds
+        longest = limits.stuck_frozen_min_seconds + limits.cause_hold_seconds + STUCK_TOLD_WITHIN_SECONDS
+        return any(
+            view.diagnosis is not None
+            and view.diagnosis.cause is not Cause.STUCK
+            and (since := self._engines[view.key].diagnostician.stands_since) is not None
+            and view.t - since < longest
+            for view in self.engine_views(now)
+        )
 
     def silent_views(self, now: float) -> tuple[EngineView, ...]:
         """The last views of the engines whose target does not answer any more."""

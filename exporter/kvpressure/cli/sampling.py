@@ -113,6 +113,11 @@ class Sampler:
         unknown = {view.key.target for view in views if view.diagnosis and view.diagnosis.cause is Cause.UNKNOWN}
         return any(one.target in unknown and (one.usual_seconds or 0.0) > SLOW_SECONDS for one in self._fleet.health())
 
+    @property
+    def not_yet_stuck(self) -> bool:
+        """True while an engine gets nowhere that may still turn out to be stuck, or go on."""
+        return self._pipeline.not_yet_stuck(self.clock.wall())
+
     def seen(self) -> list[Seen]:
         """Every target, in the order given; of engines that stopped answering what was seen before."""
         now = self.clock.wall()

@@ -28,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 REFRESH_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
+STUCK_WITHIN_SECONDS = 45.0
+"""By then an engine that has got nowhere is called stuck, whatever else it was called before."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,8 @@ class Triage:
 async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> None:
     """Wait until the sampler has run for `seconds`, with a bar on a terminal.
 
-    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict.
+    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict, and as long as
+    it takes to tell one that gets nowhere from one that pauses.
     """
     err = console(stderr=True)
     words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s")
@@ -115,6 +118,9 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
             await asyncio.sleep(min(REDRAW_SECONDS, seconds - sampler.seconds))
         while give_up and sampler.undecided and sampler.seconds < 2 * seconds:
             progress.update(task, description=f"{names}: answers are slow, sampling on", completed=sampler.seconds)
+            await asyncio.sleep(REDRAW_SECONDS)
+        while give_up and sampler.not_yet_stuck and sampler.seconds < seconds + STUCK_WITHIN_SECONDS:
+            progress.update(task, description=f"{names}: nothing moves, sampling on", completed=sampler.seconds)
             await asyncio.sleep(REDRAW_SECONDS)
 
 

@@ -35,6 +35,11 @@ class Diagnostician:
         self._stands_since: float | None = None
         self._last_t = 0.0
 
+    @property
+    def stands_since(self) -> float | None:
+        """Since when it has got nowhere, as of the newest poll; None where it gets somewhere or has nothing to do."""
+        return self._stands_since
+
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
         """The diagnosis at `t` (unix seconds, not decreasing)."""
         if self._since is None:

@@ -23,13 +23,23 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     )
 
 
+def never_decoded(window: EngineWindow) -> bool:
+    """Requests have ended and none ever got a token: a model that embeds, ranks or classifies has no decode batch."""
+    newest = window.points[-1].counters if window.points else {}
+    return newest.get("generation_tokens") == 0.0 and newest.get("finished", 0.0) > 0
+
+
 def _batches(window: EngineWindow) -> list[tuple[float, float]]:
+    if never_decoded(window):
+        return []
     pairs = window.each_interval(_merged_batch if window.multiprocess else _batch)
     return [pair for pair in pairs if pair is not None]
 
 
 def newest_batch(window: EngineWindow) -> tuple[float, float] | None:
-    """Mean decode batch since the poll before the newest, and its weight; None with one poll or without a step."""
+    """Mean decode batch since the poll before the newest, and its weight; None with one poll, no step or decode."""
+    if never_decoded(window):
+        return None
     pairs = window.each_interval(_merged_batch if window.multiprocess else _batch)
     return pairs[-1] if pairs else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvpressure.features.batch import never_decoded
 from kvpressure.features.context import Context
 from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.values import Derived, Value, known
@@ -30,8 +31,10 @@ def _estimated(window: EngineWindow, *counters: str) -> float | None:
 def plateau(window: EngineWindow, context: Context) -> float | None:
     """1 when demand grows or queues while generated tokens per second do not grow; compares the window's halves.
 
-    None until both halves hold at least half of their polls' time span.
+    None until both halves hold at least half of their polls' time span, and for a model that generates nothing.
     """
+    if never_decoded(window):
+        return None
     middle = window.t - window.seconds / 2
     early = [point for point in window.points if point.t <= middle]
     late = [point for point in window.points if point.t >= middle]

@@ -1,0 +1,107 @@
+"""The judge misses a bar that was missed: each test spoils one thing in a run that holds all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.e2e_vllm.judge import judge
+from tests.e2e_vllm.load import NOTHING
+from tests.e2e_vllm.observe import AlertEpisode, Look
+from tests.e2e_vllm.run import Story, Visit
+from tests.e2e_vllm.scenario import Bars, Event, Phase
+
+BEGAN, DELAY = 1000.0, 34
+PHASE = Phase(
+    *("stopped", NOTHING, 150.0, frozenset({"stuck"}), 1),
+    details=frozenset({"frozen"}),
+    says="Stand still",
+    fires="EngineStuck",
+    fires_within_seconds=150.0,
+    event=Event.STOP,
+)
+
+
+def engine(cause: str, detail: str | None = "frozen", text: str = "Stand still for 31 s: steps.") -> dict[str, Any]:
+    return {"cause": cause, "detail": detail, "grounds": text, "symptoms": {"preempting": {"text": "no preemptions"}}}
+
+
+def story(phase: Phase = PHASE, *, delay: int = DELAY, told: dict[str, Any] | None = None) -> Story:
+    """A stop that is told after `delay` seconds, and pages after 130."""
+    visit = Visit(phase, BEGAN, BEGAN + 150, triage=(1, "stuck"), page_bytes_per_second=5000.0)
+    told = told or engine("stuck")
+    looks = [
+        Look(BEGAN + second, "stopped", None, engine("healthy", None, "") if second < delay else told)
+        for second in range(150)
+    ]
+    found = Story(visits=[visit], looks=looks, targets={"sources": [{"source": "engine", "up": True, "errors": 0}]})
+    found.alerts.append(AlertEpisode("EngineStuck", "critical", BEGAN + 70, firing=BEGAN + 130))
+    return found
+
+
+def missed(found: Story) -> list[str]:
+    return [row.what.removeprefix("stopped: ") for row in judge(found, Bars()) if not row.held]
+
+
+def test_a_good_run_misses_nothing():
+    assert missed(story()) == []
+
+
+def test_a_verdict_that_comes_late():
+    assert missed(story(delay=46))[0] == "verdict stuck within 45 s"
+
+
+def test_a_verdict_that_comes_late_is_in_time_where_a_phase_allows_it():
+    assert missed(story(replace(PHASE, verdict_seconds=75.0), delay=60)) == []
+
+
+def test_another_detail_even_for_a_second():
+    found = story()
+    found.looks[-1] = replace(found.looks[-1], engine=engine("stuck", "looping"))
+    assert missed(found) == ["the detail is frozen"]
+
+
+def test_evidence_without_the_words():
+    assert missed(story(told=engine("stuck", text="Something is wrong."))) == ['the evidence says "Stand still"']
+
+
+def test_the_words_may_be_those_of_a_symptom():
+    told = engine("stuck", text="") | {"symptoms": {"canary_unanswered": {"text": "Stand still"}}}
+    assert missed(story(told=told)) == []
+
+
+def test_an_alert_that_fires_late_or_never():
+    late, never = story(), story()
+    late.alerts[0].firing = BEGAN + 151
+    never.alerts.clear()
+    assert missed(late) == missed(never) == ["EngineStuck fires within 150 s"]
+
+
+def test_an_alert_that_fired_before_the_phase_does_not_count():
+    found = story()
+    found.alerts[0].firing = BEGAN - 10
+    assert missed(found) == ["EngineStuck fires within 150 s"]
+
+
+def test_an_alert_that_only_may_fire():
+    found = story(replace(PHASE, fires_within_seconds=None))
+    found.alerts.clear()
+    assert missed(found) == []
+
+
+def test_another_alert():
+    found = story()
+    found.alerts.append(AlertEpisode("KVCachePressure", "warning", BEGAN + 60, firing=BEGAN + 90))
+    assert missed(found) == ["no KV alert and nothing critical but EngineStuck becomes true and fires"]
+
+
+def test_triage_that_calls_it_fine():
+    found = story()
+    found.visits[0].triage = (0, "healthy")
+    assert missed(found) == ["triage ends with 1"]
+
+
+def test_triage_that_was_not_to_run():
+    found = story(replace(PHASE, triage_exit=None))
+    found.visits[0].triage = None
+    assert missed(found) == []

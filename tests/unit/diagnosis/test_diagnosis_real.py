@@ -1,0 +1,53 @@
+"""Verdicts on pages that a real vLLM wrote (tests/fixtures/cold)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
+from tests.support.engines import THRESHOLDS
+from tests.support.snapshots import FakeTarget
+from tests.support.tools import FIXTURES
+
+SECONDS_UNTIL_STOP, SECONDS_UNTIL_GOING_ON = 15.0, 165.0
+
+
+def told(name: str) -> list[tuple[float, Diagnosis]]:
+    """Every verdict, with the seconds since the first page."""
+    pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
+    polls = [line for line in read_trace(FIXTURES / "cold" / f"{name}.jsonl.xz") if isinstance(line, TraceLine)]
+    found = []
+    for poll in polls:
+        (view,) = pipeline.on_page(FakeTarget(gpus=()), reader.read(poll.page, poll.t))
+        assert view.diagnosis is not None
+        found.append((poll.t - polls[0].t, view.diagnosis))
+    return found
+
+
+@pytest.mark.fault(
+    "the engine core of a real vLLM hangs (SIGSTOP) while its API process lives on",
+    "stuck within 45 s, with what stands still; healthy within 45 s of going on",
+)
+def test_a_stopped_engine_core_is_stuck_within_45_s_and_healthy_within_45_s_of_going_on():
+    verdicts = told("stopped-core")
+    stuck = [t for t, one in verdicts if one.cause is Cause.STUCK]
+    assert SECONDS_UNTIL_STOP + 30 <= stuck[0] <= SECONDS_UNTIL_STOP + 45
+    assert stuck[-1] <= SECONDS_UNTIL_GOING_ON + 45
+    assert {one.cause for t, one in verdicts if t > stuck[-1]} == {Cause.HEALTHY}
+    assert {one.cause for t, one in verdicts if stuck[0] <= t <= stuck[-1]} == {Cause.STUCK}
+    last = next(one for t, one in reversed(verdicts) if t < SECONDS_UNTIL_GOING_ON)
+    assert last.detail == "frozen"
+    assert "generated tokens, requests that ended" in last.grounds
+    assert last.grounds.endswith("6 requests run, 0 wait.")
+
+
+def test_an_encoder_under_load_has_no_decode_batch_and_so_none_that_collapsed():
+    """Its page shows nobody running and a queue, and not one generated token, for ever."""
+    verdicts = told("embedding-flood")
+    assert {one.cause for _, one in verdicts} <= {Cause.UNKNOWN, Cause.HEALTHY, Cause.COMPUTE_BOUND}
+    for _, one in verdicts:
+        assert one.symptoms["batch_collapse"].state is not True
+        assert one.symptoms["throughput_plateau"].state is not True
