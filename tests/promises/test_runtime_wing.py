@@ -27,6 +27,10 @@ OWN_OPTIONS = {
     # Docstrings that say what may be written, by an example.
     "audit/engine.py": ("max-num-seqs",),
     "commandline/options.py": ("max-num-seqs",),
+    # A detail of causes, which the engine's option of the same name leads to; the vocabulary is fixed.
+    "diagnosis/details.py": ("watermark",),
+    "model/verdict.py": ("watermark",),
+    "exposition/families.py": ("watermark",),
 }
 """Where a word that is also some runtime's flag is ours."""
 

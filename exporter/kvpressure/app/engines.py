@@ -124,13 +124,13 @@ class Pipeline:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
         self._last_page[target.name] = page.t
-        log, watermark = self._around.logs.get(container_of(target)), self._declared(target).get("kv_watermark_ratio")
+        log, kept_free = self._around.logs.get(container_of(target)), self._declared(target).get("kv_watermark_ratio")
         views = []
         for sample in page.engines:
             engine = self._engine(target.name, sample, page.t)
             if restarted:
                 engine.canary.begin_anew(page.t, started=True)
-            if engine.past.take(page, sample, log, restarted=restarted, watermark_ratio=watermark):
+            if engine.past.take(page, sample, log, restarted=restarted, watermark_ratio=kept_free):
                 engine.view = self._view(target, page, sample, engine)
                 views.append(engine.view)
         return views
