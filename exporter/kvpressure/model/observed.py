@@ -42,7 +42,7 @@ class Observed:
     """One engine over its window, None where its page does not tell.
 
     `prompts` and `outputs` are lengths of requests that ended over the longer window (or, where too few did, since the
-    server started), with vLLM's bucket bounds: nothing is known of where in a bucket a length lies but their sum.
+    server started), in the engine's buckets: nothing is known of where in a bucket a length lies but their sum.
     `prefill_seconds` is the mean time from admission to first token, of prompts of `prefill_tokens` on average.
     `healthy_seconds` is the engine's own healthy p95 from arrival to last token.
     """

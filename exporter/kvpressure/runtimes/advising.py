@@ -51,6 +51,8 @@ class Advice:
     `remedies` are of `deferred`, by the detail that `verdict.DETAILS` has. `other_limits` names the flags of limits of
     the scheduler other than the number of sequences, which a page does not tell apart.
 
+    `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
+
     `frontends` is more processes that take requests in, `reserve` what keeps requests from being thrown out of the
     batch; None where there is no such flag.
     """
@@ -75,6 +77,7 @@ class Advice:
     reserve: Change | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
+    small_kv: str = ""
 
     def change(self, limit: str, value: str) -> dict[str, str]:
         """The flag that sets a limit, and its value; empty where the runtime has none."""

@@ -66,12 +66,18 @@ class UnknownError(Exception):
 
 
 def known(
-    observed: Observed | None, limits: Limits, *, spread: float = 1.0, per_sequence: float | None = None
+    observed: Observed | None,
+    limits: Limits,
+    *,
+    spread: float = 1.0,
+    per_sequence: float | None = None,
+    alike: float = 0.0,
 ) -> Known:
     """The engine as it can be simulated. Raises UnknownError.
 
     `spread` is how widely lengths lie in their buckets, 0 to 1; `per_sequence` the share of a step's time that grows
-    with the batch, where the page is to be asked no more about that.
+    with the batch, where the page is to be asked no more about that. `alike`: 0 where the length of an answer has
+    nothing to do with that of its prompt, 1 where the longest belong together.
     """
     if observed is None:
         raise UnknownError("nothing is known of the traffic")
@@ -108,13 +114,15 @@ def known(
             server, pool_tokens=pool - _shared_in_pool(cached, prompts, outputs, usage * pool, running, pool)
         )
     measured = Measured(generated / seconds, running, waiting, preempted / seconds, usage)
-    return _fitted(Known(server, _demand(observed, intervals, prompts, outputs, cached), prompts, outputs, measured))
+    return _fitted(
+        Known(server, _demand(observed, intervals, prompts, outputs, cached, alike), prompts, outputs, measured)
+    )
 
 
 def _fitted(found: Known) -> Known:
     """The same with a pool in which as many run as do, and steps that take as long as they do.
 
-    A watermark, layers that keep different things, and blocks that nobody uses show only in how many run.
+    Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run.
     """
     measured, nominal = found.measured, found.server
     for _ in range(FITS):
@@ -163,10 +171,11 @@ def _shared_in_pool(
 
 
 def _demand(
-    observed: Observed, intervals: Sequence[Interval], prompts: Lengths, outputs: Lengths, cached: float
+    observed: Observed, intervals: Sequence[Interval], prompts: Lengths, outputs: Lengths, cached: float, alike: float
 ) -> Demand:
     rng = random.Random(1)
-    made = [_asked(prompts.at((place + 0.5) / ASKED), outputs.draw(rng), cached) for place in range(ASKED)]
+    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
+    made = [_asked(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares]
     made += _under_way(observed, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
     present = [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]

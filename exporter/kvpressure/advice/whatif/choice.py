@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kvpressure.advice.whatif.consequences import Gain, Model
+from kvpressure.advice.whatif.consequences import Model
 from kvpressure.advice.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
 from kvpressure.model.expected import Expected
 
@@ -45,7 +45,7 @@ class _Search:
         """Take the best of `cures` that helps; False where none does."""
         best: tuple[float, Cure] | None = None
         for cure in cures:
-            gain = self._gain(cure)
+            gain = self.model.gain(self.chosen, cure)
             if gain is None:
                 continue
             # Of each kind the first value that was tried is the one that would have been advised.
@@ -56,9 +56,6 @@ class _Search:
             return False
         self.chosen.append(best[1])
         return True
-
-    def _gain(self, cure: Cure) -> Gain | None:
-        return self.model.gain(self.state, cure.apply(self.state), by=cure.by)
 
 
 def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choice:

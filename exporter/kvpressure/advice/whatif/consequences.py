@@ -21,28 +21,26 @@ ROOM_FOR_ALL_FACTOR: Final = 100.0
 LEAST_GAIN: Final = 0.05
 """A change that is not expected to do so much is not worth a restart, nor a refusal."""
 MOST_LOSS: Final = 0.02
-OTHERWISE: Final = ({"spread": 0.0}, {"per_sequence": 0.3})
+OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
 """What is not known of an engine, at its other end: lengths all alike in their bucket; steps of which a third grows
-with the batch, which shows only once that is another."""
+with the batch, which shows only once that is another; and long answers that are those to long prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much of what an engine does now it would do more: `worth` by answers in time, `tokens` by tokens a second."""
+    """How much more an engine would do: `worth` counts answers, late ones for less, `goodput` those in time.
+
+    `sure` is the least `worth` over all engines that would show the same page.
+    """
 
     worth: float
-    tokens: float
     goodput: float
+    sure: float
 
     @property
     def helps(self) -> bool:
-        """Whether it is worth doing."""
-        return self.worth >= LEAST_GAIN and self.goodput >= -MOST_LOSS
-
-    @property
-    def hurts(self) -> bool:
-        """Whether it makes things worse."""
-        return self.worth < -MOST_LOSS or self.goodput < -MOST_LOSS
+        """Whether it is worth doing, whatever the engine is of those that it may be."""
+        return self.sure >= LEAST_GAIN and self.goodput >= -MOST_LOSS
 
 
 class Model:
@@ -70,15 +68,18 @@ class Model:
             self._runs[key] = simulate(server, demand, self.limit_seconds)
         return self._runs[key]
 
-    def gain(self, before: State, after: State, *, by: int = 1) -> Gain | None:
-        """What one state is worth beside another; None where nobody would be answered."""
-        first, second = self.outcome(before), self.outcome(after)
-        if first is None or second is None:
+    def gain(self, before: Sequence[Cure], cure: Cure) -> Gain | None:
+        """What a change is worth after others; None where nobody would be answered."""
+        pair = _pair(self, before, [cure])
+        if pair is None:
             return None
-        goodput = (by * second.goodput - first.goodput) / max(first.goodput, LEAST_GAIN * first.worth)
-        return Gain(
-            by * second.worth / first.worth - 1, by * second.tokens_per_second / first.tokens_per_second - 1, goodput
-        )
+        first, second = pair
+        worth = _more(pair, cure)
+        goodput = (cure.by * second.goodput - first.goodput) / max(first.goodput, LEAST_GAIN * first.worth)
+        if worth < LEAST_GAIN:
+            return Gain(worth, goodput, worth)
+        others = (_pair(other, before, [cure]) for other in self._others)
+        return Gain(worth, goodput, min(worth, *(_more(one, cure) for one in others if one is not None), worth))
 
     def expected(self, before: Sequence[Cure], cures: Sequence[Cure]) -> Expected | None:
         """What `cures` do once those of `before` are in force; None where nobody would be answered."""
@@ -116,6 +117,11 @@ def _pair(model: Model, before: Sequence[Cure], cures: Sequence[Cure]) -> tuple[
     start = applied(model.state, before)
     first, second = model.outcome(start), model.outcome(applied(start, cures))
     return None if first is None or second is None else (first, second)
+
+
+def _more(pair: tuple[Outcome, Outcome], cure: Cure) -> float:
+    first, second = pair
+    return cure.by * second.worth / first.worth - 1 if first.worth else 0.0
 
 
 def model_of(observed: Observed | None, limits: Limits) -> Model:

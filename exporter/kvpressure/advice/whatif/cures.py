@@ -12,9 +12,9 @@ from kvpressure.advice.whatif.server import Demand, Server
 
 MOST_REFUSED_RATIO: Final = 0.25
 """A cap is not tried that may hit more of the requests than this."""
-WATERMARK_RATIO: Final = 0.02
+KEPT_FREE_RATIO: Final = 0.02
 HALF_AS_MUCH: Final = 2.0
-"""fp8 keeps two values where 16 bits keep one."""
+"""8 bits keep two values where 16 bits keep one."""
 MOST_REPLICAS: Final = 8
 SEQUENCES_TRIED: Final = (1.0, 1.25)
 """Of the requests that the pool holds to their end."""
@@ -50,13 +50,13 @@ def sequences(most: int) -> Cure:
     return Cure("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
 
 
-def watermark(ratio: float) -> Cure:
+def keep_free(ratio: float) -> Cure:
     """Keep a share of the pool free of new requests, for those that run to grow into."""
 
     def apply(state: State) -> State:
         return replace(state[0], held_back_tokens=ratio * state[0].pool_tokens), state[1]
 
-    return Cure("watermark", ratio, apply)
+    return Cure("kept_free", ratio, apply)
 
 
 def step_tokens(tokens: int) -> Cure:

@@ -1,4 +1,4 @@
-"""vLLM's scheduler in little, over minutes of virtual time: milliseconds of ours, so that every change can be tried.
+"""A scheduler in little, over minutes of virtual time: milliseconds of ours, so that every change can be tried.
 
 Running requests first; one that finds no room throws out the last to come, which is computed again; a step that did so
 admits nobody; whoever waits is admitted in order, when the whole prompt fits and the batch has a place; prompts are

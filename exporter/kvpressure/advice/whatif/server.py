@@ -27,7 +27,7 @@ class StepSeconds:
 class Server:
     """One engine (a data-parallel rank). Sizes are tokens.
 
-    `held_back_tokens` is what a request that waits must leave free to be admitted (a watermark). A request holds
+    `held_back_tokens` is what a request that waits must leave free to be admitted. A request holds
     `footprint_factor` tokens of the pool for each of its own. `reuses` says that a request that was thrown out finds
     what is left of its own blocks again. `cap_prompt` and `cap_output` are limits at the edge: a longer prompt is
     refused, a longer answer ends early.
