@@ -32,11 +32,11 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     memory = None if choice.step(MEMORY) else leave_memory(case)
     return [
         *changes,
-        memory,
         apply_changes(case, changes),
         *apart,
         host_memory(case),
         controlled_restart(case),
+        memory,
         _declined(case, choice),
         _verify(case, choice),
     ]
