@@ -37,6 +37,10 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
 
+.PHONY: bench-advice
+bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; an hour of CPU, goes on where it was stopped
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
+
 .PHONY: lab
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
 	$(BIN)/python -m tests.lab

@@ -116,7 +116,8 @@ class Api:
         client, asked = owner
         self.web.answered(self._handler, 200, ended.seconds)
         ok = "abort" not in ended.reason.lower()
-        self._world.result.answers.append(Answer(self._clock.now, len(asked.tokens), ended, ended.seconds, ok=ok))
+        answer = Answer(self._clock.now, len(asked.tokens), ended, ended.seconds, ok=ok, cut=asked.cut)
+        self._world.result.answers.append(answer)
         self.senders.again(client, client.load.think_seconds * client.rng.uniform(0.5, 1.5))
 
     # scrapes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from functools import partial
+from typing import Final
 
 from tests.lab.api import RETRY_SECONDS, Api
 from tests.lab.core import Core
@@ -12,6 +13,9 @@ from tests.lab.doubles import Grammar
 from tests.lab.messages import Asked
 from tests.lab.regime import Load
 from tests.lab.world import Answer, Client, World
+
+REFUSED_SECONDS: Final = 30.0
+"""Who was refused at the edge asks for something else a while later."""
 
 
 class Clients:
@@ -51,6 +55,11 @@ class Clients:
             self.again(client, RETRY_SECONDS)
             return
         asked = self._made(client)
+        longest = self._world.regime.edge.max_prompt
+        if longest is not None and len(asked.tokens) > longest:
+            self._world.result.answers.append(Answer(self._clock.now, len(asked.tokens), None, 0.0, ok=False))
+            self.again(client, REFUSED_SECONDS)
+            return
         self._world.owners[asked.name] = (client, asked)
         if client.load.timeout_seconds:
             timeout = self._clock.now + client.load.timeout_seconds
@@ -64,10 +73,12 @@ class Clients:
         shared = [2 + group] * min(load.prefix, length - 1)
         own = [1_000 + number] + [1] * (length - len(shared) - 1)
         client.pieces_left = load.pieces
+        output, longest = max(1, round(rng.uniform(*load.output))), self._world.regime.edge.max_output
         return Asked(
             name=f"r{number}",
             tokens=shared + own,
-            output=max(1, round(rng.uniform(*load.output))),
+            output=output if longest is None else min(output, longest),
+            cut=longest is not None and output > longest,
             arrived=self._clock.now,
             adapter=1 + rng.randrange(load.adapters) if load.adapters else 0,
             priority=rng.choice(load.priorities),

@@ -10,7 +10,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Asked:
-    """One request as a client sends it. `output` tokens are wanted; a session's later pieces have the same name."""
+    """One request as a client sends it. `output` tokens are wanted; a session's later pieces have the same name.
+
+    `cut`: the edge lets it have fewer tokens than its client wanted.
+    """
 
     name: str
     tokens: list[int]
@@ -22,6 +25,7 @@ class Asked:
     resumable: bool = False
     remote: bool = False
     images: tuple[tuple[int, int], ...] = ()
+    cut: bool = False
 
 
 @dataclass(slots=True)

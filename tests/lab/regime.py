@@ -134,6 +134,14 @@ class Frontend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """What a gateway in front does: refuses prompts above a length, and lets no answer be longer than another."""
+
+    max_prompt: int | None = None
+    max_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """One run of `seconds` virtual seconds. `rows` are rows of the table of situations that it shows.
 
@@ -157,6 +165,7 @@ class Regime:
     cost: Cost = field(default_factory=Cost)
     frontend: Frontend = field(default_factory=Frontend)
     transfer: Transfer | None = None
+    edge: Edge = field(default_factory=Edge)
     load: tuple[Load, ...] = ()
     fault: tuple[Fault, ...] = ()
 

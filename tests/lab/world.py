@@ -23,13 +23,14 @@ class Page:
 
 @dataclass(slots=True)
 class Answer:
-    """One request as its client saw it. `ok`: answered in full; else refused or given up."""
+    """One request as its client saw it. `ok`: answered; else refused or given up. `cut`: the edge ended it early."""
 
     t: float
     prompt: int
     ended: Ended | None
     seconds: float
     ok: bool
+    cut: bool = False
 
 
 @dataclass(slots=True)

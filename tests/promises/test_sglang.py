@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import read_start
 from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.verdict import Cause
+from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.wordings import GIB
@@ -202,17 +203,22 @@ def words(actions: tuple[Action, ...]) -> str:
 
 
 def test_advice_against_pressure_is_in_its_own_flags_and_words():
-    view, actions = last("kv-pressure")
+    view, _ = last("kv-pressure")
     assert view.runtime == "sglang"
+    assert view.diagnosis is not None
+    rising = {"memory_rising": Evidence("memory_rising", True, "seen")}
+    diagnosis = replace(view.diagnosis, symptoms={**view.diagnosis.symptoms, **rising})
+    place = Place(model_name=view.shown.model_name, runtime=view.runtime)
+    actions = advise(diagnosis, view.derived, view.limits, place, load_thresholds())
     apply = next(action for action in actions if action.key == "apply")
-    assert set(apply.flags) >= {"--max-running-requests", "--chunked-prefill-size"}
+    assert set(apply.flags) >= {"--chunked-prefill-size"}
     assert set(apply.flags) <= {*named("sglang").advice.flags.values(), "--schedule-conservativeness"}
     text = words(actions)
     assert "sglang.launch_server --model-path MODEL" in text
     assert "--context-length=" in text
     assert "Leave mem-fraction-static" in text
     assert "vllm" not in text.lower()
-    for flag in named("vllm").advice.flags.values():
+    for flag in {*named("vllm").advice.flags.values()} - {*named("sglang").advice.flags.values()}:
         assert flag not in text
 
 
@@ -233,7 +239,7 @@ def test_advice_at_the_cap_raises_its_flag():
 def test_advise_prints_its_flags_and_ends_with_one():
     result = run("advise", "--trace", trace("kv-pressure"), "--namespace", "prod", "--deployment", "llama")
     assert result.exit_code == 1, result.output
-    assert "--max-running-requests=" in result.output
+    assert "--context-length=" in result.output or "--kv-cache-dtype=fp8_e4m3" in result.output
     assert "vllm" not in result.output.lower()
 
 

@@ -15,6 +15,7 @@ from kvpressure.advice.verify import with_open_check
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import Limit, Limits
+from kvpressure.model.observed import Observed
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis
 
@@ -42,13 +43,15 @@ def advise(
     thresholds: Thresholds,
     *,
     silent: bool = False,
+    observed: Observed | None = None,
 ) -> tuple[Action, ...]:
     """What to do, first things first; empty when nothing is wrong.
 
     Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
     still runs. A device OOM is answered whatever the cause is: the server that it killed looks idle or unknown.
+    Consequences are predicted from what was `observed`, which takes a second of CPU at most: not for every poll.
     """
-    case = Case(diagnosis, derived, limits, place, thresholds)
+    case = Case(diagnosis, derived, limits, place, thresholds, observed)
     actions = _BY_CAUSE[diagnosis.cause](case)
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         actions = [*pressure.after_device_oom(case), *actions]

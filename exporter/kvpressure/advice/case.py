@@ -9,6 +9,7 @@ from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
+from kvpressure.model.observed import Observed
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.runtimes.advising import Advice
@@ -19,13 +20,14 @@ MEMORY_STEP_RATIO = 0.02
 
 @dataclass(frozen=True)
 class Case:
-    """A diagnosis with the numbers behind it and what is known of limits and place."""
+    """A diagnosis with the numbers behind it and what is known of limits, place and traffic."""
 
     diagnosis: Diagnosis
     derived: Derived
     limits: Limits
     place: Place
     thresholds: Thresholds
+    observed: Observed | None = None
 
     def symptom(self, name: str) -> bool | None:
         """State of a symptom, None when it could not be judged."""

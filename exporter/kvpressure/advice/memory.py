@@ -16,7 +16,7 @@ def memory_headroom(case: Case) -> Action:
     """Name the failure that is treated, and move the target accordingly, or say why it stays."""
     if case.device_oom:
         return _after_oom(case)
-    return _leave(case) if case.memory_target is None else _raise(case, case.memory_target)
+    return leave_memory(case) if case.memory_target is None else _raise(case, case.memory_target)
 
 
 def _after_oom(case: Case) -> Action:
@@ -54,7 +54,8 @@ def _price(case: Case, target: float) -> str:
     return f"The KV pool loses at least {number(round(lost))} of its {number(capacity)} tokens{room}."
 
 
-def _leave(case: Case) -> Action:
+def leave_memory(case: Case) -> Action:
+    """Say why the target stays."""
     return Action(
         key="memory_headroom",
         title=f"Leave {case.own.words[LIMIT]}: the pool is exhausted, the device is not",

@@ -8,8 +8,9 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.changes import changed
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import cap_tokens, verify_recovery
+from kvpressure.advice.replicas import replica
 from kvpressure.advice.rollout import apply_changes
-from kvpressure.advice.shell import add_replica, look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
+from kvpressure.advice.shell import look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.advice.verify import expected, no_longer, series
 from kvpressure.advice.waits import another_limit
 from kvpressure.model.action import Action
@@ -165,21 +166,6 @@ def building(case: Case) -> list[Action | None]:
     if case.diagnosis.stage is not Stage.BUILDING:
         return []
     return [cap_tokens(case), verify_recovery(case)]
-
-
-def replica(case: Case, why: str) -> Action:
-    """One more server."""
-    return Action(
-        key="add_replica",
-        title="Add a replica",
-        why=why,
-        cost="Another GPU (or set of GPUs) for as long as it runs.",
-        checks=(
-            "Within 15 minutes it is ready, and traffic is shared:",
-            f"{series('requests_waiting', case.place)} < 1",
-        ),
-        commands=add_replica(case.place),
-    )
 
 
 def _verify(case: Case, cause: str, within: str) -> Action:

@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpressure.advice.case import Case
 from kvpressure.advice.changes import changed
+from kvpressure.advice.forecast import SMALLEST_BATCHED_TOKENS, STEP, Forecast, forecast_of, memory
 from kvpressure.advice.memory import memory_headroom
+from kvpressure.advice.predicted import as_predicted
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import look_again
-from kvpressure.advice.sizing import Cut, Shape, cut_sequences, fits, share_above, token_caps
+from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, share_above, token_caps
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 
-STEP = "max_num_batched_tokens"
-
-SMALLEST_BATCHED_TOKENS = 1024
-"""Below, prefill is cut into so many steps that time to first token suffers more than memory gains."""
-
 
 def kv_pressure(case: Case) -> list[Action | None]:
+    """What is predicted to help; or, where nothing can be predicted or the device ran out of memory, the playbook."""
+    forecast = forecast_of(case)
+    if forecast.model is None or forecast.choice is None or case.device_oom:
+        return _by_the_playbook(case, forecast)
+    return as_predicted(case, forecast.model, forecast.choice)
+
+
+def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
     """Demand first, then memory, then one rollout of all of it.
 
     After a device OOM the memory target comes before the engine's own limits: it treats what kills the server, and
     the pool it leaves decides how many sequences fit.
     """
-    sequences, batched, memory = fewer_sequences(case), fewer_batched_tokens(case), memory_headroom(case)
-    changes: list[Action | None] = [memory, batched, sequences] if case.device_oom else [sequences, batched, memory]
+    sequences, batched = fewer_sequences(case), fewer_batched_tokens(case)
+    memory_step = _with_pool(case, forecast, memory_headroom(case))
+    short = case.device_oom or case.symptom("memory_rising") is True
+    changes: list[Action | None] = [memory_step, batched, sequences] if case.device_oom else [sequences, memory_step]
+    if short and not case.device_oom:
+        changes.append(batched)
     allowed = int(next(iter(sequences.flags.values()))) if sequences else None
     changes += [more_reserve(case)]
+    why = f" What the steps would do is not predicted: {forecast.reason}." if forecast.reason else ""
+    verify = verify_recovery(case, allowed)
     return [
         cap_tokens(case),
         *changes,
         apply_changes(case, changes),
         host_memory(case),
         controlled_restart(case),
-        verify_recovery(case, allowed),
+        replace(verify, why=verify.why + why),
     ]
+
+
+def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
+    """With what the pool that the memory target leaves is expected to do."""
+    cure = memory(case)
+    if forecast.model is None or cure is None or not action.flags:
+        return action
+    return replace(action, expected=forecast.model.expected([], [cure]))
 
 
 def after_device_oom(case: Case) -> list[Action | None]:
@@ -58,8 +79,7 @@ def cap_tokens(case: Case) -> Action:
 
 
 def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
-    running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-    caps = token_caps(shape, capacity, running, waiting).within(case.limits)
+    caps = _caps(case, shape, capacity)
     total = caps.input_tokens + caps.output_tokens
     without_gateway = case.own.caps(total, caps.output_tokens)
     enough = fits(capacity, total)
@@ -89,8 +109,8 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
         current=_declared_caps(case, shape),
         new=f"prompts {number(caps.input_tokens)}, answers {number(caps.output_tokens)}",
         why=f"{reason} {verdict}",
-        cost=f"Roughly {refused:.0%} of the prompts are refused and {ended:.0%} of the answers end early "
-        f"(finish_reason length){too}.",
+        cost=f"Up to {refused:.0%} of the prompts are refused and up to {ended:.0%} of the answers end early "
+        f"(finish_reason length){too}. Lengths are read out of coarse buckets: it may be none.",
         checks=(
             "Within 5 minutes, without a restart:",
             expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
@@ -103,6 +123,11 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
     )
 
 
+def _caps(case: Case, shape: Shape, capacity: float) -> Caps:
+    running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
+    return token_caps(shape, capacity, running, waiting).within(case.limits)
+
+
 def _declared_caps(case: Case, shape: Shape) -> str:
     declared = (case.limits.max_input_tokens, case.limits.max_output_tokens)
     seen = (f"p95 {number(round(shape.prompt_p95))} seen", f"p95 {number(round(shape.output_p95))} seen")
@@ -111,11 +136,17 @@ def _declared_caps(case: Case, shape: Shape) -> str:
 
 
 def fewer_sequences(case: Case) -> Action | None:
-    """Cut `max_num_seqs` to what fits; None when one request at a time runs already."""
-    limit = case.limits.max_num_seqs
+    """Cut `max_num_seqs` to what the pool holds within the caps; None where that is as much as runs, or not known.
+
+    Only against requests that throw each other out: where they wait without that, the pool holds them back as it is.
+    """
+    if case.symptom("preempting") is not True or case.shape is None or case.pool_after is None:
+        return None
+    limit, caps = case.limits.max_num_seqs, _caps(case, case.shape, case.pool_after)
     highest = at(case.derived, "requests_running_max")
     bases = [value for value in (highest, None if limit is None else limit.value) if value]
-    cut = cut_sequences(min(bases), case.room, hurt=case.hurt, thresholds=case.thresholds) if bases else None
+    room = fits(case.pool_after, caps.input_tokens + caps.output_tokens)
+    cut = cut_sequences(min(bases), room, case.thresholds) if bases else None
     if cut is None:
         return None
     return Action(
@@ -123,8 +154,8 @@ def fewer_sequences(case: Case) -> Action | None:
         title=f"Cut {case.own.words['max_num_seqs']}",
         current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
         new=number(cut.new),
-        why=_why_sequences(case, cut),
-        cost=f"Requests beyond it wait in the queue, as they do now{_thrown_out(case)}. "
+        why=_why_sequences(case, cut, caps, room),
+        cost="Requests beyond it wait in the queue instead of throwing each other out of the cache. "
         "When requests become shorter again, raise it.",
         checks=(
             "Within 2 minutes of the restart:",
@@ -135,33 +166,20 @@ def fewer_sequences(case: Case) -> Action | None:
     )
 
 
-def _thrown_out(case: Case) -> str:
-    preempted = at(case.derived, "preemptions_per_second")
-    return ", instead of throwing each other out of the cache" if preempted else ""
-
-
-def _why_sequences(case: Case, cut: Cut) -> str:
+def _why_sequences(case: Case, cut: Cut, caps: Caps, room: int) -> str:
     t, limit = case.thresholds, case.limits.max_num_seqs
     span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
     base = f"At most {cut.base} run at once"
     if limit is not None and limit.value > cut.base:
         base += f", so a limit above that ({number(limit.value)} now) holds nothing back"
-    if case.room is None or case.pool_after is None or case.request_p95 is None:
-        return f"{base}. How many fit is not known, as too few requests have finished: {_percent(cut)} less, of {span}."
     shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
+    each = number(caps.input_tokens + caps.output_tokens)
     sum_ = (
-        f"{number(round(case.pool_after))} tokens{shrunk} / {number(round(case.request_p95))} per request at p95 "
-        f"= {case.room} that fit"
+        f"{number(round(case.pool_after or 0.0))} tokens{shrunk} / {each} per request within the caps = {room} that fit"
     )
     if cut.fewer:
         return f"{base}. {sum_}; one step cuts by {span}, so {cut.new} now, and again if requests are still preempted."
-    if case.room > cut.new:
-        return f"{base}. {sum_}, yet the cache is full: the smallest cut of {span} that is worth a restart."
-    return f"{base}. {sum_}: a cut of {_percent(cut)}, within {span}."
-
-
-def _percent(cut: Cut) -> str:
-    return f"{1.0 - cut.new / cut.base:.0%}"
+    return f"{base}. {sum_}: a cut of {1.0 - cut.new / cut.base:.0%}, within {span}."
 
 
 def fewer_batched_tokens(case: Case) -> Action | None:

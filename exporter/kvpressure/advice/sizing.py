@@ -22,8 +22,13 @@ class Shape:
     recent: bool
 
     def request_p95(self, longest: float | None) -> float:
-        """Tokens that a request holds at its end, at p95 of both parts, at most the longest one allowed."""
-        return min(self.prompt_p95 + self.output_p95, longest or math.inf)
+        """p95 of the tokens that a request holds at its end, at most the longest one allowed.
+
+        Long prompts seldom get the long answers: where the two have nothing to do with each other, what a request holds
+        beyond the typical one grows with the root of the sum of both squares, and not with the sum.
+        """
+        beyond = math.hypot(self.prompt_p95 - self.prompt_p50, self.output_p95 - self.output_p50)
+        return min(self.prompt_p50 + self.output_p50 + beyond, longest or math.inf)
 
 
 def shape_of(derived: Derived) -> Shape | None:
@@ -70,21 +75,16 @@ class Cut:
     fewer: bool
 
 
-def cut_sequences(base: float, room: int | None, *, hurt: bool, thresholds: Thresholds) -> Cut | None:
-    """Cut `base` sequences to what fits (`room`), within the smallest and largest cut; None when it cannot be cut.
+def cut_sequences(base: float, room: int, thresholds: Thresholds) -> Cut | None:
+    """Cut `base` sequences towards what fits (`room`), by no more than the largest cut; None where as many fit.
 
-    Without knowing what fits, the largest cut is taken while requests suffer (`hurt`), else the smallest.
+    A cut below what fits leaves room empty, and one that is smaller than the smallest cut is not worth a restart.
     """
     whole = int(base)
-    low = math.ceil(whole * (1.0 - thresholds.advice_sequences_cut_max_ratio))
+    low = max(1, math.ceil(whole * (1.0 - thresholds.advice_sequences_cut_max_ratio)))
     high = math.floor(whole * (1.0 - thresholds.advice_sequences_cut_min_ratio))
-    high = max(1, high)
-    low = min(max(1, low), high)
-    if whole <= high:
-        return None
-    if room is None:
-        return Cut(whole, low if hurt else high, fewer=False)
-    return Cut(whole, min(max(room, low), high), fewer=room < low)
+    new = max(room, low)
+    return Cut(whole, new, fewer=room < low) if new <= high else None
 
 
 def pool_change(capacity_tokens: float, current_ratio: float, new_ratio: float) -> float:

@@ -46,8 +46,11 @@ def plain(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
 
 
-def recovered(case: Case, sequences: int | None = None) -> Lines:
-    """KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that."""
+def recovered(case: Case, sequences: int | None = None, *, shared: bool = False) -> Lines:
+    """KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that.
+
+    Where the traffic is `shared` with another server, neither batch nor tokens of this one need be what they were.
+    """
     t = case.thresholds
     batch = at(case.derived, "effective_batch_size_quantile", "0.95")
     tokens = at(case.derived, "tokens_per_second", "generation")
@@ -57,13 +60,13 @@ def recovered(case: Case, sequences: int | None = None) -> Lines:
         expected(case, "admission_blocked_ratio", "<", t.admission_blocked_min_ratio),
         expected(case, "preempted_request_ratio", "<", t.preempting_min_ratio),
     ]
-    if batch is not None:
+    if batch is not None and not shared:
         path = ("0.95",)
         bound = batch if sequences is None else min(batch, 0.9 * sequences)
         lines.append(expected(case, "effective_batch_size_quantile", ">=", bound, path, quantile="0.95"))
-    if tokens is not None and case.symptom("batch_collapse"):
+    if tokens is not None and not shared and case.symptom("batch_collapse"):
         lines.append(expected(case, "tokens_per_second", ">=", tokens, ("generation",), kind="generation"))
-    return (*lines, "If one of them is not so: take the same steps once more from the values now in force.")
+    return (*lines, "If one of them is not so, ask again: what to do next follows from what the server does then.")
 
 
 def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:

@@ -25,7 +25,7 @@ from kvpressure.features.windows import EngineWindow, GpuWindow, stepped_back
 from kvpressure.model.canary import CanaryReport
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Workload
 from kvpressure.runtimes.registry import named
@@ -252,7 +252,8 @@ class Pipeline:
         features, answers = self._with_answers(engine, features)
         diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features, answers))
         engine.past.learn(features, healthy=diagnosis.cause is Cause.HEALTHY)
-        return self._shown(target, page, sample, features, diagnosis)
+        observed = engine.past.observed() if _predictable(diagnosis) else None
+        return replace(self._shown(target, page, sample, features, diagnosis), observed=observed)
 
     def _with_answers(self, engine: _Engine, features: Features) -> tuple[Features, Mapping[str, OutsideEvidence]]:
         """The features without the load that requests of ours were, and what these were answered; see `set_canary`."""
@@ -311,3 +312,8 @@ class Pipeline:
             limits=limits,
             runtime=page.runtime,
         )
+
+
+def _predictable(diagnosis: Diagnosis) -> bool:
+    """Whether advice on it changes what the engine does with its pool."""
+    return diagnosis.cause is Cause.KV_CACHE_PRESSURE or diagnosis.stage is Stage.BUILDING

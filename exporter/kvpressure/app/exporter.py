@@ -11,6 +11,7 @@ import structlog
 
 from kvpressure import __version__
 from kvpressure.advice import Action, Place, advise
+from kvpressure.app.advised import Advised
 from kvpressure.app.canaries import Canaries, canary_times
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import NodeSources
@@ -58,6 +59,7 @@ class Daemon:
         self._pipeline = _pipeline(loaded)
         self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
         self._histories = Histories()
+        self._advised = Advised()
         self._node_sources = NodeSources(loaded.settings, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
@@ -86,6 +88,9 @@ class Daemon:
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
         """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
+        return self._advised.advice(view, self._advice)
+
+    def _advice(self, view: EngineView) -> tuple[Action, ...]:
         if view.diagnosis is None:
             return ()
         target = next((target for target in self._targets.targets if target.name == view.key.target), None)
@@ -99,7 +104,8 @@ class Daemon:
             runtime=view.runtime,
         )
         silent = view.silence is not None
-        return advise(view.diagnosis, view.derived, view.limits, place, self._loaded.thresholds, silent=silent)
+        thresholds, observed = self._loaded.thresholds, view.observed
+        return advise(view.diagnosis, view.derived, view.limits, place, thresholds, silent=silent, observed=observed)
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""

@@ -83,7 +83,7 @@ class EngineFacts:
         shown = view.shown.model_name
         place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
         silent = view.silence is not None
-        actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent)
+        actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent, observed=view.observed)
         return Finding(view.key.target, view, limits=limits, actions=actions)
 
     def findings(self, seen: Seen, thresholds: Thresholds) -> list[Finding]:

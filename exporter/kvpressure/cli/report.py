@@ -244,14 +244,17 @@ def _table(*names: str) -> Table:
 def _short(action: Action) -> Text:
     before = f"{action.current} -> " if action.current else ""
     change = f": {before}{action.new}" if action.new else ""
-    return Text(clean(f"{action.order}. {action.title}{change}"))
+    expected = "" if action.expected is None else f"\n   expected: {action.expected.text}"
+    return Text(clean(f"{action.order}. {action.title}{change}") + expected)
 
 
 def _action(action: Action) -> list[RenderableType]:
     rows = Table.grid(padding=(0, 1))
     rows.add_column(style="dim", no_wrap=True, width=_NAME_WIDTH)
     rows.add_column(overflow="fold")
-    for name, text in (("now", action.current), ("new", action.new), ("why", action.why), ("cost", action.cost)):
+    expected = "" if action.expected is None else action.expected.text
+    words = (("now", action.current), ("new", action.new), ("why", action.why), ("cost", action.cost))
+    for name, text in (*words, ("expect", expected)):
         if text:
             rows.add_row(name, Text(clean(text), style="bold green" if name == "new" else ""))
     if action.commands:

@@ -11,9 +11,11 @@ from kvpressure.features.baseline import Baseline
 from kvpressure.features.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.features.context import Context
 from kvpressure.features.gpu import memory_rise_ratio
+from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
 from kvpressure.features.signals import signals_of
 from kvpressure.features.windows import EngineWindow, Tally
+from kvpressure.model.observed import Observed
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived
 from kvpressure.model.workload import LogReport
@@ -85,6 +87,10 @@ class EnginePast:
             memory_rise_ratio=memory_rise_ratio(context),
             signals=signals_of(self.window),
         )
+
+    def observed(self) -> Observed:
+        """What a prediction of consequences starts from."""
+        return observed(self.window, self.baseline.values())
 
     def learn(self, features: Features, *, healthy: bool) -> None:
         """Remember the newest features, as a healthy state if they were judged to be one."""

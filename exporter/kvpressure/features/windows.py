@@ -163,7 +163,7 @@ class EngineWindow:
         value: T = self._once[key]
         return value
 
-    def of_histograms(self, compute: Callable[..., T], *arguments: float) -> T:
+    def of_histograms(self, compute: Callable[..., T], *arguments: float | str) -> T:
         """What `compute`, of this window's histograms and `arguments`, gives: asked anew when a page has brought some.
 
         Histograms come with every few polls only, and quantiles of them are dear.

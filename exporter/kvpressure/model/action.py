@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvpressure.model.expected import Expected
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -12,7 +14,7 @@ class Action:
 
     `current` and `new` are texts for people, "" where nothing changes from a value to another; `flags` are the same
     change as flags of its runtime. `checks` say what must be seen, and within how long, one line each. `order` counts
-    from 1.
+    from 1. `expected` is what it is predicted to do, None where nothing can be predicted of it.
     """
 
     key: str
@@ -26,6 +28,7 @@ class Action:
     flags: Mapping[str, str] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
     order: int = 0
+    expected: Expected | None = None
 
     @property
     def verify(self) -> str:

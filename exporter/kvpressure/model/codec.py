@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kvpressure.model.action import Action
+from kvpressure.model.expected import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Value
@@ -110,7 +111,23 @@ def action_json(action: Action) -> dict[str, object]:
         "commands": list(action.commands),
         "placeholders": list(action.placeholders),
         "verify": action.verify,
+        "expected": None if action.expected is None else expected_json(action.expected),
     }
+
+
+def expected_json(expected: Expected) -> dict[str, object]:
+    """What a change is expected to do, in numbers and in words."""
+    shifts = ("tokens_per_second", "goodput", "latency_p95", "waiting")
+    numbers = ("refused_ratio", "shortened_ratio", "limit_seconds")
+    return {
+        "text": expected.text,
+        **{name: _shift(getattr(expected, name)) for name in shifts},
+        **{name: _finite(getattr(expected, name)) for name in numbers},
+    }
+
+
+def _shift(shift: Shift) -> dict[str, float | None]:
+    return {name: _finite(getattr(shift, name)) for name in ("before", "after", "low", "high")}
 
 
 def gpu_json(view: GpuView) -> dict[str, object]:

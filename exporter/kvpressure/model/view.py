@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvpressure.model.limits import Limits
+from kvpressure.model.observed import Observed
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Diagnosis
@@ -37,7 +38,8 @@ class EngineView:
 
     `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
-    batch tell. `runtime` is the name of what serves, "" when not known.
+    batch tell. `runtime` is the name of what serves, "" when not known. `observed` is what
+    consequences of a change are predicted from, None where nothing is to be changed.
     """
 
     key: EngineKey
@@ -50,6 +52,7 @@ class EngineView:
     limits: Limits = field(default_factory=Limits)
     silence: Silence | None = None
     runtime: str = ""
+    observed: Observed | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ class Advice:
     `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
     tell apart.
 
+    `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
+
     `frontends` is more processes that take requests in, `reserve` what keeps requests from being thrown out of the
     batch; None where there is no such flag.
     """
@@ -76,6 +78,7 @@ class Advice:
     reserve: Change | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
+    small_kv: str = ""
 
     def change(self, limit: str, value: str) -> dict[str, str]:
         """The flag that sets a limit, and its value; empty where the runtime has none."""

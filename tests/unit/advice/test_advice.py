@@ -13,17 +13,21 @@ def keys(*args, **given):
     return [action.key for action in advice(*args, **given)]
 
 
-def test_pool_exhaustion_is_answered_in_the_order_of_the_playbook():
+# 40,000 tokens: within caps of 1500 + 400 tokens 21 fit, and 44 run at most.
+TIGHT = {"derived": {"kv_capacity_tokens": 40_000.0}, "preempting": True}
+
+
+def tight(**given):
+    given.setdefault("limits", limits(kv_capacity_tokens=Limit(40_000, "page")))
+    return kv(**TIGHT, **given)
+
+
+def test_where_nothing_can_be_predicted_pool_exhaustion_is_answered_in_the_order_of_the_playbook():
     actions = advice(Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED)
-    assert [action.key for action in actions] == [
-        "cap_tokens",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "memory_headroom",
-        "apply",
-        "verify",
-    ]
-    assert [action.order for action in actions] == [1, 2, 3, 4, 5, 6]
+    assert [action.key for action in actions] == ["cap_tokens", "memory_headroom", "verify"]
+    assert [action.order for action in actions] == [1, 2, 3]
+    assert "is not predicted: nothing is known of the traffic" in actions[-1].why
+    assert all(action.expected is None for action in actions)
 
 
 def test_after_a_device_oom_the_memory_target_comes_before_the_engines_own_limits_and_the_crash_is_handled():
@@ -31,60 +35,54 @@ def test_after_a_device_oom_the_memory_target_comes_before_the_engines_own_limit
         "cap_tokens",
         "memory_headroom",
         "max_num_batched_tokens",
-        "max_num_seqs",
         "apply",
         "restart",
         "verify",
     ]
 
 
-def test_max_num_seqs_goes_to_what_fits_at_p95_when_that_lies_within_the_cut():
-    # 44 run at most: the cut leaves 22 to 33. 100,000 / (3000 + 1000) = 25 fit.
-    action = kv()["max_num_seqs"]
-    assert (action.current, action.new, action.flags) == ("48 (declared)", "25", {"--max-num-seqs": "25"})
-    assert "100,000 tokens / 4,000 per request at p95 = 25 that fit" in action.why
-    assert "a cut of 43%, within 25% to 50%" in action.why
+@pytest.mark.parametrize("preempting", [None, False])
+def test_max_num_seqs_is_cut_only_against_preemption(preempting):
+    given = limits(kv_capacity_tokens=Limit(40_000, "page"))
+    assert "max_num_seqs" in tight()
+    assert "max_num_seqs" not in kv(derived=TIGHT["derived"], limits=given, preempting=preempting)
+
+
+def test_max_num_seqs_is_never_cut_below_what_the_pool_holds_within_the_caps():
+    # 100,000 / (1500 + 400) = 52 fit, 44 run at most: cutting to the 28 that fit at p95 would leave room empty.
+    assert "max_num_seqs" not in kv(preempting=True)
+    # 57,000 / 1900 = 30 fit: a cut of a third.
+    action = tight(limits=limits(kv_capacity_tokens=Limit(57_000, "page")))["max_num_seqs"]
+    assert (action.current, action.new, action.flags) == ("48 (declared)", "30", {"--max-num-seqs": "30"})
+    assert "57,000 tokens / 1,900 per request within the caps = 30 that fit: a cut of 32%" in action.why
 
 
 def test_max_num_seqs_is_cut_by_half_at_most_and_says_that_fewer_fit():
-    # 100,000 / (9000 + 1000) = 10 fit, but half of the 44 that run is 22.
-    action = kv(derived={"prompt_tokens": {"0.5": 8000.0, "0.95": 9000.0}})["max_num_seqs"]
+    action = tight()["max_num_seqs"]
     assert action.new == "22"
-    assert "= 10 that fit; one step cuts by 25% to 50%, so 22 now" in action.why
+    assert "= 21 that fit; one step cuts by 25% to 50%, so 22 now" in action.why
 
 
-def test_max_num_seqs_is_cut_by_a_quarter_at_least_even_when_more_would_fit():
-    # 100,000 / (200 + 100) = 333 fit, three quarters of 44 are 33.
-    small = {"prompt_tokens": {"0.5": 100.0, "0.95": 200.0}, "output_tokens": {"0.5": 50.0, "0.95": 100.0}}
-    action = kv(derived=small)["max_num_seqs"]
-    assert action.new == "33"
-    assert "smallest cut" in action.why
-
-
-@pytest.mark.parametrize(("stage", "new"), [(Stage.BUILDING, "33"), (Stage.COLLAPSED, "22")])
-def test_without_request_lengths_the_cut_follows_how_much_requests_suffer(stage, new):
-    action = kv(stage, derived={"prompt_tokens": None})["max_num_seqs"]
-    assert action.new == new
-    assert "How many fit is not known" in action.why
+def test_without_request_lengths_nothing_is_cut_in_the_dark():
+    assert "max_num_seqs" not in kv(derived={"prompt_tokens": None}, preempting=True)
 
 
 def test_a_declared_limit_that_holds_nothing_back_is_not_what_is_cut():
     # 256 declared, 44 run: half of 256 would change nothing.
-    action = kv(limits=limits(max_num_seqs=Limit(256)))["max_num_seqs"]
-    assert action.new == "25"
+    wide = limits(max_num_seqs=Limit(256), kv_capacity_tokens=Limit(40_000, "page"))
+    action = tight(limits=wide)["max_num_seqs"]
+    assert action.new == "22"
     assert "a limit above that (256 now) holds nothing back" in action.why
 
 
 def test_one_request_at_a_time_cannot_be_cut():
-    assert "max_num_seqs" not in kv(derived={"requests_running_max": 1.0})
+    assert "max_num_seqs" not in kv(derived={"requests_running_max": 1.0}, preempting=True)
 
 
 def test_long_requests_that_run_are_named_where_those_that_ended_were_short():
     action = kv(derived={"kv_tokens_per_request": 24_000.0})["cap_tokens"]
-    assert "requests that run now hold 24,000 tokens each, those that ended 4,000 (p95)" in action.why
+    assert "requests that run now hold 24,000 tokens each, those that ended 3,516 (p95)" in action.why
     assert "the long ones that run now would be too" in action.cost
-    assert "throwing each other out" not in kv()["max_num_seqs"].cost
-    assert "throwing each other out" in kv(derived={"preemptions_per_second": 0.5})["max_num_seqs"].cost
 
 
 def test_from_where_on_requests_that_run_are_long_is_a_threshold():
@@ -93,10 +91,14 @@ def test_from_where_on_requests_that_run_are_long_is_a_threshold():
     assert "requests that run now hold" not in action.why
 
 
+def test_the_p95_of_a_request_is_not_that_of_its_prompt_and_that_of_its_answer():
+    # 1500 + 400, and the root of 1500 squared + 600 squared beyond that.
+    assert "of 3,516 tokens (p95)" in kv()["cap_tokens"].why
+
+
 def test_a_request_is_never_counted_longer_than_the_longest_allowed():
-    # max_model_len 2000 bounds the 4000 of p95: 50 fit, so the cut is the smallest one.
-    action = kv(limits=limits(max_model_len=Limit(2000, "page")))["max_num_seqs"]
-    assert "/ 2,000 per request at p95 = 50 that fit" in action.why
+    action = kv(limits=limits(max_model_len=Limit(2000, "page")))["cap_tokens"]
+    assert "of 2,000 tokens (p95)" in action.why
 
 
 def test_token_caps_are_computed_from_what_doubling_the_batch_leaves_for_each():
@@ -104,9 +106,9 @@ def test_token_caps_are_computed_from_what_doubling_the_batch_leaves_for_each():
     # is below their p50, so 400; prompts get 1162.5, below their p50, so 1500.
     action = kv()["cap_tokens"]
     assert action.new == "prompts 1,500, answers 400"
-    assert "64 requests, up to twice what runs, of 4,000 tokens (p95) need 256,000" in action.why
+    assert "64 requests, up to twice what runs, of 3,516 tokens (p95) need 224,995" in action.why
     assert "only 52 fit" in action.why  # 100,000 / 1900
-    assert "Roughly 50% of the prompts are refused and 50% of the answers end early" in action.cost
+    assert "Up to 50% of the prompts are refused and up to 50% of the answers end early" in action.cost
 
 
 def test_token_caps_between_p50_and_p95_say_how_many_requests_they_cut():
@@ -115,7 +117,7 @@ def test_token_caps_between_p50_and_p95_say_how_many_requests_they_cut():
     action = kv(derived=roomy, limits=limits(kv_capacity_tokens=Limit(40_000, "page")))["cap_tokens"]
     assert action.new == "prompts 3,000, answers 1,000"
     assert "Within these limits 10 fit" in action.why
-    assert "Roughly 5% of the prompts" in action.cost
+    assert "Up to 5% of the prompts" in action.cost
 
 
 def test_token_caps_never_exceed_those_declared_already():
@@ -152,13 +154,18 @@ def test_after_a_device_oom_the_target_is_lower_still_for_long_context_or_bursts
 
 
 def test_a_lower_memory_target_leaves_fewer_sequences_room():
-    # 0.9 -> 0.7 leaves at most 77,778 tokens: 19 fit, and half of 44 is the most that one step takes.
-    actions = kv(Stage.FAILING, device_oom=True)
-    assert "loses at least 22,222 of its 100,000 tokens; 19 requests fit" in actions["memory_headroom"].cost
-    assert actions["max_num_seqs"].new == "22"
-    assert (
-        "77,778 tokens left by the lower memory target / 4,000 per request at p95 = 19" in actions["max_num_seqs"].why
+    # 0.9 -> 0.7 leaves at most 77,778 tokens: 22 fit at p95, and within the caps 40 of the 60 that run.
+    actions = kv(
+        Stage.FAILING,
+        device_oom=True,
+        preempting=True,
+        derived={"requests_running_max": 60.0},
+        limits=limits(max_num_seqs=None),
     )
+    assert "loses at least 22,222 of its 100,000 tokens; 22 requests fit" in actions["memory_headroom"].cost
+    assert actions["max_num_seqs"].new == "40"
+    why = actions["max_num_seqs"].why
+    assert "77,778 tokens left by the lower memory target / 1,900 per request within the caps = 40" in why
 
 
 def test_a_target_that_is_low_already_is_not_raised_after_a_device_oom():
@@ -176,23 +183,27 @@ def test_the_target_is_raised_where_the_device_has_room():
     assert kv(device_oom=False, memory_rising=True, **given)["memory_headroom"].new == ""
 
 
-def test_batched_tokens_are_halved_but_not_below_what_prefill_needs():
-    assert kv()["max_num_batched_tokens"].new == "4,096"
-    assert kv(limits=limits(max_num_batched_tokens=Limit(1500)))["max_num_batched_tokens"].new == "1,024"
-    assert "max_num_batched_tokens" not in kv(limits=limits(max_num_batched_tokens=Limit(1024)))
+def test_batched_tokens_are_halved_where_memory_is_short_but_not_below_what_prefill_needs():
+    def action(**changes):
+        return kv(memory_rising=True, limits=limits(**changes)).get("max_num_batched_tokens")
+
+    assert action().new == "4,096"
+    assert action(max_num_batched_tokens=Limit(1500)).new == "1,024"
+    assert action(max_num_batched_tokens=Limit(1024)) is None
+    assert "max_num_batched_tokens" not in kv()
 
 
 def test_one_rollout_carries_all_flags():
-    assert kv()["apply"].flags == {"--max-num-seqs": "25", "--max-num-batched-tokens": "4096"}
+    assert tight(memory_rising=True)["apply"].flags == {"--max-num-seqs": "22", "--max-num-batched-tokens": "4096"}
 
 
 def test_recovery_is_judged_by_our_series_with_what_is_seen_now():
-    checks = kv()["verify"].checks
+    checks = tight()["verify"].checks
     labels = 'namespace="prod",model_name="llama-3"'
     assert f'kvpressure_bottleneck{{{labels},cause="kv_cache_pressure"}} == 0' in checks
     assert f"kvpressure_admission_blocked_ratio{{{labels}}} < 0.5  # now 0.85" in checks
-    # With 25 sequences allowed, a batch of 41 is not to be expected.
-    assert f'kvpressure_effective_batch_size_quantile{{{labels},quantile="0.95"}} >= 22.5  # now 41' in checks
+    # With 22 sequences allowed, a batch of 41 is not to be expected.
+    assert f'kvpressure_effective_batch_size_quantile{{{labels},quantile="0.95"}} >= 19.8  # now 41' in checks
     assert "2 minutes" in checks[0]
 
 
@@ -207,7 +218,7 @@ def test_a_device_oom_is_answered_even_when_the_restarted_engine_looks_idle():
 
 
 def test_concurrency_is_raised_to_what_fits_and_is_wanted():
-    # 32 run, 30 wait: 62 want to, 100,000 / 4000 = 25 would fit; with 150 tokens each 666 would, and 64 is the double.
+    # 32 run, 30 wait: 62 want to; with 150 tokens each at most 666 would fit, and 64 is the double.
     derived = {
         "requests_running": 32.0,
         "requests_running_max": 32.0,
@@ -222,7 +233,7 @@ def test_concurrency_is_raised_to_what_fits_and_is_wanted():
 
 
 def test_concurrency_is_not_raised_beyond_what_fits():
-    full = advice(Cause.CONCURRENCY_BOUND, limits=limits(max_num_seqs=Limit(25)))
+    full = advice(Cause.CONCURRENCY_BOUND, limits=limits(max_num_seqs=Limit(28)))
     assert [action.key for action in full] == ["add_replica"]
     blind = advice(Cause.CONCURRENCY_BOUND, limits=Limits())
     assert (blind[0].key, blind[0].new, blind[0].flags) == ("max_num_seqs", "", {})

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Limits, Place
+from kvpressure.advice import Limits, Place, advise
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.verdict import Cause, Evidence, Stage
 from tests.support.advice_cases import LIMITS, NOW, PROCESS, PRODUCTION, SHAPE, advice, diagnosis
+from tests.support.observed import pressed_view
 from tests.support.printed import printed
 from tests.support.tools import check_golden
 from tests.support.views import engine_view
@@ -41,6 +43,17 @@ def test_the_advice_for_each_cause_reads_as_reviewed(name):
     check_golden(f"advice_{name}.txt", printed(report.advice_report([finding(name)])))
 
 
+def test_advice_with_what_it_is_expected_to_do_reads_as_reviewed():
+    """On a recording of a real vLLM."""
+    view = pressed_view("traces/preemption-thrash.jsonl.xz")
+    assert view.diagnosis is not None
+    given = (view.diagnosis, view.derived, view.limits, PRODUCTION, load_thresholds())
+    found = Finding("llama:8000", view, actions=advise(*given, observed=view.observed))
+    check_golden("advice_predicted.txt", printed(report.advice_report([found])))
+    overview = printed(report.triage_report([found], NOW, commands=False))
+    assert overview.count("expected: tokens/s") == sum(action.expected is not None for action in found.actions)
+
+
 def test_the_advice_for_a_plain_process_reads_as_reviewed():
     check_golden("advice_process.txt", printed(report.advice_report([finding("device_oom", place=PROCESS)])))
 
@@ -69,8 +82,8 @@ def test_everything_but_commands_and_queries_keeps_to_the_width(width):
 
 
 def test_the_overview_of_watch_has_no_commands():
-    text = printed(report.triage_report([finding("kv_cache_pressure")], NOW, commands=False))
-    assert "Cut max_num_seqs: 48 (declared) -> 25" in text
+    text = printed(report.triage_report([finding("device_oom")], NOW, commands=False))
+    assert "Cut max-num-batched-tokens: 8,192 (declared) -> 4,096" in text
     assert "kubectl" not in text
 
 
@@ -163,8 +176,8 @@ def test_json_has_every_symptom_with_null_for_what_is_not_known_and_no_number_js
 
 
 def test_the_advice_as_json_carries_flags_and_lines_that_a_shell_can_read():
-    (engine,) = advice_json([finding("kv_cache_pressure")])["engines"]
+    (engine,) = advice_json([finding("device_oom")])["engines"]
     apply = next(action for action in engine["actions"] if action["key"] == "apply")
-    assert apply["flags"] == {"--max-num-seqs": "25", "--max-num-batched-tokens": "4096"}
+    assert apply["flags"] == {"--gpu-memory-utilization": "0.7", "--max-num-batched-tokens": "4096"}
     assert all(shlex.split(line) for line in apply["commands"])
     assert advice_json([Finding("b", problem="refused", limits=Limits())])["engines"][0]["actions"] == []

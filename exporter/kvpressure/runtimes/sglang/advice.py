@@ -11,6 +11,7 @@ _FLAGS: Final = {
     "max_num_batched_tokens": "--chunked-prefill-size",
     "max_model_len": "--context-length",
     "gpu_memory_utilization": "--mem-fraction-static",
+    "kv_cache_dtype": "--kv-cache-dtype",
 }
 
 
@@ -47,6 +48,7 @@ ADVICE: Final = Advice(
     "some accuracy.",
     prefixes="shared prefixes (unless --disable-radix-cache is given)",
     other_limits="--chunked-prefill-size and --max-prefill-tokens (a step's tokens), --schedule-conservativeness",
+    small_kv="fp8_e4m3",
     told="its first log line (server_args) names {flags} with the new values.",
     frontends=Change(
         key="tokenizer_workers",

@@ -13,6 +13,8 @@ _FLAGS: Final = {
     "max_num_batched_tokens": "--max-num-batched-tokens",
     "max_model_len": "--max-model-len",
     "gpu_memory_utilization": "--gpu-memory-utilization",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "kept_free": "--watermark",
 }
 
 
@@ -103,6 +105,7 @@ ADVICE: Final = Advice(
     remedies=_REMEDIES,
     other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
+    small_kv="fp8",
     told="its first log lines (non-default args) name {flags} with the new values.",
     frontends=Change(
         key="api_servers",

@@ -1,0 +1,132 @@
+"""`python -m bench.advice`: advice on the scheduler lab, each action alone, all together, and the best set of them.
+
+Each regime runs as it is, and the exporter's own pipeline reads its pages; what it advises at the end is done to the
+regime and run again, as is every set of the same cures. `--write-docs` writes the table into docs/advice.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.advice.changes import NOTHING, Key, change, key, sets
+from bench.advice.judge import Case, Row, judged
+from bench.advice.lab import run
+from bench.advice.predict import Advised, advised
+from bench.advice.recovery import holds
+from bench.advice.table import document, summary
+from tests.lab.regime import regimes
+
+REGIMES: Final = (
+    "kv-collapse",
+    "kv-thrash",
+    "kv-bimodal",
+    "kv-prefix",
+    "kv-retries",
+    "kv-bursts",
+    "kv-lora",
+    "kv-watermark-long",
+    "kv-hybrid",
+    "kv-restarted",
+    "kv-json-half",
+    "kv-late",
+)
+SECONDS: Final = 330
+WARM_SECONDS: Final = 120
+CALM: Final = 4
+"""What is healthy for a regime: with a quarter of its clients."""
+FOLDER: Final = Path(__file__).parents[2] / ".cache" / "lab" / "advice"
+KEPT: Final = FOLDER / "runs.jsonl"
+"""Every run that was made, by what was run: what one that was stopped has done is not done again."""
+RESULTS: Final = Path(__file__).parent / "results.json"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "advice.md"
+
+
+def main() -> int:
+    """Run, judge, tell; 1 when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="regimes; all when none is given")
+    parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--without-search", action="store_true", help="only what is advised, and cuts of max_num_seqs")
+    options = parser.parse_args()
+    names = options.names or list(REGIMES)
+    first = run([*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)], KEPT)
+    found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
+    wanted = {name: _wanted(found[name], search=not options.without_search) for name in names}
+    print(f"{sum(map(len, wanted.values()))} sets of cures to try", flush=True)
+    done = first | run([_wish(name, cures) for name in names for cures in wanted[name]], KEPT)
+    rows = [
+        judged(
+            Case(name, found[name], first[f"{name} calm"], {cures: done[_id(name, cures)] for cures in wanted[name]}),
+            first[_id(name, NOTHING)],
+        )
+        for name in names
+    ]
+    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=not options.without_search)
+
+
+def _wanted(found: Advised, *, search: bool) -> list[Key]:
+    if found.choice is None:
+        return []
+    every = {found.printed, *(key([step.cure]) for step in found.choice.steps)}
+    if search:
+        every.update(sets(found.choice))
+    else:
+        every.update(key([step.cure]) for step in found.choice.declined if step.cure.key == "max_num_seqs")
+    return sorted(every - {NOTHING})
+
+
+def _id(name: str, cures: Key) -> str:
+    return f"{name} {json.dumps(cures)}"
+
+
+def _wish(name: str, cures: Key, *, record: bool = False, shared: int | None = None, ident: str = "") -> dict[str, Any]:
+    regime = regimes()[name]
+    made = change(regime, cures)
+    return {
+        "id": ident or _id(name, cures),
+        "name": name,
+        "flags": made.flags,
+        "edge": made.edge,
+        "shared": made.shared if shared is None else shared,
+        "seconds": max(SECONDS, regime.seconds),
+        "warm": WARM_SECONDS if name != "kv-bursts" else 0,
+        "record": str(FOLDER) if record else None,
+    }
+
+
+def _calm(name: str) -> dict[str, Any]:
+    return _wish(name, NOTHING, shared=CALM, ident=f"{name} calm")
+
+
+def _checks(rows: Sequence[Row], names: Sequence[str]) -> dict[str, tuple[bool, bool]]:
+    """Whether the recovery checks hold before and after all that is advised was done."""
+    after = FOLDER / "after"
+    wishes = [{**_wish(row.name, row.printed), "record": str(after), "id": row.name} for row in rows if row.printed]
+    run(wishes, KEPT)
+    return {
+        row.name: holds(FOLDER / f"{row.name}.jsonl.xz", after / f"{row.name}.jsonl.xz")
+        for row in rows
+        if row.printed and row.name in names
+    }
+
+
+def _tell(rows: Sequence[Row], checks: dict[str, tuple[bool, bool]], *, write: bool, searched: bool) -> int:
+    text, missed = summary(rows, checks, searched=searched)
+    print(document(rows, checks))
+    print(text)
+    if write:
+        RESULTS.write_text(json.dumps([row.record() for row in rows], indent=1) + "\n")
+        before, _, rest = DOCUMENT.read_text().partition("<!-- measured -->\n")
+        _, _, tail = rest.partition("<!-- end -->\n")
+        table = f"{document(rows, checks)}\n{text}\n"
+        DOCUMENT.write_text(f"{before}<!-- measured -->\n\n{table}\n<!-- end -->\n{tail}")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

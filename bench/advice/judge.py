@@ -1,0 +1,123 @@
+"""Advice against what it did: every action by itself, all of them together, and the best set of the same cures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from bench.advice.changes import Key, costs_no_more, key
+from bench.advice.lab import Ran
+from bench.advice.predict import Advised
+from kvpressure.model.expected import Expected
+
+LIMIT_FACTOR: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One regime: what was advised on it, its calm self, and every set of cures that was run."""
+
+    name: str
+    advised: Advised
+    calm: Ran
+    runs: Mapping[Key, Ran]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What clients got, of whole answers, and goodput within the regime's limit."""
+
+    tokens_per_second: float
+    goodput: float
+    latency_p95: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Cures, what was expected of them, and what they did."""
+
+    cures: Key
+    tokens_expected: float
+    latency_expected: float
+    after: Measured
+
+    @property
+    def tokens_error(self) -> float:
+        """Share by which tokens a second were predicted wrong."""
+        return abs(self.tokens_expected / self.after.tokens_per_second - 1)
+
+    @property
+    def latency_error(self) -> float | None:
+        """Share by which p95 latency was predicted wrong; None where nobody was answered."""
+        p95 = self.after.latency_p95
+        return abs(self.latency_expected / p95 - 1) if p95 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One regime. `best` is the set with the highest goodput among those that cost no more than what was advised."""
+
+    name: str
+    limit_seconds: float
+    before: Measured
+    reason: str
+    printed: Key
+    alone: tuple[Done, ...]
+    together: Done | None
+    declined: tuple[Done, ...]
+    best: Key
+    best_after: Measured | None
+
+    def record(self) -> dict[str, Any]:
+        """For the file of results."""
+        return asdict(self)
+
+    @property
+    def share_of_best(self) -> float | None:
+        """Goodput of what was advised over that of the best set; None where no set has any."""
+        if self.best_after is None or not self.best_after.goodput:
+            return None
+        now = self.together.after.goodput if self.together else self.before.goodput
+        return now / self.best_after.goodput
+
+    def loss(self, done: Done) -> float:
+        """Share of the goodput that an action took, below 0 where it gave."""
+        return 1 - done.after.goodput / self.before.goodput if self.before.goodput else 0.0
+
+
+def judged(case: Case, before: Ran) -> Row:
+    """The regime's row."""
+    limit = LIMIT_FACTOR * (case.calm.latency_p95 or 0.0)
+    found, choice = case.advised, case.advised.choice
+    steps = choice.steps if choice else ()
+    alone = [_done(case, key([step.cure]), found.alone(step.cure), limit) for step in steps]
+    declined = [_done(case, key([step.cure]), step.expected, limit) for step in (choice.declined if choice else ())]
+    together = _done(case, found.printed, found.together(), limit) if steps else None
+    measured = {cures: _measured(ran, limit) for cures, ran in case.runs.items()}
+    measured[()] = _measured(before, limit)
+    fair = {cures: one for cures, one in measured.items() if costs_no_more(cures, found.printed)}
+    best = max(fair, key=lambda cures: (fair[cures].goodput, -len(cures)))
+    return Row(
+        case.name,
+        limit,
+        measured[()],
+        found.reason,
+        found.printed,
+        tuple(done for done in alone if done),
+        together,
+        tuple(done for done in declined if done),
+        best,
+        fair[best],
+    )
+
+
+def _done(case: Case, cures: Key, expected: Expected | None, limit: float) -> Done | None:
+    if expected is None or cures not in case.runs:
+        return None
+    after = _measured(case.runs[cures], limit)
+    return Done(cures, expected.tokens_per_second.after, expected.latency_p95.after, after)
+
+
+def _measured(ran: Ran, limit: float) -> Measured:
+    return Measured(ran.tokens_per_second, ran.goodput(limit), ran.latency_p95)

@@ -1,0 +1,42 @@
+"""Whether the recovery checks that were printed hold, before and after."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from kvpressure.advice import Place, advise
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.view import EngineView
+from kvpressure.scrape.recordings import TraceError
+from tests.support.checks import exported
+from tests.support.checks import holds as check_holds
+
+SECONDS: Final = 60
+"""At the end of a run, in most of which they have to hold, or not."""
+
+
+def holds(before: Path, after: Path) -> tuple[bool, bool]:
+    """Whether all recovery checks of the advice on `before` hold in most of its end, and of that of `after`."""
+    views = _views(before)
+    pressed = next(view for view in reversed(views) if view.observed is not None)
+    assert pressed.diagnosis is not None
+    place, thresholds = Place(model_name=pressed.shown.model_name, runtime="vllm"), load_thresholds()
+    actions = advise(pressed.diagnosis, pressed.derived, pressed.limits, place, thresholds, observed=pressed.observed)
+    checks = [line for line in actions[-1].checks if line.startswith("kvpressure_")]
+    return _most([pressed], checks), _most(_views(after)[-SECONDS:], checks)
+
+
+def _views(path: Path) -> list[EngineView]:
+    found: deque[EngineView] = deque(maxlen=20 * SECONDS)
+    for item in Replay(ReplayTarget("lab"), load_thresholds()).views(path):
+        if not isinstance(item, TraceError):
+            found += item[1]
+    return list(found)
+
+
+def _most(views: list[EngineView], checks: list[str]) -> bool:
+    held = [all(check_holds(line, exported(view)) for line in checks) for view in views]
+    return 2 * sum(held) > len(held)

@@ -1,0 +1,235 @@
+"""KV cache pressure where consequences can be predicted: what is predicted to help, most first, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.forecast import KV_DTYPE, MEMORY, STEP
+from kvpressure.advice.memory import leave_memory, memory_headroom
+from kvpressure.advice.replicas import replica
+from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
+from kvpressure.advice.shell import apply_flags, look_again
+from kvpressure.advice.verify import expected as check
+from kvpressure.advice.verify import recovered
+from kvpressure.advice.whatif.choice import Choice, Step
+from kvpressure.advice.whatif.consequences import LEAST_GAIN, Model
+from kvpressure.advice.whatif.cures import holds
+from kvpressure.model.action import Action
+from kvpressure.model.values import number
+
+_APART: Final = (KV_DTYPE, "add_replica")
+"""Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
+
+
+def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
+    """Steps in the order in which they help, one rollout of their flags, more memory or servers, and what would not."""
+    made = [_MAKE[step.cure.key](case, model, step) for step in choice.steps]
+    changes = [action for action, step in zip(made, choice.steps, strict=True) if step.cure.key not in _APART]
+    apart = [action for action, step in zip(made, choice.steps, strict=True) if step.cure.key in _APART]
+    memory = None if choice.step(MEMORY) else leave_memory(case)
+    return [
+        *changes,
+        apply_changes(case, changes),
+        *apart,
+        host_memory(case),
+        controlled_restart(case),
+        memory,
+        _declined(case, choice),
+        _verify(case, choice),
+    ]
+
+
+def _cap_prompts(case: Case, model: Model, step: Step) -> Action:
+    cap, longest = int(step.cure.value), model.known.outputs.longest
+    least, most = model.known.prompts.above(cap)
+    flags = case.own.caps(int(cap + longest), int(longest))
+    return Action(
+        key="cap_tokens",
+        title="Cap prompts at the edge",
+        current=_declared(case, "max_input_tokens"),
+        new=f"prompts {number(cap)}",
+        why=f"{_share(least, most)} of the prompts are longer, and hold the part of the pool that the others wait for.",
+        cost=f"{_share(least, most)} of the prompts are refused: send them to a deployment of their own.",
+        checks=_without_restart(case),
+        commands=(
+            f"# at the gateway: prompts at most {cap} tokens",
+            f"# without a gateway, as flags of {case.place.title} (restart): {flags}",
+        ),
+        expected=step.expected,
+    )
+
+
+def _cap_answers(case: Case, model: Model, step: Step) -> Action:
+    cap = int(step.cure.value)
+    least, most = model.known.outputs.above(cap)
+    return Action(
+        key="cap_answers",
+        title="Cap answers at the edge",
+        current=_declared(case, "max_output_tokens"),
+        new=f"answers {number(cap)}",
+        why=f"{_share(least, most)} of the answers are longer, and grow into the room that others wait for.",
+        cost=f"{_share(least, most)} of the answers end early (finish_reason length).",
+        checks=_without_restart(case),
+        commands=(f"# at the gateway: max_tokens at most {cap}",),
+        expected=step.expected,
+    )
+
+
+def _sequences(case: Case, model: Model, step: Step) -> Action:
+    most, limit = int(step.cure.value), case.limits.max_num_seqs
+    return Action(
+        key="max_num_seqs",
+        title=f"Cut {case.own.words['max_num_seqs']}",
+        current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
+        new=number(most),
+        why=f"Requests throw each other out of the pool, which holds {holds(model.state)} of them to their end.",
+        cost="Requests beyond it wait in the queue instead of throwing each other out of the cache. "
+        "When requests become shorter again, raise it.",
+        checks=(
+            "Within 2 minutes of the restart:",
+            check(case, "requests_running_max", "<=", most),
+            check(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
+        ),
+        flags=case.own.change("max_num_seqs", str(most)),
+        expected=step.expected,
+    )
+
+
+def _kept_free(case: Case, _: Model, step: Step) -> Action:
+    ratio = number(step.cure.value)
+    return Action(
+        key="kept_free",
+        title="Keep a part of the pool for those that run",
+        current="not visible (0 unless set)",
+        new=ratio,
+        why="Requests that were admitted grow, and throw each other out: with some room kept free for that, fewer do.",
+        cost="Requests are admitted a little later. Recent versions only: leave it out if the server does not know it.",
+        checks=(
+            "Within 2 minutes of the restart:",
+            check(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
+        ),
+        flags=case.own.change("kept_free", ratio),
+        expected=step.expected,
+    )
+
+
+def _step_tokens(case: Case, _: Model, step: Step) -> Action:
+    limit, new = case.limits.max_num_batched_tokens, int(step.cure.value)
+    return Action(
+        key=STEP,
+        title=f"Cut {case.own.words[STEP]}",
+        current=str(limit),
+        new=number(new),
+        why=case.own.step_why,
+        cost=case.own.step_cost,
+        checks=("After the restart, at the same memory target:", check(case, "kv_capacity_tokens", ">=", 1.0)),
+        flags=case.own.change(STEP, str(new)),
+        expected=step.expected,
+    )
+
+
+def _memory(case: Case, _: Model, step: Step) -> Action:
+    return replace(memory_headroom(case), expected=step.expected)
+
+
+def _kv_dtype(case: Case, model: Model, step: Step) -> Action:
+    flags = case.own.change(KV_DTYPE, case.own.small_kv)
+    pool = model.known.server.pool_tokens
+    return Action(
+        key=KV_DTYPE,
+        title="Keep the KV cache in 8 bits",
+        current="not visible (as the model's weights unless set)",
+        new=case.own.small_kv,
+        why=f"The same memory holds twice as much: about {number(round(2 * pool))} tokens instead of "
+        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.",
+        cost="Some accuracy: evaluate answers before users see them. Needs a GPU and an attention backend that take "
+        "it; where they do not, the server ends at start and says so.",
+        checks=("After the restart:", check(case, "kv_capacity_tokens", ">=", 1.9 * (case.capacity or pool))),
+        commands=apply_flags(case.place, flags),
+        expected=step.expected,
+    )
+
+
+def _replicas(case: Case, _: Model, step: Step) -> Action:
+    waiting = number(round(step.expected.waiting.before))
+    why = f"With the steps above, if any, {waiting} requests wait still: what is asked needs more pool than there is."
+    return replica(case, why, int(step.cure.value), step.expected)
+
+
+def _declined(case: Case, choice: Choice) -> Action | None:
+    """What somebody might think of, each by itself on the engine as it is."""
+    lines = [f"{_told(case, step)}: {_why_not(step)} ({step.expected.text})" for step in choice.declined]
+    if not lines:
+        return None
+    return Action(
+        key="would_not_help",
+        title="Leave alone what would not help",
+        why=f"Tried on the engine as simulated, one at a time: {'; '.join(lines)}.",
+    )
+
+
+def _told(case: Case, step: Step) -> str:
+    value = number(step.cure.value)
+    words = {
+        "cap_prompt": f"prompts at most {value}",
+        "cap_output": f"answers at most {value}",
+        "kept_free": f"{step.cure.value:.0%} of the pool kept free for those that run",
+        KV_DTYPE: "the KV cache in 8 bits",
+        "add_replica": f"{value} replicas",
+    }
+    return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
+
+
+def _why_not(step: Step) -> str:
+    shift = step.expected.tokens_per_second
+    if step.expected.shortened_ratio > 0:
+        return "an answer that ends early is no answer"
+    gain = shift.after / shift.before - 1 if shift.before else 0.0
+    if gain < -LEAST_GAIN:
+        return f"{-gain:.0%} fewer tokens"
+    if gain > LEAST_GAIN:
+        return "nothing more to gain once the steps above are taken"
+    return f"less than {LEAST_GAIN:.0%} to gain for sure"
+
+
+def _verify(case: Case, choice: Choice) -> Action:
+    step = choice.step("max_num_seqs")
+    shared = choice.step("add_replica") is not None
+    together = "" if choice.together is None else " What is expected is of all steps above together."
+    return Action(
+        key="verify",
+        title="Verify recovery",
+        why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{together}",
+        checks=recovered(case, None if step is None else int(step.cure.value), shared=shared),
+        commands=look_again(case.place),
+        expected=choice.together,
+    )
+
+
+def _share(least: float, most: float) -> str:
+    return f"{most:.0%}" if round(100 * least) == round(100 * most) else f"{least:.0%} to {most:.0%}"
+
+
+def _declared(case: Case, name: str) -> str:
+    limit = getattr(case.limits, name)
+    return "no cap known" if limit is None else str(limit)
+
+
+def _without_restart(case: Case) -> tuple[str, ...]:
+    blocked = check(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio)
+    return "Within 5 minutes, without a restart:", blocked
+
+
+_MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
+    "cap_prompt": _cap_prompts,
+    "cap_output": _cap_answers,
+    "max_num_seqs": _sequences,
+    "kept_free": _kept_free,
+    STEP: _step_tokens,
+    MEMORY: _memory,
+    KV_DTYPE: _kv_dtype,
+    "add_replica": _replicas,
+}

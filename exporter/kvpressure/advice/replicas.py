@@ -1,0 +1,27 @@
+"""More servers."""
+
+from __future__ import annotations
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.shell import add_replica
+from kvpressure.advice.verify import series
+from kvpressure.model.action import Action
+from kvpressure.model.expected import Expected
+
+
+def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
+    """One more server, or as many that there are `total` for each one now."""
+    more = total is not None and total > 2
+    return Action(
+        key="add_replica",
+        title="Add replicas" if more else "Add a replica",
+        new="" if total is None else f"{total} for each one that serves this traffic now",
+        why=why,
+        cost="Another GPU (or set of GPUs) for as long as it runs." if not more else "As many GPUs (or sets of them).",
+        checks=(
+            "Within 15 minutes it is ready, and traffic is shared:",
+            f"{series('requests_waiting', case.place)} < 1",
+        ),
+        commands=add_replica(case.place),
+        expected=expected,
+    )

@@ -1,0 +1,217 @@
+"""From what is known of an engine to what is simulated: its steps, its pool, and who asks it.
+
+Every figure is the engine's own, from its page. Where the simulation of the engine as it is does not do what the engine
+does, nothing is predicted of it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.advice.whatif.lengths import Lengths, lengths
+from kvpressure.advice.whatif.run import simulate
+from kvpressure.advice.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.advice.whatif.steps import StepsUnknownError, step_seconds
+from kvpressure.model.limits import Limits
+from kvpressure.model.observed import Interval, Observed
+
+LEAST_INTERVALS: Final = 10
+STEP_TOKENS: Final = 8192.0
+"""Of a step where nobody said."""
+ASKED: Final = 512
+FEW_ENDED: Final = 3.0
+"""Ended requests tell all there is to know, where they are so many times as many as those under way."""
+LONG_FACTOR: Final = 1.3
+"""Requests under way that are so many times as long as those that ended are others."""
+GROWTH_RATIO: Final = 0.25
+"""A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
+SHARED_RATIO: Final = 0.05
+"""Of prompt tokens, that are found in the cache again: fewer are chance."""
+FITS: Final = 4
+FITTED_RATIO: Final = 0.02
+FIT_MAX_FACTOR: Final = 1.6
+UNLIKE_RATIO: Final = 0.2
+"""A simulation that is so far off for the engine as it is, tells nothing about the engine as it would be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of the engine: generated tokens a second, requests that run and that wait, and so on."""
+
+    tokens_per_second: float
+    running: float
+    waiting: float
+    preempted_per_second: float
+    usage_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An engine as it can be simulated, its lengths, and what was measured of it."""
+
+    server: Server
+    demand: Demand
+    prompts: Lengths
+    outputs: Lengths
+    measured: Measured
+
+
+class UnknownError(Exception):
+    """Nothing can be predicted; the message says for lack of what."""
+
+
+def known(
+    observed: Observed | None,
+    limits: Limits,
+    *,
+    spread: float = 1.0,
+    per_sequence: float | None = None,
+    alike: float = 0.0,
+) -> Known:
+    """The engine as it can be simulated. Raises UnknownError.
+
+    `spread` is how widely lengths lie in their buckets, 0 to 1; `per_sequence` the share of a step's time that grows
+    with the batch, where the page is to be asked no more about that. `alike`: 0 where the length of an answer has
+    nothing to do with that of its prompt, 1 where the longest belong together.
+    """
+    if observed is None:
+        raise UnknownError("nothing is known of the traffic")
+    cache = observed.cache
+    pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
+    prompts, outputs = (
+        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread)
+        for histogram in (observed.prompts, observed.outputs)
+    )
+    if pool is None:
+        raise UnknownError("the size of the KV pool is not known")
+    if prompts is None or outputs is None:
+        raise UnknownError("no request has ended that would tell how long they are")
+    intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
+    if len(intervals) < LEAST_INTERVALS:
+        raise UnknownError("it has not been read often enough")
+    running, waiting = (_mean(one.running for one in intervals), _mean(one.waiting for one in intervals))
+    usage = _mean(one.usage_ratio for one in intervals)
+    seconds, generated = sum(one.seconds for one in intervals), _sum(intervals, "generated")
+    if not generated or not running:
+        raise UnknownError("no tokens came out")
+    preempted = _sum(intervals, "preempted") or 0.0
+    server = Server(
+        pool_tokens=pool,
+        steps=_steps(observed, intervals, per_sequence),
+        block_tokens=float(cache.block_size or 16),
+        max_num_seqs=limits.max_num_seqs.value if limits.max_num_seqs else math.inf,
+        step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
+        reuses=cache.prefix_caching is not False,
+    )
+    cached = _cached(observed)
+    if cached:
+        server = replace(
+            server, pool_tokens=pool - _shared_in_pool(cached, prompts, outputs, usage * pool, running, pool)
+        )
+    measured = Measured(generated / seconds, running, waiting, preempted / seconds, usage)
+    return _fitted(
+        Known(server, _demand(observed, intervals, prompts, outputs, cached, alike), prompts, outputs, measured)
+    )
+
+
+def _fitted(found: Known) -> Known:
+    """The same with a pool in which as many run as do, and steps that take as long as they do.
+
+    Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run.
+    """
+    measured, nominal = found.measured, found.server
+    for _ in range(FITS):
+        outcome = simulate(found.server, found.demand)
+        if outcome is None or not outcome.tokens_per_second or not outcome.running:
+            raise UnknownError("the simulated engine does not answer anybody")
+        fits = measured.running / outcome.running
+        speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
+        if abs(fits - 1) < FITTED_RATIO and abs(speed - 1) < FITTED_RATIO:
+            return found
+        pool, steps = found.server.pool_tokens, found.server.steps
+        if measured.waiting >= 1:
+            pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
+        found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
+    outcome = simulate(found.server, found.demand)
+    if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > UNLIKE_RATIO:
+        raise UnknownError("simulated as it is, the engine does not do what it does")
+    return found
+
+
+def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:
+    try:
+        return step_seconds(intervals, _prefill(observed), per_sequence=per_sequence)
+    except StepsUnknownError as error:
+        raise UnknownError("how long steps take is not known") from error
+
+
+def _prefill(observed: Observed) -> tuple[float, float] | None:
+    """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
+    if not observed.prefill_seconds or not observed.prefill_tokens:
+        return None
+    return observed.prefill_seconds, observed.prefill_tokens * (1.0 - _cached(observed))
+
+
+def _cached(observed: Observed) -> float:
+    ratio = observed.cached_ratio or 0.0
+    return ratio if ratio >= SHARED_RATIO else 0.0
+
+
+def _shared_in_pool(
+    cached: float, prompts: Lengths, outputs: Lengths, used: float, running: float, pool: float
+) -> float:
+    """Tokens of the pool that shared beginnings take: what those that run hold beyond their own."""
+    own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
+    return min(0.8 * pool, max(cached * prompts.mean, used - own))
+
+
+def _demand(
+    observed: Observed, intervals: Sequence[Interval], prompts: Lengths, outputs: Lengths, cached: float, alike: float
+) -> Demand:
+    rng = random.Random(1)
+    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
+    made = [_asked(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares]
+    made += _under_way(observed, prompts, outputs, cached)
+    made.sort(key=lambda one: one.prompt)
+    present = [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
+    first, last = present[: len(present) // 4], present[-(len(present) // 4) :]
+    grown = _mean(last) - _mean(first)
+    came = grown + (_sum(intervals, "finished") or 0.0) * 0.75
+    seconds = sum(one.seconds for one in intervals)
+    if grown > max(2.0, GROWTH_RATIO * _mean(present)) and came > 0:
+        return Demand(tuple(made), rate=came / (0.75 * seconds), queue=round(present[-1]))
+    return Demand(tuple(made), clients=max(1, round(statistics.median(present))))
+
+
+def _asked(prompt: int, output: int, cached: float) -> Asked:
+    return Asked(prompt, max(1, round(prompt * (1.0 - cached))), output)
+
+
+def _under_way(observed: Observed, prompts: Lengths, outputs: Lengths, cached: float) -> list[Asked]:
+    """Requests that run and are unlike those that ended, so that these alone would not tell of them."""
+    one, ended = observed.unfinished, observed.outputs
+    if one is None or ended is None or ended.count >= FEW_ENDED * one.requests:
+        return []
+    long_prompts = one.prompt_tokens > LONG_FACTOR * prompts.mean
+    long_answers = 2 * one.output_tokens > LONG_FACTOR * outputs.mean
+    if not (long_prompts or long_answers):
+        return []
+    output = max(round(outputs.mean), round(2 * one.output_tokens))
+    share = one.requests / (one.requests + ended.count)
+    count = round(ASKED * share / max(0.05, 1.0 - share))
+    return [_asked(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else 0.0
+
+
+def _sum(intervals: Sequence[Interval], name: str) -> float | None:
+    found = [value for one in intervals if (value := getattr(one, name)) is not None]
+    return sum(found) if found else None

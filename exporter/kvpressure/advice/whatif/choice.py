@@ -1,0 +1,110 @@
+"""Which changes are worth making: one after the other, each judged on the engine that those before it leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kvpressure.advice.whatif.consequences import Model
+from kvpressure.advice.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
+from kvpressure.model.expected import Expected
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change, and what it is expected to do after those before it."""
+
+    cure: Cure
+    expected: Expected
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Changes to make, in order, and what all of them do; and those that would not help, each judged by itself."""
+
+    steps: tuple[Step, ...] = ()
+    declined: tuple[Step, ...] = ()
+    together: Expected | None = None
+
+    def step(self, key: str) -> Step | None:
+        """The change of a kind that is to be made."""
+        return next((step for step in self.steps if step.cure.key == key), None)
+
+
+@dataclass(slots=True)
+class _Search:
+    model: Model
+    chosen: list[Cure] = field(default_factory=list)
+    tried: dict[str, Cure] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State:
+        return applied(self.model.state, self.chosen)
+
+    def add(self, cures: Iterable[Cure]) -> bool:
+        """Take the best of `cures` that helps; False where none does."""
+        best: tuple[float, Cure] | None = None
+        for cure in cures:
+            gain = self.model.gain(self.chosen, cure)
+            if gain is None:
+                continue
+            # Of each kind the first value that was tried is the one that would have been advised.
+            self.tried.setdefault(cure.key, cure)
+            if gain.helps and (best is None or gain.worth > best[0] + 1e-9):
+                best = gain.worth, cure
+        if best is None:
+            return False
+        self.chosen.append(best[1])
+        return True
+
+
+def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choice:
+    """The best of caps, sequences and `settings` first, as long as one helps; then `more` memory, then replicas."""
+    search = _Search(model)
+    now = model.known.measured.running
+
+    def left() -> list[Cure]:
+        kinds = {cure.key for cure in search.chosen}
+        found = [*caps(model.known), *fewer_sequences(model.known, search.state, now), *settings]
+        return [cure for cure in found if cure.key not in kinds]
+
+    while search.add(left()):
+        pass
+    for cure in more:
+        search.add([cure])
+    _add_replicas(search)
+    return _told(search)
+
+
+def _add_replicas(search: _Search) -> None:
+    """As few as leave nobody waiting for the pool, or as many as help."""
+    outcome = search.model.outcome(search.state)
+    if outcome is None or outcome.waiting < 1:
+        return
+    best: Cure | None = None
+    for total in range(2, MOST_REPLICAS + 1):
+        cure = replicas(total)
+        after = search.model.outcome(cure.apply(search.state))
+        if after is None:
+            break
+        best = cure
+        if after.waiting < 1 or after.latency_p95 <= search.model.limit_seconds:
+            break
+    if best is not None:
+        search.add([best])
+
+
+def _told(search: _Search) -> Choice:
+    model, steps = search.model, []
+    for number, cure in enumerate(search.chosen):
+        expected = model.expected(search.chosen[:number], [cure])
+        if expected is not None:
+            steps.append(Step(cure, expected))
+    kinds = {cure.key for cure in search.chosen}
+    declined = [
+        Step(cure, expected)
+        for key, cure in search.tried.items()
+        if key not in kinds and (expected := model.expected([], [cure])) is not None
+    ]
+    together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
+    return Choice(tuple(steps), tuple(declined), together)

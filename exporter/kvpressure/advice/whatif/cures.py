@@ -1,0 +1,115 @@
+"""Changes that can be tried on a simulated engine, and the values worth trying."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.advice.whatif.calibrate import Known
+from kvpressure.advice.whatif.server import Demand, Server
+
+MOST_REFUSED_RATIO: Final = 0.25
+"""A cap is not tried that may hit more of the requests than this."""
+KEPT_FREE_RATIO: Final = 0.02
+HALF_AS_MUCH: Final = 2.0
+"""8 bits keep two values where 16 bits keep one."""
+MOST_REPLICAS: Final = 8
+SEQUENCES_TRIED: Final = (1.0, 1.25)
+"""Of the requests that the pool holds to their end."""
+
+State = tuple[Server, Demand]
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """One change: the kind (`key`), its value, and what it makes of a server and those who ask it.
+
+    `by` is how many servers there are afterwards for each one before.
+    """
+
+    key: str
+    value: float
+    apply: Callable[[State], State]
+    by: int = 1
+
+
+def cap_prompt(tokens: int) -> Cure:
+    """Refuse longer prompts at the edge."""
+    return Cure("cap_prompt", tokens, lambda state: (replace(state[0], cap_prompt=tokens), state[1]))
+
+
+def cap_output(tokens: int) -> Cure:
+    """End longer answers early."""
+    return Cure("cap_output", tokens, lambda state: (replace(state[0], cap_output=tokens), state[1]))
+
+
+def sequences(most: int) -> Cure:
+    """Run at most so many at once."""
+    return Cure("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
+
+
+def keep_free(ratio: float) -> Cure:
+    """Keep a share of the pool free of new requests, for those that run to grow into."""
+
+    def apply(state: State) -> State:
+        return replace(state[0], held_back_tokens=ratio * state[0].pool_tokens), state[1]
+
+    return Cure("kept_free", ratio, apply)
+
+
+def step_tokens(tokens: int) -> Cure:
+    """Compute at most so many tokens in a step. What memory that gives the pool is not known, and not counted."""
+    return Cure("max_num_batched_tokens", tokens, lambda state: (replace(state[0], step_tokens=tokens), state[1]))
+
+
+def pool(key: str, factor: float, value: float) -> Cure:
+    """A pool that holds so many times as much."""
+
+    def apply(state: State) -> State:
+        return replace(state[0], pool_tokens=state[0].pool_tokens * factor), state[1]
+
+    return Cure(key, value, apply)
+
+
+def replicas(total: int) -> Cure:
+    """So many servers for each one now, that share what is asked."""
+    return Cure("add_replica", total, lambda state: (state[0], state[1].divided(total)), by=total)
+
+
+def caps(known: Known) -> Iterator[Cure]:
+    """Caps at the bounds of buckets: between two bounds nobody knows how many requests are longer."""
+    for make, lengths in ((cap_prompt, known.prompts), (cap_output, known.outputs)):
+        for bucket in reversed(lengths.buckets[1:]):
+            _, most = lengths.above(bucket.low)
+            if most > MOST_REFUSED_RATIO:
+                break
+            yield make(int(bucket.low))
+
+
+def fewer_sequences(known: Known, state: State, running: float) -> Iterator[Cure]:
+    """From what the pool holds to the end of every request up to what runs, and only against preemption."""
+    if known.measured.preempted_per_second <= 0:
+        return
+    least = holds(state)
+    for value in sorted({max(2, math.ceil(least * factor)) for factor in SEQUENCES_TRIED}):
+        if value < min(running, state[0].max_num_seqs):
+            yield sequences(value)
+
+
+def holds(state: State) -> int:
+    """Requests that the pool holds to their end, all of average length within the caps."""
+    server, demand = state
+    inside = [one for one in demand.asked if one.prompt <= server.cap_prompt]
+    if not inside:
+        return 1
+    each = sum(one.own + min(one.output, server.cap_output) for one in inside) / len(inside)
+    return max(1, int(server.pool_tokens // (each + server.block_tokens / 2)))
+
+
+def applied(state: State, cures: Sequence[Cure]) -> State:
+    """One after the other."""
+    for cure in cures:
+        state = cure.apply(state)
+    return state

@@ -1,0 +1,345 @@
+"""A scheduler in little, over minutes of virtual time: milliseconds of ours, so that every change can be tried.
+
+Running requests first; one that finds no room throws out the last to come, which is computed again; a step that did so
+admits nobody; whoever waits is admitted in order, when the whole prompt fits and the batch has a place; prompts are
+computed in chunks of a step's tokens. Steps in which nothing happens but another token each are taken at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.advice.whatif.server import Asked, Demand, Server
+
+WARM_UP_TURNS: Final = 2.0
+"""So many answers for each request under way are not counted: everybody has begun at once."""
+WARM_UP_ANSWERS: Final = 20
+ANSWERS: Final = 240
+"""Counted at least, and twice as many as there are clients."""
+LONGEST_SECONDS: Final = 7200.0
+"""Of virtual time, however slow the server."""
+OPEN_SECONDS: Final = 600.0
+OPEN_WARM_UP_SECONDS: Final = 60.0
+MOST_TURNS: Final = 40_000
+"""Turns of the loop of one run: about a tenth of a second."""
+START_SECONDS: Final = 2.0
+THINK_SECONDS: Final = 0.05
+REFUSED_SECONDS: Final = 30.0
+SEED: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What clients get. Latencies are seconds from the request to the last token, of those answered.
+
+    `goodput` counts answers a second that were whole and within the limit that was asked about, `worth` the late ones
+    too, each by the limit over what it took: it tells late from later. `running` and `waiting`
+    are means. `refused_ratio` is of what is asked today, `shortened_ratio` of the answers.
+    """
+
+    tokens_per_second: float
+    goodput: float
+    worth: float
+    latency_p50: float
+    latency_p95: float
+    running: float
+    waiting: float
+    preempted_per_second: float
+    refused_ratio: float
+    shortened_ratio: float
+    answers: int
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    asked: Asked
+    output: int
+    came: float
+    client: int
+    tokens: int = 0
+    """Of the prompt and the answer so far: what has to be in the pool for it to go on."""
+    made: int = 0
+    left: int = 0
+    """Of its prompt, to be computed before it decodes."""
+    since: int = 0
+    thrown_at: float = -1.0
+    spared: float = 0.0
+    decoding: bool = False
+    turn: int = 0
+
+
+def simulate(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
+    """What clients of the server get once it has settled; None where nobody is ever answered."""
+    return _Run(server, demand, limit_seconds).outcome()
+
+
+class _Run:
+    def __init__(self, server: Server, demand: Demand, limit: float) -> None:
+        self.server, self.demand, self.limit = server, demand, limit
+        self.rng = random.Random(SEED)
+        self.now = 0.0
+        self.step = 0
+        self.arrivals: list[tuple[float, int]] = []
+        self.waiting: deque[_Request] = deque()
+        self.running: dict[_Request, None] = {}
+        self.prefilling: list[_Request] = []
+        self.ends: list[tuple[int, int, _Request]] = []
+        self.decoding = 0
+        self.used = 0.0
+        self.allocated = 0.0
+        self.number = 0
+        self.counting = False
+        self.begun = 0.0
+        self.tokens = self.preempted = 0
+        self.running_seconds = self.waiting_seconds = 0.0
+        self.latencies: list[float] = []
+        self.good = self.shortened = 0
+        self.worth = 0.0
+        self.answered = 0
+
+    # who asks
+
+    def _start(self) -> None:
+        demand, rng = self.demand, self.rng
+        if demand.clients:
+            self.arrivals = [(rng.random() * START_SECONDS, client) for client in range(demand.clients)]
+        else:
+            self.arrivals = [(0.0, -2)] * demand.queue + [(rng.expovariate(demand.rate), -1)]
+        heapq.heapify(self.arrivals)
+
+    def _drawn(self, client: int) -> Asked:
+        """Of a client's own part of all there are, or any."""
+        every = self.demand.asked
+        if client < 0:
+            return every[int(self.rng.random() * len(every))]
+        place = (client + self.rng.random()) / self.demand.clients
+        return every[int(place * len(every))]
+
+    def _come(self) -> None:
+        server = self.server
+        while self.arrivals and self.arrivals[0][0] <= self.now:
+            at, client = heapq.heappop(self.arrivals)
+            if client == -1:
+                heapq.heappush(self.arrivals, (at + self.rng.expovariate(self.demand.rate), -1))
+            one = self._drawn(client)
+            if self._is_refused(one):
+                if client >= 0:
+                    # Asks for something else a while later: one in the same part may be short enough.
+                    heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
+                continue
+            output = int(min(one.output, server.cap_output))
+            self.waiting.append(_Request(one, output, at, client, tokens=one.prompt))
+
+    def _is_refused(self, one: Asked) -> bool:
+        """Too long for the edge, or for the pool."""
+        return one.prompt > self.server.cap_prompt or self._holds(one.prompt) > self.server.pool_tokens
+
+    # the pool
+
+    def _holds(self, tokens: float) -> float:
+        return (tokens + self.server.block_tokens / 2) * self.server.footprint_factor
+
+    def _shared(self, request: _Request) -> int:
+        return request.asked.prompt - request.asked.own
+
+    @property
+    def free(self) -> float:
+        return self.server.pool_tokens - self.used
+
+    def _tokens_now(self, request: _Request) -> int:
+        return request.tokens + (self.step - request.since if request.decoding else 0)
+
+    def _release(self, request: _Request) -> None:
+        tokens = self._tokens_now(request) - self._shared(request)
+        self.used -= self._holds(tokens)
+
+    def _throw_out_last(self) -> None:
+        request, _ = self.running.popitem()
+        self._release(request)
+        if request.decoding:
+            grown = self.step - request.since
+            request.tokens += grown
+            request.made += grown
+            request.decoding = False
+            self.decoding -= 1
+        else:
+            self.prefilling.remove(request)
+        request.turn += 1
+        request.thrown_at, request.spared = self.allocated, max(0.0, self.free - self._holds(request.tokens))
+        self.waiting.appendleft(request)
+        self.preempted += self.counting
+
+    def _cached(self, request: _Request) -> int:
+        """Tokens it need not compute: those that all share, and what nobody has taken since it was thrown out."""
+        shared = self._shared(request)
+        if request.thrown_at < 0 or not self.server.reuses:
+            return shared
+        lost = max(0.0, self.allocated - request.thrown_at - request.spared) / self.server.footprint_factor
+        return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
+
+    # steps
+
+    def _admit(self, budget: float) -> float:
+        server = self.server
+        while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
+            request = self.waiting[0]
+            needed = self._holds(request.tokens - self._shared(request))
+            if needed > self.free - server.held_back_tokens and self.running:
+                break
+            self.waiting.popleft()
+            request.left = request.tokens - self._cached(request)
+            self.used += needed
+            self.allocated += needed
+            self.running[request] = None
+            self.prefilling.append(request)
+            budget -= request.left
+        return budget
+
+    def _turn(self) -> None:
+        """One step, or as many as nothing happens in."""
+        server = self.server
+        each = server.footprint_factor
+        threw = False
+        while self.decoding and self.free < self.decoding * each and len(self.running) > 1:
+            self._throw_out_last()
+            threw = True
+        budget = server.step_tokens - self.decoding
+        if not threw:
+            self._admit(budget - sum(one.left for one in self.prefilling))
+        if self.prefilling:
+            self._prefill(budget)
+            return
+        if not self.decoding:
+            return
+        steps = self.ends[0][0] - self.step
+        while self.ends[0][2].turn != self.ends[0][1] or not self.ends[0][2].decoding:
+            heapq.heappop(self.ends)
+            steps = self.ends[0][0] - self.step
+        room = int(self.free / (self.decoding * each))
+        steps = max(1, min(steps, room))
+        seconds = server.steps.of(self.decoding, 0.0)
+        blocked = self.waiting and not threw
+        if not blocked and self.arrivals:
+            until = self.arrivals[0][0] - self.now
+            steps = max(1, min(steps, math.ceil(until / seconds)))
+        if threw:
+            steps = 1
+        self._advance(steps, seconds * steps, self.decoding)
+
+    def _prefill(self, budget: float) -> None:
+        computed, done = 0.0, []
+        for request in self.prefilling:
+            chunk = min(request.left, max(0.0, budget - computed))
+            computed += chunk
+            request.left -= int(chunk)
+            if request.left <= 0:
+                done.append(request)
+        self._advance(1, self.server.steps.of(self.decoding, computed), self.decoding)
+        for request in done:
+            self.prefilling.remove(request)
+            request.decoding, request.since = True, self.step
+            self.decoding += 1
+            self.number += 1
+            request.turn = self.number
+            request.made += 1
+            request.tokens += 1
+            self.used += self.server.footprint_factor
+            self.allocated += self.server.footprint_factor
+            self.tokens += self.counting
+            end = self.step + request.output - request.made
+            if end <= self.step:
+                self._end(request)
+            else:
+                heapq.heappush(self.ends, (end, request.turn, request))
+
+    def _advance(self, steps: int, seconds: float, decoding: int) -> None:
+        self.step += steps
+        self.now += seconds
+        grown = steps * decoding * self.server.footprint_factor
+        self.used += grown
+        self.allocated += grown
+        if self.counting:
+            self.tokens += steps * decoding
+            self.running_seconds += seconds * len(self.running)
+            self.waiting_seconds += seconds * len(self.waiting)
+        while self.ends and self.ends[0][0] <= self.step:
+            _, turn, request = heapq.heappop(self.ends)
+            if request.decoding and request.turn == turn:
+                self._end(request)
+
+    def _end(self, request: _Request) -> None:
+        self._release(request)
+        del self.running[request]
+        self.decoding -= 1
+        request.decoding = False
+        self.answered += 1
+        if self.counting:
+            seconds = self.now - request.came
+            self.latencies.append(seconds)
+            short = request.output < request.asked.output
+            self.shortened += short
+            self.good += seconds <= self.limit and not short
+            self.worth += 0.0 if short else min(1.0, self.limit / seconds)
+        if request.client >= 0:
+            heapq.heappush(self.arrivals, (self.now + THINK_SECONDS, request.client))
+
+    def outcome(self) -> Outcome | None:
+        self._start()
+        demand = self.demand
+        warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
+        wanted = max(ANSWERS, 2 * demand.clients)
+        for _ in range(MOST_TURNS):
+            self._come()
+            if not self.running and not self.waiting:
+                if not self.arrivals or self.now >= LONGEST_SECONDS:
+                    break
+                self._idle_until(self.arrivals[0][0])
+                continue
+            self._turn()
+            if not self.counting and self._is_warm(warm):
+                self._count()
+            if self.now >= (LONGEST_SECONDS if demand.clients else OPEN_SECONDS):
+                break
+            if demand.clients and len(self.latencies) >= wanted:
+                break
+        return self._told()
+
+    def _is_warm(self, answers: float) -> bool:
+        return self.answered >= answers if self.demand.clients else self.now >= OPEN_WARM_UP_SECONDS
+
+    def _count(self) -> None:
+        self.counting, self.begun = True, self.now
+
+    def _idle_until(self, t: float) -> None:
+        self.now = max(self.now, t)
+
+    def _told(self) -> Outcome | None:
+        seconds = self.now - self.begun
+        if not self.latencies or seconds <= 0:
+            return None
+        ordered = sorted(self.latencies)
+        return Outcome(
+            tokens_per_second=self.tokens / seconds,
+            goodput=self.good / seconds,
+            worth=self.worth / seconds,
+            latency_p50=_quantile(ordered, 0.5),
+            latency_p95=_quantile(ordered, 0.95),
+            running=self.running_seconds / seconds,
+            waiting=self.waiting_seconds / seconds,
+            preempted_per_second=self.preempted / seconds,
+            refused_ratio=sum(self._is_refused(one) for one in self.demand.asked) / len(self.demand.asked),
+            shortened_ratio=self.shortened / len(ordered),
+            answers=len(ordered),
+        )
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,58 @@
+"""What a change is expected to do, in numbers: predicted by simulating the engine with and without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpressure.model.values import number
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A figure as it is, and as it is expected to be: the likeliest value and between which ones it lies."""
+
+    before: float
+    after: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Figures of one engine (of all replicas, where some are added) before and after a change.
+
+    `goodput` counts requests a second answered in full within `limit_seconds`, twice the engine's own healthy p95.
+    `latency_p95` is in seconds, `waiting` requests. `refused_ratio` and `shortened_ratio` are shares of the requests.
+    """
+
+    tokens_per_second: Shift
+    goodput: Shift
+    latency_p95: Shift
+    waiting: Shift
+    refused_ratio: float
+    shortened_ratio: float
+    limit_seconds: float
+
+    @property
+    def text(self) -> str:
+        """In words: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
+        shown = [
+            f"tokens/s {_shift(self.tokens_per_second)}",
+            f"p95 {_shift(self.latency_p95, ' s')}",
+            f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.after)}",
+        ]
+        if self.refused_ratio > 0:
+            shown.append(f"refuses {self.refused_ratio:.0%}")
+        if self.shortened_ratio > 0:
+            shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
+        return ", ".join(shown)
+
+
+def _shift(shift: Shift, unit: str = "") -> str:
+    after, low, high = (_round(value) for value in (shift.after, shift.low, shift.high))
+    spread = "" if low == high else f" ({low} to {high})"
+    return f"{_round(shift.before)} -> {after}{unit}{spread}"
+
+
+def _round(value: float) -> str:
+    return number(float(f"{value:.2g}") if abs(value) < 100 else round(value))

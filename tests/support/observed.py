@@ -1,0 +1,29 @@
+"""What recordings show of an engine at their end."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.view import EngineView
+from kvpressure.scrape.recordings import TraceError
+from tests.support.tools import FIXTURES
+
+
+@cache
+def pressed_view(recording: str) -> EngineView:
+    """The last view of a recording under `tests/fixtures` from which consequences can be predicted."""
+    return last_pressed(FIXTURES / recording)
+
+
+def last_pressed(path: Path) -> EngineView:
+    """The last view of a recording from which consequences can be predicted."""
+    found = None
+    for item in Replay(ReplayTarget("t"), load_thresholds()).views(path):
+        if isinstance(item, TraceError):
+            continue
+        found = next((view for view in item[1] if view.observed is not None), found)
+    assert found is not None, path
+    return found
