@@ -13,7 +13,7 @@ from tests.lab import inventory
 from tests.lab.fetch import NEWEST
 from tests.support.pages import inventory as stored
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "vllm-metrics.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "vllm-metrics.md"
 WHEEL = inventory.WHEELS / f"wheel-{NEWEST}" / "vllm"
 PARTS = ("", "_total", "_bucket", "_count", "_sum")
 
