@@ -35,7 +35,7 @@ from kvpressure.scrape.recordings import SUFFIXES, open_trace, stem
 LAB: Final = Path(__file__).parents[2] / ".cache" / "lab"
 RECORDINGS: Final = LAB / "recordings"
 VARIED: Final = LAB / "varied"
-"""Regimes varied by a seed: nothing was tuned on them."""
+"""Regimes varied by a seed: what was tuned on the regimes as written is judged on other servers."""
 RESULTS: Final = Path(__file__).parent / "lab.json"
 LAB_CAUSES: Final = (*CAUSES, "deferred", "paused")
 """The exporter's words, and the two that it is to learn."""
