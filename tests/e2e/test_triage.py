@@ -79,7 +79,7 @@ async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp
         "NVIDIA H100",
         "gpu_compute_low",
         "Leave gpu-memory-utilization",
-        "kubectl -n prod patch deploy/llama --type=json",
+        "kubectl -n prod logs",
     ):
         assert words in pressure[1]
     assert "\x1b" not in pressure[1] + pressure[2]
@@ -105,9 +105,12 @@ async def test_advise_tells_what_to_do_at_the_end_of_a_recording():
     )
     assert (preempting[0], capped[0], calm[0]) == (1, 1, 0)
     (engine,) = json.loads(preempting[1])["engines"]
-    cut = next(action for action in engine["actions"] if action["key"] == "max_num_seqs")
-    # 10 run at most; half of them stay.
-    assert (engine["cause"], cut["flags"]) == ("kv_cache_pressure", {"--max-num-seqs": "5"})
+    actions = {action["key"]: action for action in engine["actions"]}
+    assert engine["cause"] == "kv_cache_pressure"
+    # 10 run at most; to cut them to half would cost a quarter of the tokens, on the real scheduler too (docs/advice.md).
+    assert "max_num_seqs" not in actions
+    assert "max_num_seqs 5: 26% fewer tokens" in actions["would_not_help"]["why"]
+    assert actions["kv_cache_dtype"]["expected"]["text"].startswith("tokens/s 2,857 -> ")
     assert "Raise max_num_seqs" in capped[1]
     assert "sudo systemctl restart vllm.service" in capped[1]
     assert "kubectl" not in capped[1]
