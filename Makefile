@@ -44,6 +44,7 @@ bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, m
 .PHONY: lab
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
 	$(BIN)/python -m tests.lab
+	$(BIN)/python -m tests.lab.inventory
 
 bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10 000 engines (6 minutes, 8 GB)
 	$(BIN)/python -m bench.bench_rules

@@ -19,9 +19,10 @@ from kvpressure.features.baseline import BATCH, STEP_TOKENS
 from kvpressure.features.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.features.evidence import OutsideEvidence, Restarts, outside_evidence
 from kvpressure.features.gpu import gpus_of
+from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.features.past import EnginePast, Features
 from kvpressure.features.starts import Starts
-from kvpressure.features.windows import EngineWindow, GpuWindow, stepped_back
+from kvpressure.features.windows import EngineWindow, stepped_back
 from kvpressure.model.canary import CanaryReport
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvpressure.features.context import Context
-from kvpressure.features.windows import EngineWindow, Point, weighted_quantiles
+from kvpressure.features.summaries import weighted_quantiles
+from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 
 BATCH_BOUNDS = (1.0, 2.0, 3.0, 8.0, 32.0, 128.0)

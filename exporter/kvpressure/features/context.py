@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.features.windows import GpuWindow
+from kvpressure.features.gpu_window import GpuWindow
 
 
 @dataclass(frozen=True, slots=True)

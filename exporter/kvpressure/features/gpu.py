@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvpressure.features.context import Context
-from kvpressure.features.windows import EngineWindow, GpuWindow
+from kvpressure.features.gpu_window import GpuWindow
+from kvpressure.features.windows import EngineWindow
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import Derived, Value, known, ramp

@@ -14,7 +14,8 @@ from kvpressure.features.gpu import memory_rise_ratio
 from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
 from kvpressure.features.signals import signals_of
-from kvpressure.features.windows import EngineWindow, Tally
+from kvpressure.features.summaries import Tally
+from kvpressure.features.windows import EngineWindow
 from kvpressure.model.observed import Observed
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived

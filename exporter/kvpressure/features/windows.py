@@ -1,4 +1,4 @@
-"""PURE: bounded history of one engine or one GPU; counter deltas with resets, quantiles of histogram deltas, slopes.
+"""PURE: bounded history of one engine; counter deltas with resets, histogram deltas, series.
 
 Time arrives inside the samples. Counters are made monotonic as they enter (a fall is a restart from zero, as in
 Prometheus), so that every delta is simply last minus first.
@@ -6,16 +6,16 @@ Prometheus), so that every delta is simply last minus first.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvpressure.features.monotonic import Monotonic
-from kvpressure.model.samples import CacheConfig, EngineSample, GpuSample, HistogramSample
+from kvpressure.features.summaries import Line, line
+from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 
 MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
@@ -46,15 +46,6 @@ class Point:
     t: float
     gauges: Mapping[str, float]
     counters: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Least-squares line through points over `seconds`: `slope` per second, `r2` the share of variance explained."""
-
-    slope: float
-    r2: float
-    seconds: float = 0.0
 
 
 class EngineWindow:
@@ -302,104 +293,6 @@ class EngineWindow:
     def total(self, name: str) -> HistogramSample | None:
         """The histogram since this engine was first seen or its server started, monotonic over restarts."""
         return self._recent[-1][1].get(name) if self._recent else None
-
-
-class Tally:
-    """A cumulative histogram that grows by weighted observations; `bounds` without +Inf."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = (*bounds, math.inf)
-        self._weights = [0.0] * len(self._bounds)
-        self._sum = 0.0
-
-    def observe(self, value: float, weight: float) -> None:
-        """Count `value` `weight` times."""
-        self._weights[bisect.bisect_left(self._bounds, value)] += weight
-        self._sum += value * weight
-
-    def histogram(self) -> HistogramSample:
-        """Everything observed so far."""
-        return HistogramSample(self._bounds, tuple(itertools.accumulate(self._weights)), self._sum)
-
-
-class GpuWindow:
-    """The recent history of one GPU: its newest sample and the driver's utilization samples over `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.samples: deque[GpuSample] = deque(maxlen=MAX_POINTS)
-        self._utilization: float | None = None
-        self._memory_trend: Line | None = None
-
-    @property
-    def last(self) -> GpuSample:
-        """The newest sample; raises IndexError before the first."""
-        return self.samples[-1]
-
-    def add(self, sample: GpuSample) -> None:
-        """Take one reading in; one that is not newer than the last is dropped, and a clock set back starts anew."""
-        if self.samples and stepped_back(self.samples[-1].t, sample.t):
-            self.samples.clear()
-        if self.samples and sample.t <= self.samples[-1].t:
-            return
-        self.samples.append(sample)
-        while self.samples[0].t < sample.t - self.seconds:
-            self.samples.popleft()
-        self._utilization = self._mean_utilization()
-        used = ((sample.t, sample.memory_used_bytes) for sample in self.samples)
-        self._memory_trend = line([(t, value) for t, value in used if value is not None])
-
-    def utilization(self) -> float | None:
-        """Mean of the driver's own samples over the window; None when the newest reading has none."""
-        return self._utilization
-
-    def memory_trend(self) -> Line | None:
-        """Straight line through the used bytes of the window; None with too few."""
-        return self._memory_trend
-
-    def _mean_utilization(self) -> float | None:
-        if not self.last.utilization:
-            return None
-        values = [value for sample in self.samples for value in sample.utilization]
-        return sum(values) / len(values)
-
-    def mean(self, read: Callable[[GpuSample], float | None]) -> float | None:
-        """Mean over the window of what `read` takes from a sample; None when the newest has none."""
-        if read(self.last) is None:
-            return None
-        values = [value for sample in self.samples if (value := read(sample)) is not None]
-        return sum(values) / len(values)
-
-
-def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
-    """Quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
-    ordered = sorted(pair for pair in pairs if pair[1] > 0)
-    if not ordered:
-        return None
-    total = math.fsum(weight for _, weight in ordered)
-    result, seen, position = [], 0.0, -1
-    for q in sorted(qs):
-        while position < len(ordered) - 1 and (position < 0 or seen < q * total):
-            position += 1
-            seen += ordered[position][1]
-        result.append(ordered[position][0])
-    return result
-
-
-def line(points: Sequence[tuple[float, float]]) -> Line | None:
-    """Least-squares line through (seconds, value) points; None with fewer than three or all at one time."""
-    if len(points) < 3:
-        return None
-    n = float(len(points))
-    t0, v0 = points[0]
-    st = sv = stt = stv = svv = 0.0
-    for at, value in points:
-        t, v = at - t0, value - v0
-        st, sv, stt, stv, svv = st + t, sv + v, stt + t * t, stv + t * v, svv + v * v
-    tt, tv, vv = stt - st * st / n, stv - st * sv / n, svv - sv * sv / n
-    if tt <= 0:
-        return None
-    return Line(tv / tt, min(1.0, tv * tv / (tt * vv)) if vv > 0 else 0.0, points[-1][0] - t0)
 
 
 _Histograms = deque[tuple[float, Mapping[str, HistogramSample]]]

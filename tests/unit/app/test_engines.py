@@ -11,7 +11,7 @@ from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.features.gpu import gpus_of
-from kvpressure.features.windows import GpuWindow
+from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.features import Context, derive_gpu, gpu
-from kvpressure.features.windows import GpuWindow
+from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.model.samples import GpuSample
 from tests.support.engines import THRESHOLDS, window
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.features.windows import MAX_POINTS, EngineWindow, GpuWindow, Point, Tally, line, weighted_quantiles
+from kvpressure.features.gpu_window import GpuWindow
+from kvpressure.features.summaries import Tally, line, weighted_quantiles
+from kvpressure.features.windows import MAX_POINTS, EngineWindow, Point
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
 
 INF = math.inf
