@@ -166,8 +166,8 @@ def _declined(case: Case, choice: Choice) -> Action | None:
         return None
     return Action(
         key="would_not_help",
-        title="Leave alone what would not help",
-        why=f"Tried on the engine as simulated, one at a time: {'; '.join(lines)}.",
+        title="Do not change these: they would not help",
+        why=f"Simulated one at a time: {'; '.join(lines)}.",
     )
 
 
@@ -186,19 +186,19 @@ def _told(case: Case, step: Step) -> str:
 def _why_not(step: Step) -> str:
     shift = step.expected.tokens_per_second
     if step.expected.shortened_ratio > 0:
-        return "an answer that ends early is no answer"
+        return "answers that are cut short do not count as served"
     gain = shift.after / shift.before - 1 if shift.before else 0.0
     if gain < -LEAST_GAIN:
         return f"{-gain:.0%} fewer tokens"
     if gain > LEAST_GAIN:
-        return "nothing more to gain once the steps above are taken"
-    return f"less than {LEAST_GAIN:.0%} to gain for sure"
+        return "gains nothing more once the steps above are taken"
+    return f"gains less than {LEAST_GAIN:.0%} in the worst case"
 
 
 def _verify(case: Case, choice: Choice) -> Action:
     step = choice.step("max_num_seqs")
     shared = choice.step("add_replica") is not None
-    together = "" if choice.together is None else " What is expected is of all steps above together."
+    together = "" if choice.together is None else " The expected figures are for all steps above together."
     return Action(
         key="verify",
         title="Verify recovery",

@@ -39,7 +39,7 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
         changes.append(batched)
     allowed = int(next(iter(sequences.flags.values()))) if sequences else None
     changes += [more_reserve(case)]
-    why = f" What the steps would do is not predicted: {forecast.reason}." if forecast.reason else ""
+    why = f" The effect of these steps could not be predicted: {forecast.reason}." if forecast.reason else ""
     verify = verify_recovery(case, allowed)
     return [
         cap_tokens(case),

@@ -30,10 +30,11 @@ from kvpressure.scrape.recordings import TraceError, stem
 @access_options
 @facts_options
 def command(url: str | None, trace: Path | None, as_json: bool, **options: Any) -> None:
-    """Print the actions against what limits the engine at URL, or at the end of a recording, in order.
+    """Print what to do about the engine at URL, or at the end of a recording, in order.
 
-    Values are computed from what the engine shows; tell under "In force now" what it does not. The commands name the
-    place given with --namespace, --deployment, --pod, --container or --unit, and placeholders where none was.
+    Values are computed from the engine's metrics; limits that its metrics do not show are given with the options
+    marked "In force now". The commands are for the workload named with --namespace, --deployment, --pod, --container
+    or --unit, and have placeholders where none was named.
     """
     if (url is None) == (trace is None):
         raise click.UsageError("give either the URL of an engine or --trace FILE")

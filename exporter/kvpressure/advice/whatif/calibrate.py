@@ -80,7 +80,7 @@ def known(
     nothing to do with that of its prompt, 1 where the longest belong together.
     """
     if observed is None:
-        raise UnknownError("nothing is known of the traffic")
+        raise UnknownError("the traffic of this engine is not known")
     cache = observed.cache
     pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
     prompts, outputs = (
@@ -90,15 +90,15 @@ def known(
     if pool is None:
         raise UnknownError("the size of the KV pool is not known")
     if prompts is None or outputs is None:
-        raise UnknownError("no request has ended that would tell how long they are")
+        raise UnknownError("no request has finished yet, so their lengths are not known")
     intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
     if len(intervals) < LEAST_INTERVALS:
-        raise UnknownError("it has not been read often enough")
+        raise UnknownError("there are too few polls yet")
     running, waiting = (_mean(one.running for one in intervals), _mean(one.waiting for one in intervals))
     usage = _mean(one.usage_ratio for one in intervals)
     seconds, generated = sum(one.seconds for one in intervals), _sum(intervals, "generated")
     if not generated or not running:
-        raise UnknownError("no tokens came out")
+        raise UnknownError("no tokens were generated")
     preempted = _sum(intervals, "preempted") or 0.0
     server = Server(
         pool_tokens=pool,
@@ -128,7 +128,7 @@ def _fitted(found: Known) -> Known:
     for _ in range(FITS):
         outcome = simulate(found.server, found.demand)
         if outcome is None or not outcome.tokens_per_second or not outcome.running:
-            raise UnknownError("the simulated engine does not answer anybody")
+            raise UnknownError("the simulation completes no request")
         fits = measured.running / outcome.running
         speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
         if abs(fits - 1) < FITTED_RATIO and abs(speed - 1) < FITTED_RATIO:
@@ -139,7 +139,7 @@ def _fitted(found: Known) -> Known:
         found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
     outcome = simulate(found.server, found.demand)
     if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > UNLIKE_RATIO:
-        raise UnknownError("simulated as it is, the engine does not do what it does")
+        raise UnknownError("the simulation does not reproduce the current throughput of this engine")
     return found
 
 

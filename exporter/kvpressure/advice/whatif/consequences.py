@@ -109,7 +109,7 @@ class Model:
     def _now(self) -> Outcome:
         now = self.outcome(self.state)
         if now is None:
-            raise UnknownError("the simulated engine does not answer anybody")
+            raise UnknownError("the simulation completes no request")
         return now
 
 
@@ -145,5 +145,5 @@ def _alone(known: Known) -> float:
     alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)
     outcome = simulate(alone, replace(demand, clients=held, rate=0.0, queue=0))
     if outcome is None:
-        raise UnknownError("the simulated engine does not answer anybody")
+        raise UnknownError("the simulation completes no request")
     return outcome.latency_p95

@@ -50,8 +50,8 @@ def test_without_something_to_go_by_nothing_is_predicted():
     observed = shown(LAB[0])
     for broken, why in (
         (None, "traffic"),
-        (replace(observed, outputs=None), "has ended"),
-        (replace(observed, intervals=observed.intervals[:4]), "often enough"),
+        (replace(observed, outputs=None), "lengths are not known"),
+        (replace(observed, intervals=observed.intervals[:4]), "too few polls"),
         (replace(observed, intervals=tuple(replace(i, steps=None) for i in observed.intervals)), "how long steps take"),
         (replace(observed, intervals=tuple(replace(i, generated=0.0) for i in observed.intervals)), "no tokens"),
     ):
