@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features import Derived
 from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.recent import Recent
+from kvpressure.model.record import record
 from kvpressure.model.values import at
 from kvpressure.runtimes.evidence import Feature
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Inputs:
     """Everything one verdict depends on.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.features.evidence import OutsideEvidence
@@ -12,6 +11,7 @@ from kvpressure.features.idleness import Idleness
 from kvpressure.features.recent import Recent
 from kvpressure.features.windows import Point
 from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.record import record
 from kvpressure.model.values import Derived
 from kvpressure.model.view import EngineKey
 
@@ -31,7 +31,7 @@ SLACK_SECONDS: Final = 15.0
 _TOKENS: Final = ("prompt_tokens", "generation_tokens")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CanaryTimes:
     """When to ask; the fields are those of the settings and of `thresholds.yaml`, all in seconds.
 
@@ -45,7 +45,7 @@ class CanaryTimes:
     deadline_seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CanaryWanted:
     """Who is to be asked, one of `several` ranks that serve the same model behind its target or the only one."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.gpu_window import GpuWindow
+from kvpressure.model.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Context:
     """What beside the engine's own window a derived value depends on.
 

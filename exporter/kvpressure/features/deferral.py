@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deferral:
     """What the window shows of each; None where the page does not tell.
 
@@ -36,8 +35,8 @@ def deferral_of(window: EngineWindow) -> Deferral:
         slots_taken=None if slots is None or running is None else running >= slots,
         # Before the first prompt nothing can have been looked up.
         connector=looked_up if looked_up or _ever(window, "prompt_tokens") else None,
-        remote=_there(window, "remote_transfers"),
-        offload=_there(window, "offload_loads"),
+        remote=window.shows("remote_transfers"),
+        offload=window.shows("offload_loads"),
         images=_ever(window, "encoder_queries"),
     )
 
@@ -46,7 +45,3 @@ def _ever(window: EngineWindow, counter: str) -> bool | None:
     """Whether the newest reading of a counter is above 0."""
     newest = window.newest(counter)
     return None if newest is None else newest > 0
-
-
-def _there(window: EngineWindow, counter: str) -> bool:
-    return any(counter in point.counters for point in window.points)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.record import record
 from kvpressure.model.workload import ContainerId, ContainerState, LogReport, Workload
 
 OOM_KILLED = "OOMKilled"
@@ -14,7 +15,7 @@ NODE = ContainerId("", "", "")
 MEMORY_EVENTS = ("Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory", "OOMKilling", "SystemOOM")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OutsideEvidence:
     """Whether a symptom holds, None where that cannot be told, and the fact that says so, for people."""
 

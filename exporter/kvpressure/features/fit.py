@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.admission import coming_in_tokens
@@ -18,6 +19,7 @@ from kvpressure.features.points import growth, mean, values
 from kvpressure.features.pool import free_tokens, kept_tokens
 from kvpressure.features.waiting import waiting_of
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, HistogramSample
 
 RECENT_SECONDS = 10.0
@@ -33,7 +35,7 @@ LEAST_CAP = 2.0
 """Nobody who has a queue runs one request at a time on purpose: a batch of one is held by something else, or fits."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fit:
     """What the fit test says of some polls; every field is None where no poll could be judged.
 
@@ -68,21 +70,22 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     if share is not None:
         typical, long = typical and typical * share, long and long * share
     steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, limits)
-    ratio, by_long = (_blocked_ratio(points, window, prompt, streams=streams) for prompt in (typical, long))
-    waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
+    seen = [_seen(point, window.cache, streams=streams) for point in points]
+    ratio, by_long = _blocked_ratio(seen, typical), _blocked_ratio(seen, long)
+    waiting = [one.waiting for one in seen if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= limits.starved_min_waiting_ratio
     starved, by_longest = False, by_long
     if any(value >= 1 for value in waiting):
         longest = _longest_prompt_tokens(points, window, typical, long, limits)
-        by_longest = _blocked_ratio(points, window, longest, streams=streams)
+        by_longest = _blocked_ratio(seen, longest)
     if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
-            ratio = max(ratio, _blocked_ratio(_at_peak(points), window, long, streams=streams) or 0.0)
+            ratio = max(ratio, _blocked_ratio(_at_peak(seen), long) or 0.0)
         starved = always and ratio < limits.admission_blocked_min_ratio and _starved(points, window, long, limits)
     unsure = window.cache.layers_differ and (by_longest or 0.0) >= limits.admission_blocked_min_ratio
     if unsure:
-        learned = _blocked_ratio(points, window, coming_in_tokens(window, limits), streams=streams) or 0.0
+        learned = _blocked_ratio(seen, coming_in_tokens(window, limits)) or 0.0
         if learned >= limits.admission_blocked_min_ratio:
             ratio, unsure = max(ratio or 0.0, learned), False
     return Fit(1.0 if starved else ratio, by_long, by_longest, steadiness, capped, starved, unsure)
@@ -170,35 +173,46 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
 
 def blocked(point: Point, cache: CacheConfig, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
     """The fit test: is demand waiting that does not fit in the free tokens? None when that cannot be told."""
-    waiting = waiting_of(point, streams=streams)
-    if waiting is None:
+    return _does_not_fit(_seen(point, cache, streams=streams), prompt_tokens)
+
+
+class _Seen(NamedTuple):
+    """What one poll shows of the room there is; None where it is not known."""
+
+    running: float | None
+    waiting: float | None
+    free_tokens: float | None
+
+
+def _seen(point: Point, cache: CacheConfig, *, streams: bool) -> _Seen:
+    return _Seen(point.gauges.get("running"), waiting_of(point, streams=streams), free_tokens(point, cache))
+
+
+def _does_not_fit(seen: _Seen, prompt_tokens: float | None) -> bool | None:
+    if seen.waiting is None:
         return None
-    free = free_tokens(point, cache)
-    if waiting <= 0:
+    if seen.waiting <= 0:
         return False
-    if free is None or prompt_tokens is None:
+    if seen.free_tokens is None or prompt_tokens is None:
         return None
-    return free < prompt_tokens
+    return seen.free_tokens < prompt_tokens
 
 
-def _blocked_ratio(
-    points: Sequence[Point], window: EngineWindow, prompt: float | None, *, streams: bool
-) -> float | None:
-    cache = window.cache
-    if cache.capacity_tokens is None:
+def _blocked_ratio(polls: Sequence[_Seen], prompt: float | None) -> float | None:
+    if all(seen.free_tokens is None for seen in polls):
         return None
-    tests = [test for point in points if (test := blocked(point, cache, prompt, streams=streams)) is not None]
+    tests = [test for seen in polls if (test := _does_not_fit(seen, prompt)) is not None]
     return sum(tests) / len(tests) if tests else None
 
 
-def _at_peak(points: Sequence[Point]) -> list[Point]:
+def _at_peak(polls: Sequence[_Seen]) -> list[_Seen]:
     """The polls with the largest batch; () where they are too few to say anything.
 
     A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
     after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
     """
-    peak = max(values(points, "running"), default=0.0)
-    found = [point for point in points if peak > 0 and point.gauges.get("running") == peak]
+    peak = max((seen.running for seen in polls if seen.running is not None), default=0.0)
+    found = [seen for seen in polls if peak > 0 and seen.running == peak]
     return found if len(found) >= MIN_PEAK_POLLS else []
 
 

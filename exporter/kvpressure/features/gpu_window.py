@@ -16,6 +16,7 @@ class GpuWindow:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.samples: deque[GpuSample] = deque(maxlen=MAX_POINTS)
+        self._totals: deque[tuple[float, float, int]] = deque()
         self._utilization: float | None = None
         self._memory_trend: Line | None = None
 
@@ -28,12 +29,16 @@ class GpuWindow:
         """Take one reading in; one that is not newer than the last is dropped, and a clock set back starts anew."""
         if self.samples and stepped_back(self.samples[-1].t, sample.t):
             self.samples.clear()
+            self._totals.clear()
         if self.samples and sample.t <= self.samples[-1].t:
             return
         self.samples.append(sample)
         while self.samples[0].t < sample.t - self.seconds:
             self.samples.popleft()
-        self._utilization = self._mean_utilization()
+        self._totals.append((sample.t, sum(sample.utilization), len(sample.utilization)))
+        while self._totals[0][0] < self.samples[0].t:
+            self._totals.popleft()
+        self._utilization = self.utilization_since(self.samples[0].t)
         used = ((sample.t, sample.memory_used_bytes) for sample in self.samples)
         self._memory_trend = line([(t, value) for t, value in used if value is not None])
 
@@ -45,11 +50,16 @@ class GpuWindow:
         """Straight line through the used bytes of the window; None with too few."""
         return self._memory_trend
 
-    def _mean_utilization(self) -> float | None:
+    def utilization_since(self, since: float) -> float | None:
+        """Mean of the driver's own samples since `since`; None when the newest reading has none."""
         if not self.last.utilization:
             return None
-        values = [value for sample in self.samples for value in sample.utilization]
-        return sum(values) / len(values)
+        total, count = 0.0, 0
+        for t, added, number in reversed(self._totals):
+            if t < since:
+                break
+            total, count = total + added, count + number
+        return total / count if count else None
 
     def mean(self, read: Callable[[GpuSample], float | None]) -> float | None:
         """Mean over the window of what `read` takes from a sample; None when the newest has none."""

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from kvpressure.model.record import record
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Diagnosis
 from kvpressure.model.view import EngineKey, EngineView, GpuView
@@ -45,7 +46,7 @@ _ENGINE_ROWS = (*ENGINE_VALUES, "score")
 _GPU_ROWS = ("memory", "busy")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Span:
     """One cause held from `since` to at least `until`, both unix seconds; between two spans nothing was read."""
 
@@ -54,7 +55,7 @@ class Span:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class History:
     """The past of one engine or GPU, oldest point first, NaN where nothing was known.
 

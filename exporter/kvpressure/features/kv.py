@@ -63,8 +63,10 @@ def exhaustion_seconds(window: EngineWindow, context: Context) -> float | None:
     if capacity is None or free is None:
         return None
     fit = growth(window, capacity, window.seconds)
+    if fit is None or fit.slope <= 0 or fit.r2 < context.thresholds.kv_growth_min_r2:
+        return None
     late = growth(window, capacity, window.seconds / 2)
-    if fit is None or late is None or fit.r2 < context.thresholds.kv_growth_min_r2:
+    if late is None:
         return None
     slope = min(fit.slope, late.slope)
     room = free - (typical_prompt_tokens(window) or 0.0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvpressure.features.points import growth
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outside:
     """Mean `seconds` of a request outside the engine, and their share `ratio` of its time.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features import compute
@@ -17,12 +17,13 @@ from kvpressure.features.signals import signals_of
 from kvpressure.features.summaries import Tally
 from kvpressure.features.windows import EngineWindow
 from kvpressure.model.observed import Observed
+from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived
 from kvpressure.model.workload import LogReport
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Features:
     """Everything computed from one engine's pages up to the poll at `t` (unix seconds).
 

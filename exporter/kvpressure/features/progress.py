@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.record import record
 
 _COUNTERS: Final = (
     "steps",
@@ -27,7 +27,7 @@ _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progress:
     """Seconds up to the newest poll.
 

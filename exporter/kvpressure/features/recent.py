@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
@@ -17,11 +17,12 @@ from kvpressure.features.progress import Progress, progress_of
 from kvpressure.features.refusals import refused_ratio
 from kvpressure.features.waiting import streams_idle, waiting_of
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.record import record
 
 BURST_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recent:
     """The polls that a verdict counts. Ratios are shares of polls, None where no poll could be judged.
 
@@ -94,7 +95,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
     points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
     if not points:
         return Recent(0, 0.0)
-    running = values(points, "running")
+    running, queue, put_off = (values(points, name) for name in ("running", "waiting", "waiting_deferred"))
     deferral = deferral_of(window)
     streams = not _adapters_wait(deferral, window, thresholds) and streams_idle(points, window, thresholds)
     fit = fit_of(points, window, thresholds, streams=streams)
@@ -125,15 +126,15 @@ def count(window: EngineWindow, context: Context) -> Recent:
         preempted_lately=window.grew_lately("preemptions"),
         refused_ratio=refused_ratio(points, window),
         tokens=tokens,
-        busy=_busy(points, running, values(points, "waiting")),
+        busy=_busy(points, running, queue),
         paused=progress.paused,
         frozen_seconds=progress.frozen_seconds,
         still_seconds=progress.still_seconds,
-        reasons_known=bool(values(points, "waiting_deferred")),
+        reasons_known=bool(put_off),
         looping_seconds=progress.looping_seconds,
-        deferred_ratio=0.0 if streams else _deferred_ratio(points),
-        unchanged=len(set(values(points, "waiting"))) == 1,
-        fetching_ratio=_fetching_ratio(points),
+        deferred_ratio=0.0 if streams else _share(put_off, queue),
+        unchanged=len(set(queue)) == 1,
+        fetching_ratio=_share(values(points, "fetching"), queue),
         held_ratio=mean([float(_held(point)) for point in points]),
         outside=outside_engine(points, window, thresholds.verdict_window_seconds),
         gpu_utilization=_gpu_utilization(context, points[0].t),
@@ -161,17 +162,8 @@ def _coverage(points: Sequence[Point], limits: Thresholds) -> float:
 
 def _gpu_utilization(context: Context, since: float) -> float | None:
     """Mean over the engine's GPUs of the driver's samples since `since`; None when one of them has none."""
-    means = []
-    for gpu in context.gpus:
-        values: list[float] = []
-        for sample in reversed(gpu.samples):
-            if sample.t < since:
-                break
-            values += sample.utilization
-        if not values or not gpu.last.utilization:
-            return None
-        means.append(mean(values))
-    return mean(means) if means else None
+    means = [value for gpu in context.gpus if (value := gpu.utilization_since(since)) is not None]
+    return mean(means) if means and len(means) == len(context.gpus) else None
 
 
 def _slowdown(window: EngineWindow, context: Context) -> float | None:
@@ -210,14 +202,9 @@ def _busy(points: Sequence[Point], running: Sequence[float], waiting: Sequence[f
     return False if running and waiting else None
 
 
-def _deferred_ratio(points: Sequence[Point]) -> float | None:
-    waiting, deferred = values(points, "waiting"), values(points, "waiting_deferred")
-    return min(1.0, sum(deferred) / sum(waiting)) if deferred and sum(waiting) > 0 else None
-
-
-def _fetching_ratio(points: Sequence[Point]) -> float | None:
-    waiting, fetching = values(points, "waiting"), values(points, "fetching")
-    return min(1.0, sum(fetching) / sum(waiting)) if fetching and sum(waiting) > 0 else None
+def _share(some: Sequence[float], waiting: Sequence[float]) -> float | None:
+    """Of all that wait over the polls, those of some kind."""
+    return min(1.0, sum(some) / sum(waiting)) if some and sum(waiting) > 0 else None
 
 
 def _held(point: Point) -> bool:

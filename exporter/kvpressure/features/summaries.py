@@ -6,12 +6,12 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """Least-squares line through points over `seconds`: `slope` per second, `r2` the share of variance explained."""
 

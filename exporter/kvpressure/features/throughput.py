@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from kvpressure.features.batch import never_decoded
 from kvpressure.features.context import Context
+from kvpressure.features.points import mean, rate, values
 from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.values import Derived, Value, known
+
+_DEMAND: Final = frozenset({"running", "waiting"})
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
@@ -38,33 +44,19 @@ def plateau(window: EngineWindow, context: Context) -> float | None:
     middle = window.t - window.seconds / 2
     early = [point for point in window.points if point.t <= middle]
     late = [point for point in window.points if point.t >= middle]
-    before, after = _tokens_per_second(early), _tokens_per_second(late)
+    if len(early) < 2 or early[-1].t - early[0].t < window.seconds / 4:
+        return None
+    before, after = rate(early, "generation_tokens"), rate(late, "generation_tokens")
     demand_before, demand_after = _demand(early), _demand(late)
     if before is None or after is None or demand_before is None or demand_after is None:
         return None
-    if early[-1].t - early[0].t < window.seconds / 4:
-        return None
     limits = context.thresholds
-    queued = _mean(late, "waiting") >= 1.0
+    queued = mean(values(late, "waiting")) >= 1.0
     rising = demand_after - demand_before >= max(1.0, limits.plateau_demand_growth_min_ratio * demand_before)
     flat = after <= before * (1.0 + limits.plateau_token_growth_max_ratio)
     return float((queued or rising) and flat)
 
 
-def _tokens_per_second(points: list[Point]) -> float | None:
-    known_points = [point for point in points if "generation_tokens" in point.counters]
-    if len(known_points) < 2:
-        return None
-    first, last = known_points[0], known_points[-1]
-    return (last.counters["generation_tokens"] - first.counters["generation_tokens"]) / (last.t - first.t)
-
-
-def _demand(points: list[Point]) -> float | None:
-    if not any("running" in point.gauges and "waiting" in point.gauges for point in points):
-        return None
-    return _mean(points, "running") + _mean(points, "waiting")
-
-
-def _mean(points: list[Point], gauge: str) -> float:
-    values = [point.gauges[gauge] for point in points if gauge in point.gauges]
-    return sum(values) / len(values) if values else 0.0
+def _demand(points: Sequence[Point]) -> float | None:
+    held = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
+    return mean(held) if held else None

@@ -85,10 +85,11 @@ def burstiness(window: EngineWindow) -> float | None:
 
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
-    bins: dict[int, float] = {}
+    bins: dict[float, float] = {}
+    newest = window.t
     for t, arrived in window.each_interval(_arrivals):
         if arrived is not None:
-            index = int((window.t - t) // BURST_BIN_SECONDS)
+            index = (newest - t) // BURST_BIN_SECONDS
             bins[index] = bins.get(index, 0.0) + arrived
     counts = [max(0.0, count) for count in bins.values()]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None

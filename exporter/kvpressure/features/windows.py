@@ -10,11 +10,11 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvpressure.features.monotonic import Monotonic
 from kvpressure.features.summaries import Line, line
+from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 
 MAX_POINTS = 600
@@ -39,7 +39,7 @@ def stepped_back(before: float, t: float) -> bool:
     return t < before - CLOCK_STEP_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
     """One poll: gauges as read, counters made monotonic."""
 
@@ -61,7 +61,7 @@ class EngineWindow:
     def __init__(self, seconds: float, shape_seconds: float) -> None:
         self.seconds = seconds
         self.shape_seconds = shape_seconds
-        self.points: deque[Point] = deque(maxlen=MAX_POINTS)
+        self.points: deque[Point] = deque()
         self.cache = CacheConfig()
         self.multiprocess = False
         self.joined = -math.inf
@@ -75,6 +75,7 @@ class EngineWindow:
         self._once: dict[tuple[object, ...], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
+        self._series: dict[str, deque[float]] = {}
 
     @property
     def t(self) -> float:
@@ -109,15 +110,30 @@ class EngineWindow:
         self.multiprocess = multiprocess
         if sample.cache is not None:
             self.cache = sample.cache
-        self.points.append(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
-        self._once.clear()
+        self._enter(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
         self._seen.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, sample.gauges.get("running"))
-        while self.points[0].t < t - self.seconds:
-            self._keep_older(self.points.popleft())
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
         return True
+
+    def _enter(self, point: Point) -> None:
+        if len(self.points) == MAX_POINTS:
+            self._leave()
+        self.points.append(point)
+        for gauge, readings in self._series.items():
+            if (value := point.gauges.get(gauge)) is not None:
+                readings.append(value)
+        while self.points[0].t < point.t - self.seconds:
+            self._keep_older(self._leave())
+        self._once.clear()
+
+    def _leave(self) -> Point:
+        point = self.points.popleft()
+        for gauge, readings in self._series.items():
+            if gauge in point.gauges:
+                readings.popleft()
+        return point
 
     def _note_highest(self, t: float, running: float | None) -> None:
         """Keep the running maximum: readings that no later one reached."""
@@ -147,10 +163,10 @@ class EngineWindow:
         _keep_one_older(self._shape, t - self.shape_seconds)
 
     def _kept(self, compute: Callable[..., T], *arguments: Any) -> T:
-        """What `compute` gives, asked once for each poll: many features are made of the same few sums."""
+        """What `compute`, of this window and `arguments`, gives: asked once for each poll."""
         key = (compute, *arguments)
         if key not in self._once:
-            self._once[key] = compute(*arguments)
+            self._once[key] = compute(self, *arguments)
         value: T = self._once[key]
         return value
 
@@ -170,21 +186,26 @@ class EngineWindow:
         first = self.points[0].t if self.points else math.inf
         return frozenset(name for name, t in self._seen.items() if t >= first)
 
+    def shows(self, signal: str) -> bool:
+        """Whether some poll of the window had this gauge or counter."""
+        return bool(self.points) and self._seen.get(signal, -math.inf) >= self.points[0].t
+
     def series(self, gauge: str) -> Sequence[float]:
         """The window's readings of a gauge, oldest first, polls without it left out."""
-        return self._kept(self._series, gauge)
-
-    def _series(self, gauge: str) -> Sequence[float]:
-        return [value for point in self.points if (value := point.gauges.get(gauge)) is not None]
+        readings = self._series.get(gauge)
+        if readings is None:
+            found = (point.gauges.get(gauge) for point in self.points)
+            readings = self._series[gauge] = deque(value for value in found if value is not None)
+        return readings
 
     def trend(self, gauge: str, seconds: float) -> Line | None:
         """Straight line through the readings of a gauge over the last `seconds`; None with too few."""
-        return self._kept(self._trend, gauge, seconds)
+        return self._kept(EngineWindow._trend, gauge, seconds)
 
     def _trend(self, gauge: str, seconds: float) -> Line | None:
         since = self.t - seconds
-        readings = ((point.t, point.gauges.get(gauge)) for point in self.points if point.t >= since)
-        return line([(t, value) for t, value in readings if value is not None])
+        points = [point for point in self.points if point.t >= since]
+        return line([(point.t, value) for point in points if (value := point.gauges.get(gauge)) is not None])
 
     def last(self, gauge: str) -> float | None:
         """The newest reading, None when the newest poll has none."""
@@ -274,18 +295,17 @@ class EngineWindow:
 
         None when unknown or when nothing was observed.
         """
-        return self._kept(self._histogram, name, seconds)
+        since = -math.inf if seconds is None else self.t - seconds
+        older = sum(t <= since for t, _ in self._recent)
+        return self.of_histograms(EngineWindow._observed_since, name, max(0, older - 1))
 
-    def _histogram(self, name: str, seconds: float | None) -> HistogramSample | None:
-        if seconds is None:
-            return _difference(self._recent, name)
-        points = deque(self._recent)
-        _keep_one_older(points, self.t - seconds)
-        return _difference(points, name)
+    def _observed_since(self, name: str, first: int) -> HistogramSample | None:
+        """What came after that of the index `first`, the newest that is older than the time asked for."""
+        return _difference(list(itertools.islice(self._recent, first, None)), name)
 
     def shape(self, name: str) -> HistogramSample | None:
         """The same over the longer `shape_seconds`."""
-        return self._kept(self._of_shape, name)
+        return self.of_histograms(EngineWindow._of_shape, name)
 
     def _of_shape(self, name: str) -> HistogramSample | None:
         return _difference(self._shape, name)
@@ -311,7 +331,7 @@ def _keep_one_older(points: _Histograms, since: float) -> None:
         points.popleft()
 
 
-def _difference(points: _Histograms, name: str) -> HistogramSample | None:
+def _difference(points: Sequence[tuple[float, Mapping[str, HistogramSample]]], name: str) -> HistogramSample | None:
     if len(points) < 2:
         return None
     last = points[-1][1].get(name)

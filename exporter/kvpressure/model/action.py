@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvpressure.model.expected import Expected
+from kvpressure.model.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Action:
     """One thing to do. `commands` are shell lines (comments begin with #); `placeholders` in them are to be replaced.
 

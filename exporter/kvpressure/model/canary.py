@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from kvpressure.model.record import record
 
 
 class CanaryResult(StrEnum):
@@ -20,7 +21,7 @@ class CanaryResult(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CanaryReport:
     """One such request, sent at `sent` and over at `t` (unix seconds).
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kvpressure.model.record import record
 from kvpressure.model.values import number
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shift:
     """A figure as it is, and as it is expected to be: the likeliest value and between which ones it lies."""
 
@@ -17,7 +16,7 @@ class Shift:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Expected:
     """Figures of one engine (of all replicas, where some are added) before and after a change.
 

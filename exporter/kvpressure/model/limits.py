@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from kvpressure.model.record import record
 from kvpressure.model.values import number
 
 DECLARED: Final = "declared"
@@ -13,7 +14,7 @@ PAGE: Final = "page"
 LEARNED: Final = "learned plateau of running"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limit:
     """A limit's value and who says so: `declared`, `page` or `learned plateau of running`."""
 
@@ -24,7 +25,7 @@ class Limit:
         return f"{number(self.value)} ({self.source})"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """The limits of one engine (a data-parallel rank); None is not known.
 

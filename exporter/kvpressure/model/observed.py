@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, HistogramSample
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interval:
     """Between two polls, `seconds` apart: the batch, queue and share of the pool at its end, and what was counted.
 
@@ -28,7 +27,7 @@ class Interval:
     preempted: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unfinished:
     """Requests that have their first token and have not ended: how many, and tokens of each so far, on average."""
 
@@ -37,7 +36,7 @@ class Unfinished:
     output_tokens: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Observed:
     """One engine over its window, None where its page does not tell.
 

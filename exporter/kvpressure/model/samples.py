@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from kvpressure.model.record import record
 
 ENGINE_SOURCE: Final = "engine"
 """`SourceHealth.source` of engines' pages."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HistogramSample:
     """One cumulative histogram since the server started.
 
@@ -33,7 +35,7 @@ class HistogramSample:
         return self.counts[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CacheConfig:
     """What a runtime says of its KV cache; every field is None when the page does not say.
 
@@ -53,7 +55,7 @@ class CacheConfig:
     watermark_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineSample:
     """One engine (a data-parallel rank) on one page.
 
@@ -70,7 +72,7 @@ class EngineSample:
     cache: CacheConfig | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnginePage:
     """One page of one target.
 
@@ -87,7 +89,7 @@ class EnginePage:
     runtime: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuSample:
     """One GPU, or one MIG instance or partition, at one moment.
 
@@ -114,7 +116,7 @@ class GpuSample:
     memory_kind: str = "device"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuReport:
     """All GPUs of one vendor library at one moment.
 
@@ -128,7 +130,7 @@ class GpuReport:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SourceHealth:
     """How one source is doing: what `/targets` and `kvpressure_source_up` say of it.
 

@@ -23,6 +23,8 @@ def known(values: Mapping[str, Value | None]) -> Derived:
 
 
 def _finite(value: Value | None) -> Value | None:
+    if value is None:
+        return None
     if isinstance(value, float | int):  # first: most are, and asking for an abstract class is dear
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

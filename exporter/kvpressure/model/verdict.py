@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from kvpressure.model.record import record
 
 
 class Cause(StrEnum):
@@ -83,7 +84,7 @@ class Stage(StrEnum):
     FAILING = "failing"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evidence:
     """One symptom. `state` is None when it cannot be judged; `text` says in words what was seen or what is missing.
 
@@ -98,7 +99,7 @@ class Evidence:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missing:
     """Evidence that would bear on a verdict and is not there: what it is, for people, and how to get it.
 
@@ -110,7 +111,7 @@ class Missing:
     series: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Diagnosis:
     """The verdict on one engine at time `t`; `since` is when its cause began to hold (unix seconds).
 

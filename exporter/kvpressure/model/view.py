@@ -7,6 +7,7 @@ from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
+from kvpressure.model.record import record
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Diagnosis
@@ -24,7 +25,7 @@ class EngineKey:
     rank: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Silence:
     """An engine's page has not been read for `seconds`; `demand_requests` is what it had to serve when it last was."""
 
@@ -32,7 +33,7 @@ class Silence:
     demand_requests: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineView:
     """One engine: who it is, the time of its newest page, and everything known of it since.
 
@@ -60,7 +61,7 @@ class EngineView:
         return (self.shown.target, self.namespace, self.pod, self.shown.model_name, self.shown.rank)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuView:
     """One GPU: its newest sample and what is derived from its window."""
 

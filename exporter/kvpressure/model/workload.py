@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.model.record import record
+
 LOG_KINDS: Final = ("kv_capacity", "kv_exhausted", "device_oom", "preemption", "engine_dead", "other")
 """Kinds of telling log lines; `kv_capacity` is the start-up line that says how large the pool is."""
 
@@ -35,7 +37,7 @@ class ContainerId:
     container: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Termination:
     """How a container ended the last time: the runtime's `reason` ("OOMKilled", "Error", "Completed") and exit code."""
 
@@ -44,7 +46,7 @@ class Termination:
     finished: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ContainerState:
     """One engine's container as the API server tells it.
 
@@ -63,7 +65,7 @@ class ContainerState:
     termination: Termination | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeclaredLimit:
     """A limit that somebody wrote down: its name in `LIMIT_NAMES`, its value, and where (for people)."""
 
@@ -72,7 +74,7 @@ class DeclaredLimit:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """Which GPUs a container holds, by uuid, PCI address or index.
 
@@ -85,7 +87,7 @@ class Assignment:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogReport:
     """What one container's log has said: incidents by kind since it was first read, and when each kind came last.
 
@@ -103,7 +105,7 @@ class LogReport:
     kv_bytes_per_token: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EventReport:
     """Kubernetes events on one container's pod (or, with an empty pod, on the node): counts and newest, by reason."""
 
@@ -112,7 +114,7 @@ class EventReport:
     latest: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostReport:
     """The host: share of time some task waited for a CPU (PSI), and each container's share of throttled periods."""
 
@@ -121,7 +123,7 @@ class HostReport:
     throttled_ratio: Mapping[ContainerId, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Workload:
     """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
 

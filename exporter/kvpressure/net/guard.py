@@ -10,12 +10,13 @@ import asyncio
 import statistics
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 import structlog
 
 from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
 from kvpressure.printable import brief
@@ -31,7 +32,7 @@ KEPT_DURATIONS: Final = 60
 log = structlog.get_logger("kvpressure.sources")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PollCounts:
     """How punctual a source was.
 
@@ -75,6 +76,11 @@ class Guard(Generic[T]):
         self._durations: deque[float] = deque(maxlen=KEPT_DURATIONS)
         self._errors: Counter[str] = Counter()
         self._health = SourceHealth(source, target, False, self._clock.wall(), error="not polled yet", reason="pending")
+
+    @property
+    def up(self) -> bool:
+        """Whether the last attempt gave a reading."""
+        return self._health.up
 
     def health(self) -> SourceHealth:
         """The outcome of the last attempt; `reason` is "pending" before the first."""

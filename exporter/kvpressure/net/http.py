@@ -10,7 +10,6 @@ import functools
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.net.patience import Patience
@@ -50,7 +50,7 @@ class UnansweredError(SourceError):
         super().__init__("timeout", sentence)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """An answer whatever its status, redirects excepted."""
 
@@ -58,7 +58,7 @@ class Reply:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """The body of a 200 and when its head arrived, in unix seconds.
 

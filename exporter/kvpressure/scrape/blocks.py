@@ -56,6 +56,21 @@ class _Unwanted(Block):
         return text.startswith(self._preamble) and text.count(self._stem) == text.count(b"\n") - self._comments + 1
 
 
+class _One(Block):
+    """Comments, then one sample, wanted or beginning like no wanted one: what most blocks are."""
+
+    def __init__(self, comments: list[bytes], head: bytes, series: tuple[Series, ...] = ()) -> None:
+        super().__init__(series)
+        self._before = b"\n".join([*comments, head])
+
+    def update(self, text: bytes, values: list[float]) -> bool:
+        """All up to the value is as it was, and what follows is one line, which is one number if it is wanted."""
+        if not text.startswith(self._before):
+            return False
+        tail = text[len(self._before) :]
+        return b"\n" not in tail and (not self.series or self._put([tail], tail, values))
+
+
 class _Wanted(Block):
     """Comments, then wanted series only."""
 
@@ -119,10 +134,11 @@ def _block(lines: list[bytes], parsed: list[Line], rest: int, wanted: frozenset[
     comments = next((i for i in range(rest, len(heads)) if heads[i] != _COMMENT), len(heads))
     samples = heads[comments:]
     if series and len(series) == len(samples):
-        return _Wanted(lines[:comments], samples, series)
+        one = len(series) == 1
+        return _One(lines[:comments], samples[0], series) if one else _Wanted(lines[:comments], samples, series)
     stem = _common(samples)
     if not series and comments and stem.strip() == stem != b"" and not _begins_wanted(stem, wanted):
-        return _Unwanted(lines[:comments], stem)
+        return _One(lines[:comments], stem) if len(samples) == 1 else _Unwanted(lines[:comments], stem)
     return _Mixed(heads, [i for i, line in enumerate(parsed) if line.series is not None], series)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Final
 
 from yarl import URL
 
 from kvpressure.model.canary import CanaryReport, CanaryResult
 from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.net.credentials import Authorization, FileName
 from kvpressure.net.http import HttpClient, HttpStatusError, Reply, UnansweredError
 from kvpressure.net.schedule import Clock
@@ -37,7 +37,7 @@ class _NotPossibleError(Exception):
     """The server takes no request of one token; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskedEngine:
     """Who is asked: `model_name` as its page has it, "" to take the first that the server lists.
 

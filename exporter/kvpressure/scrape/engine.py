@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 from yarl import URL
 
 from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.net.credentials import Authorization, BasicAuth, FileName, TlsOptions
 from kvpressure.net.guard import Guard
@@ -62,7 +63,7 @@ class PageReader(Protocol):
         """The same step by step."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PollNames:
     """The sample names to ask for: at each poll, and (histograms and cache configuration too) every few polls.
 
@@ -74,7 +75,7 @@ class PollNames:
     own: Mapping[str, PollNames] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PollOptions:
     """How to poll; the fields are those of the `poll` settings.
 
@@ -89,7 +90,7 @@ class PollOptions:
     filter: FilterSetting = "auto"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineSourceStats:
     """What one target's polling has cost since it began; `bytes_received` counts bodies, failed ones too.
 
@@ -164,7 +165,7 @@ class EngineSource:
         await self._client.aclose()
 
     async def _read(self) -> EnginePage:
-        if not self._guard.health().up:
+        if not self._guard.up:
             self._filter.was_down()
         now = self._clock.monotonic()
         full = self._histograms.due(now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,12 +21,13 @@ from kvpressure.config.settings.types import (
     target_name,
 )
 from kvpressure.config.strict_yaml import Document, Problem
+from kvpressure.model.record import record
 from kvpressure.net.addresses import refusal
 
 _RUNTIMES: Final = typing.get_args(Runtime)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileTarget:
     """One target as a file names it, before authentication is added."""
 

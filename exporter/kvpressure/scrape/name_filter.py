@@ -6,7 +6,6 @@ or a redirect; multi-process servers an empty 200; some the whole page, which is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from urllib.parse import quote
 from yarl import URL
 
 from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.samples import EnginePage
 from kvpressure.net.http import HttpStatusError
 
@@ -33,7 +33,7 @@ class Mode(StrEnum):
     IGNORED = "ignored"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PageUrls:
     """The three addresses of one page, ready to send."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
 from kvpressure.scrape.lines import PageError, Series
@@ -22,7 +22,7 @@ _SOLE: Final = "0"
 _SERVER: Final = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Found:
     """One series on the page: the position of its value, and its labels."""
 

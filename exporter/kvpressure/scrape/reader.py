@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes.registry import TABLES
@@ -30,6 +30,11 @@ def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
     return frozenset[bytes]().union(*(table.wanted() for table in tables))
 
 
+def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
+    """The plan of the table that knows most of the names."""
+    return make_plan(max(tables, key=lambda table: recognised(table, series)), series)
+
+
 class PageReader:
     """Reads successive pages of one target, full or filtered by name, and remembers their layout.
 
@@ -38,7 +43,9 @@ class PageReader:
 
     def __init__(self, tables: Sequence[Table] = TABLES, memory: Memory | None = None) -> None:
         self._tables = tuple(tables)
-        self._scanner: PageScanner[Plan | None] = PageScanner(_wanted(self._tables), self._plan, memory)
+        self._scanner: PageScanner[Plan | None] = PageScanner(
+            _wanted(self._tables), partial(_plan, self._tables), memory
+        )
 
     def read(self, page: bytes, t: float) -> EnginePage:
         """The engines on `page`, which was fetched at `t` (unix seconds).
@@ -64,7 +71,3 @@ class PageReader:
         if not told:
             return read
         return replace(read, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in read.engines))
-
-    def _plan(self, series: Sequence[Series]) -> Plan | None:
-        """The plan of the table that knows most of the names."""
-        return make_plan(max(self._tables, key=lambda table: recognised(table, series)), series)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
+from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 from kvpressure.runtimes.table import Row
 
@@ -93,7 +94,7 @@ class Sizes:
         return self._cache
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnginePlan:
     """How to read one engine of a page."""
 
@@ -114,7 +115,7 @@ class EnginePlan:
         return EngineSample(self.model_name, self.engine, gauges, counters, histograms, cache)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """How to read the pages that have one certain set of series."""
 

@@ -9,11 +9,11 @@ import lzma
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.scrape.xz import XzReader
 from kvpressure.sources.gpu.plausible import Sieve
@@ -31,7 +31,7 @@ class TraceError(Exception):
     """A trace or one of its lines cannot be read; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TraceLine:
     """One poll of a recording. `number` is the line's number in its file, counted from 1."""
 

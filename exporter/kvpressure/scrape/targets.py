@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.config.settings import ClientSettings, Settings
 from kvpressure.config.target import Target
+from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
 from kvpressure.scrape.file_sd import FileTarget
 from kvpressure.scrape.file_sd_watch import FileGroup
@@ -16,7 +16,7 @@ from kvpressure.scrape.file_sd_watch import FileGroup
 _SINGLE_MACHINE: Final = FileTarget(url="http://localhost:8000", path="/metrics", name="localhost:8000", gpus=("all",))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Changes:
     """What a refresh changed; `changed` holds targets whose page or way to reach it differs under the same name."""
 

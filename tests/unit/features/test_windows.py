@@ -118,7 +118,7 @@ def test_readings_older_than_the_window_do_not_count():
     window = EngineWindow(20, 600)
     for t in range(100):
         window.add(float(t), sample({"running": float(t)}, {"steps": float(t) ** 2}))
-    assert window.series("running") == [float(t) for t in range(79, 100)]
+    assert list(window.series("running")) == [float(t) for t in range(79, 100)]
     assert window.delta("steps") == 99**2 - 79**2
 
 
