@@ -39,6 +39,7 @@ PRIOR: Final[Mapping[str, float]] = {
     "finished_prompt_tokens": 3e12,
     "computed_prompt_tokens": 2e12,
     "external_queries": 0.0,
+    "external_hits": 0.0,
     "remote_transfers": 0.0,
     "offload_loads": 0.0,
     "encoder_queries": 0.0,

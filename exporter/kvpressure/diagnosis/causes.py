@@ -34,7 +34,7 @@ def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:
         return Cause.STUCK
     # Without the reasons for waiting, these may be put off: that ends by itself more often.
     least = limits.stuck_min_seconds if recent.reasons_known else limits.stuck_frozen_min_seconds
-    if recent.still_seconds < least:
+    if recent.still_seconds < least or (not recent.reasons_known and _must_be_put_off(inputs)):
         return None
     return Cause.KV_CACHE_PRESSURE if symptoms["admission_blocked"].state else Cause.STUCK
 
@@ -141,27 +141,40 @@ def _of_queue(inputs: Inputs) -> Cause | None:
 
 
 def _unexplained(inputs: Inputs) -> Cause:
-    """A queue that comes and goes is no loss, if it is known to wait for its turn only."""
-    if _always_queued(inputs):
-        return _another_limit(inputs)
-    return Cause.HEALTHY if inputs.recent.reasons_known else Cause.UNKNOWN
+    """A queue that comes and goes is no loss, if it is known to wait for its turn only.
+
+    Without the reasons for waiting nobody can tell that from what requests wait for on their own account, unless
+    nothing else is left.
+    """
+    if not inputs.recent.reasons_known:
+        return Cause.DEFERRED if _must_be_put_off(inputs) else Cause.UNKNOWN
+    return _another_limit(inputs) if _always_queued(inputs) else Cause.HEALTHY
 
 
 def _another_limit(inputs: Inputs) -> Cause:
     """No cap holds the batch, and it is known that the requests that wait do so for a place in it.
 
     The first of them is one of the longest and does not fit, or was preempted and must fit with its answer; or all fit,
-    and the scheduler keeps to another of its limits. Without the reasons for waiting nobody can tell either from what
-    requests wait for on their own account.
+    and the scheduler keeps to another of its limits.
     """
     recent = inputs.recent
-    if not recent.reasons_known:
-        return Cause.UNKNOWN
     by_longest = recent.blocked_by_longest_ratio or 0.0
     if by_longest >= inputs.thresholds.admission_blocked_min_ratio or recent.preempted_in_window:
         return Cause.KV_CACHE_PRESSURE
     fits = recent.blocked_by_long_ratio == 0.0 and not recent.preempted_lately
     return Cause.CONCURRENCY_BOUND if fits else Cause.UNKNOWN
+
+
+def _must_be_put_off(inputs: Inputs) -> bool:
+    """Where no page tells what requests wait for: they all fit, no cap holds them, and something is there to wait for.
+
+    More adapters are asked for than may run at once, or most of the prompts' KV is brought from elsewhere.
+    """
+    recent, found = inputs.recent, inputs.recent.deferral
+    if recent.blocked_by_longest_ratio != 0.0 or recent.preempted_lately:
+        return False
+    brought = (found.brought_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio
+    return brought or bool(found.crowded and found.slots_taken)
 
 
 def _always_queued(inputs: Inputs) -> bool:

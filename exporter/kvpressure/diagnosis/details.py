@@ -110,10 +110,12 @@ def _deferred(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
     """KV from elsewhere and adapters show; a grammar is what is left where nothing else can be."""
     recent, found = inputs.recent, inputs.recent.deferral
     if (recent.fetching_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio:
-        return _elsewhere(inputs)
+        return _elsewhere(inputs, f"{recent.fetching_ratio or 0.0:.0%} of those that wait wait for KV from elsewhere")
     if found.crowded and found.slots_taken:
         slots = number(found.slots or 0.0)
         return Detail("lora_slots", f"All {slots} slots for adapters are taken, and more adapters are asked for.")
+    if not recent.reasons_known and (found.brought_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio:
+        return _elsewhere(inputs, f"{found.brought_ratio or 0.0:.0%} of the prompts' tokens come from elsewhere")
     possible = {
         # Where stages are told, a connector is in use, and hardly any of those that wait wait for it.
         "KV from elsewhere": found.connector is not False and recent.fetching_ratio is None,
@@ -126,9 +128,8 @@ def _deferred(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
     return Detail("grammar", "Nothing else is left: no KV comes from elsewhere, no slot is short, no image was sent.")
 
 
-def _elsewhere(inputs: Inputs) -> Detail:
+def _elsewhere(inputs: Inputs, share: str) -> Detail:
     found = inputs.recent.deferral
-    share = f"{inputs.recent.fetching_ratio or 0.0:.0%} of those that wait wait for KV from elsewhere"
     if found.remote and not found.offload:
         return Detail("remote_kv", f"{share}; a connector to other engines is in use.")
     if found.offload and not found.remote:

@@ -12,14 +12,15 @@ class Deferral:
 
     `slots` is how many adapters (LoRA) the batch may have at once, `crowded` whether more than that have been asked for
     since the server started, `slots_taken` whether all slots were taken at a time. `connector` is whether a connector
-    looks prompts up in a cache outside the engine, `remote` and `offload` are what kind of it shows on the page.
-    `images` is whether requests have brought any.
+    looks prompts up in a cache outside the engine, `brought_ratio` the share of their tokens that it finds there,
+    `remote` and `offload` are what kind of it shows on the page. `images` is whether requests have brought any.
     """
 
     slots: float | None = None
     crowded: bool | None = None
     slots_taken: bool | None = None
     connector: bool | None = None
+    brought_ratio: float | None = None
     remote: bool = False
     offload: bool = False
     images: bool | None = None
@@ -35,10 +36,16 @@ def deferral_of(window: EngineWindow) -> Deferral:
         slots_taken=None if slots is None or running is None else running >= slots,
         # Before the first prompt nothing can have been looked up.
         connector=looked_up if looked_up or _ever(window, "prompt_tokens") else None,
+        brought_ratio=_brought_ratio(window),
         remote=window.shows("remote_transfers"),
         offload=window.shows("offload_loads"),
         images=_ever(window, "encoder_queries"),
     )
+
+
+def _brought_ratio(window: EngineWindow) -> float | None:
+    found, asked = window.delta("external_hits"), window.delta("external_queries")
+    return None if found is None or not asked else min(1.0, found / asked)
 
 
 def _ever(window: EngineWindow, counter: str) -> bool | None:

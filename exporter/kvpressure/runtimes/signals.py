@@ -45,6 +45,7 @@ COUNTERS: Final = {
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
+    "external_hits": "of those, the tokens that were found there",
     "remote_transfers": "transfers of KV from or to another engine; there only where such a connector is in use",
     "offload_loads": "loads from an offload tier, in any unit; there only where such a connector is in use",
     "encoder_queries": "images and the like that requests brought along",

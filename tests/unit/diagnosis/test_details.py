@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from kvpressure.cli import replay
 from kvpressure.cli.replay import MARKS, Replay, ReplayTarget
-from kvpressure.diagnosis.details import detail_of
+from kvpressure.diagnosis.details import Detail, detail_of
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
@@ -106,6 +106,12 @@ def test_a_recording_with_deferred_and_paused_is_drawn():
 def test_what_is_waited_for_is_named_only_where_nothing_else_can_be_it(found, fetching, expected):
     made = inputs(deferral=found, fetching_ratio=fetching)
     assert word(Cause.DEFERRED, made) == expected
+
+
+def test_without_the_reasons_for_waiting_a_connector_is_named_by_what_it_brings():
+    found = Deferral(connector=True, brought_ratio=0.8, offload=True)
+    told = detail_of(Cause.DEFERRED, inputs(deferral=found, reasons_known=False), {})
+    assert told == Detail("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
 
 
 def test_without_a_word_the_grounds_say_between_what_it_is():

@@ -461,6 +461,37 @@ def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(t
     assert cause(inputs(**HELD | told)) is expected
 
 
+ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
+CROWDED = Deferral(slots=1.0, crowded=True, slots_taken=True)
+
+
+@pytest.mark.parametrize(
+    ("recent", "expected"),
+    [
+        ({"deferral": CROWDED}, Cause.DEFERRED),
+        ({"deferral": CROWDED, "waiting_ratio": 0.8}, Cause.DEFERRED),
+        ({"deferral": Deferral(connector=True, brought_ratio=0.7)}, Cause.DEFERRED),
+        ({"deferral": Deferral(connector=True, brought_ratio=0.2)}, Cause.UNKNOWN),
+        ({"deferral": Deferral(slots=1.0, crowded=False, slots_taken=True)}, Cause.UNKNOWN),
+        ({"deferral": CROWDED, "blocked_by_longest_ratio": 0.3}, Cause.UNKNOWN),
+        ({"deferral": CROWDED, "preempted_lately": True}, Cause.UNKNOWN),
+        ({"deferral": CROWDED, "at_cap": True}, Cause.CONCURRENCY_BOUND),
+        ({"deferral": CROWDED, "blocked_ratio": 0.9}, Cause.KV_CACHE_PRESSURE),
+        ({}, Cause.UNKNOWN),
+    ],
+)
+def test_where_no_page_says_what_requests_wait_for_it_is_what_there_is_to_wait_for(recent, expected):
+    made = inputs({"kv_capacity_tokens": 50_000.0}, **(QUEUE | ASKED | recent))
+    assert cause(made) is expected
+
+
+def test_a_stall_of_what_brings_kv_is_not_a_hang_while_it_still_brought_something():
+    still = QUEUE | ASKED | {"still_seconds": 60.0, "tokens": 0.0}
+    stalled = inputs(deferral=Deferral(connector=True, brought_ratio=1.0), **still)
+    assert cause(stalled) is Cause.DEFERRED
+    assert cause(inputs(deferral=Deferral(connector=True), **still)) is Cause.STUCK
+
+
 @pytest.mark.parametrize(
     ("deferred_ratio", "expected"), [(0.1, Cause.KV_CACHE_PRESSURE), (0.9, Cause.DEFERRED), (None, Cause.DEFERRED)]
 )

@@ -26,3 +26,10 @@ def test_no_connector_is_known_once_prompts_were_read_and_none_was_looked_up():
 def test_a_connector_shows_by_its_series_being_there():
     found = deferral_of(window(5, counters=lambda t: {"remote_transfers": 0.0} if t == 0 else {}))
     assert (found.remote, found.offload) == (True, False)
+
+
+def test_what_a_connector_brings_is_the_share_found_of_all_that_was_looked_up_in_the_window():
+    made = window(10, counters=lambda t: {"external_queries": 500.0 + 100 * t, "external_hits": 10.0 + 60 * t})
+    assert deferral_of(made).brought_ratio == 0.6
+    still = window(10, counters=lambda t: {"external_queries": 500.0, "external_hits": 10.0})
+    assert deferral_of(still).brought_ratio is None

@@ -56,6 +56,7 @@ COUNTERS: Final = (
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
     # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
     Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
+    Row("external_hits", ("vllm:external_prefix_cache_hits_total",), slow=True),
     Row("remote_transfers", ("vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"), slow=True),
     Row(
         "offload_loads",
