@@ -8,10 +8,10 @@ from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.sizing import pool_change
-from kvpressure.advice.whatif.calibrate import UnknownError
-from kvpressure.advice.whatif.choice import Choice, choose
-from kvpressure.advice.whatif.consequences import Model, model_of
-from kvpressure.advice.whatif.cures import HALF_AS_MUCH, KEPT_FREE_RATIO, Cure, keep_free, pool, step_tokens
+from kvpressure.whatif.calibrate import UnknownError
+from kvpressure.whatif.choice import Choice, choose
+from kvpressure.whatif.consequences import Model, model_of
+from kvpressure.whatif.cures import HALF_AS_MUCH, KEPT_FREE_RATIO, Cure, keep_free, pool, step_tokens
 
 MEMORY: Final = "gpu_memory_utilization"
 KV_DTYPE: Final = "kv_cache_dtype"

@@ -14,11 +14,11 @@ from kvpressure.advice.rollout import apply_changes, controlled_restart, host_me
 from kvpressure.advice.shell import apply_flags, look_again
 from kvpressure.advice.verify import expected as check
 from kvpressure.advice.verify import recovered
-from kvpressure.advice.whatif.choice import Choice, Step
-from kvpressure.advice.whatif.consequences import LEAST_GAIN, Model
-from kvpressure.advice.whatif.cures import holds
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
+from kvpressure.whatif.choice import Choice, Step
+from kvpressure.whatif.consequences import LEAST_GAIN, Model
+from kvpressure.whatif.cures import holds
 
 _APART: Final = (KV_DTYPE, "add_replica")
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.whatif.calibrate import UnknownError, known
-from kvpressure.advice.whatif.consequences import model_of
-from kvpressure.advice.whatif.run import simulate
 from kvpressure.model.observed import Observed, Unfinished
+from kvpressure.whatif.calibrate import UnknownError, known
+from kvpressure.whatif.consequences import model_of
+from kvpressure.whatif.run import simulate
 from tests.support.observed import pressed_view
 
 REAL = (

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.advice.whatif.server import Asked, Demand, Server
+from kvpressure.whatif.server import Asked, Demand, Server
 
 WARM_UP_TURNS: Final = 2.0
 """So many answers for each request under way are not counted: everybody has begun at once."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from kvpressure.advice.whatif.calibrate import Known, UnknownError, known
-from kvpressure.advice.whatif.cures import Cure, State, applied
-from kvpressure.advice.whatif.run import Outcome, simulate
 from kvpressure.model.expected import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
+from kvpressure.whatif.calibrate import Known, UnknownError, known
+from kvpressure.whatif.cures import Cure, State, applied
+from kvpressure.whatif.run import Outcome, simulate
 
 LIMIT_FACTOR: Final = 2.0
 """An answer that takes more than so many times the healthy p95 came too late."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.advice.whatif.calibrate import Known
-from kvpressure.advice.whatif.server import Demand, Server
+from kvpressure.whatif.calibrate import Known
+from kvpressure.whatif.server import Demand, Server
 
 MOST_REFUSED_RATIO: Final = 0.25
 """A cap is not tried that may hit more of the requests than this."""

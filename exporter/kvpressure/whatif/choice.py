@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kvpressure.advice.whatif.consequences import Model
-from kvpressure.advice.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
 from kvpressure.model.expected import Expected
+from kvpressure.whatif.consequences import Model
+from kvpressure.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
 
 
 @dataclass(frozen=True, slots=True)

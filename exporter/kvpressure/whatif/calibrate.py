@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.advice.whatif.lengths import Lengths, lengths
-from kvpressure.advice.whatif.run import simulate
-from kvpressure.advice.whatif.server import Asked, Demand, Server, StepSeconds
-from kvpressure.advice.whatif.steps import StepsUnknownError, step_seconds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Interval, Observed
+from kvpressure.whatif.lengths import Lengths, lengths
+from kvpressure.whatif.run import simulate
+from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.steps import StepsUnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
 STEP_TOKENS: Final = 8192.0
