@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.expected import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
 from kvpressure.whatif.calibrate import Known, UnknownError, known
 from kvpressure.whatif.cures import Cure, State, applied
+from kvpressure.whatif.described import Traffic, under
+from kvpressure.whatif.figures import Figures, Span
 from kvpressure.whatif.run import Outcome, simulate
 
-LIMIT_FACTOR: Final = 2.0
-"""An answer that takes more than so many times the healthy p95 came too late."""
 ROOM_FOR_ALL_FACTOR: Final = 100.0
-LEAST_GAIN: Final = 0.05
-"""A change that is not expected to do so much is not worth a restart, nor a refusal."""
-MOST_LOSS: Final = 0.02
 OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
 """What is not known of an engine, at its other end: lengths all alike in their bucket; steps of which a third grows
 with the batch, which shows only once that is another; and long answers that are those to long prompts."""
@@ -30,28 +28,26 @@ with the batch, which shows only once that is another; and long answers that are
 class Gain:
     """How much more an engine would do: `worth` counts answers, late ones for less, `goodput` those in time.
 
-    `sure` is the least `worth` over all engines that would show the same page.
+    `sure` is the least `worth` over all engines that would show the same page; `helps` whether the change is worth
+    making whatever the engine is of those that it may be.
     """
 
     worth: float
     goodput: float
     sure: float
-
-    @property
-    def helps(self) -> bool:
-        """Whether it is worth doing, whatever the engine is of those that it may be."""
-        return self.sure >= LEAST_GAIN and self.goodput >= -MOST_LOSS
+    helps: bool
 
 
 class Model:
     """One engine as it can be simulated, and what was simulated of it already.
 
-    `limit_seconds` is what an answer may take, twice the healthy p95. `others` are engines that would show the same
-    page.
+    `limit_seconds` is what an answer may take. `others` are engines that would show the same page.
     """
 
-    def __init__(self, known: Known, limit_seconds: float, others: Sequence[Model] = ()) -> None:
-        self.known, self.limit_seconds = known, limit_seconds
+    def __init__(
+        self, known: Known, limit_seconds: float, thresholds: Thresholds, others: Sequence[Model] = ()
+    ) -> None:
+        self.known, self.limit_seconds, self.thresholds = known, limit_seconds, thresholds
         self._others = others
         self._runs: dict[tuple[object, ...], Outcome | None] = {}
 
@@ -74,34 +70,55 @@ class Model:
         if pair is None:
             return None
         first, second = pair
-        worth = _more(pair, cure)
-        goodput = (cure.by * second.goodput - first.goodput) / max(first.goodput, LEAST_GAIN * first.worth)
-        if worth < LEAST_GAIN:
-            return Gain(worth, goodput, worth)
-        others = (_pair(other, before, [cure]) for other in self._others)
-        return Gain(worth, goodput, min(worth, *(_more(one, cure) for one in others if one is not None), worth))
+        least, worth = self.thresholds.advice_gain_min_ratio, _more(pair, cure)
+        goodput = (cure.by * second.goodput - first.goodput) / max(first.goodput, least * first.worth)
+        sure = worth
+        if worth >= least:
+            others = (_pair(other, before, [cure]) for other in self._others)
+            sure = min(worth, *(_more(one, cure) for one in others if one is not None), worth)
+        helps = sure >= least and goodput >= -self.thresholds.advice_goodput_loss_max_ratio
+        return Gain(worth, goodput, sure, helps)
+
+    def figures(self, cures: Sequence[Cure]) -> Figures | None:
+        """What the engine does with `cures`, of all servers there are then; None where nobody would be answered."""
+        nominal = self.outcome(applied(self.state, cures))
+        if nominal is None:
+            return None
+        others = (other.outcome(applied(other.state, cures)) for other in self._others)
+        outcomes = [nominal, *(outcome for outcome in others if outcome is not None)]
+        by = math.prod(cure.by for cure in cures)
+        measured = by * self.known.measured.tokens_per_second / self._now.tokens_per_second
+
+        def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
+            values = [factor * read(one) for one in outcomes]
+            return Span(values[0], min(values), max(values))
+
+        return Figures(
+            tokens_per_second=span(lambda one: one.tokens_per_second, measured),
+            goodput=span(lambda one: one.goodput, by),
+            latency_p95=span(lambda one: one.latency_p95),
+            waiting=span(lambda one: one.waiting, by),
+            refused_ratio=span(lambda one: one.refused_ratio),
+            shortened_ratio=span(lambda one: one.shortened_ratio),
+        )
 
     def expected(self, before: Sequence[Cure], cures: Sequence[Cure]) -> Expected | None:
         """What `cures` do once those of `before` are in force; None where nobody would be answered."""
-        nominal = _pair(self, before, cures)
-        if nominal is None:
+        first, second = self.figures(before), self.figures([*before, *cures])
+        if first is None or second is None:
             return None
-        others = (_pair(other, before, cures) for other in self._others)
-        pairs = [nominal, *(pair for pair in others if pair is not None)]
-        first, second = math.prod(cure.by for cure in before), math.prod(cure.by for cure in (*before, *cures))
-        measured = self.known.measured.tokens_per_second / self._now.tokens_per_second
 
-        def shift(read: Callable[[Outcome], float], *, each: bool = False) -> Shift:
-            after = [read(pair[1]) * (1 if each else second) for pair in pairs]
-            return Shift(read(nominal[0]) * (1 if each else first), after[0], min(after), max(after))
+        def shift(read: Callable[[Figures], Span]) -> Shift:
+            after = read(second)
+            return Shift(read(first).value, after.value, after.low, after.high)
 
         return Expected(
-            tokens_per_second=shift(lambda one: one.tokens_per_second * measured),
+            tokens_per_second=shift(lambda one: one.tokens_per_second),
             goodput=shift(lambda one: one.goodput),
-            latency_p95=shift(lambda one: one.latency_p95, each=True),
+            latency_p95=shift(lambda one: one.latency_p95),
             waiting=shift(lambda one: one.waiting),
-            refused_ratio=nominal[1].refused_ratio,
-            shortened_ratio=nominal[1].shortened_ratio,
+            refused_ratio=second.refused_ratio.value,
+            shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
         )
 
@@ -124,18 +141,42 @@ def _more(pair: tuple[Outcome, Outcome], cure: Cure) -> float:
     return cure.by * second.worth / first.worth - 1 if first.worth else 0.0
 
 
-def model_of(observed: Observed | None, limits: Limits) -> Model:
-    """The engine as it can be simulated. Raises UnknownError."""
-    found = known(observed, limits)
-    # Its own healthy p95 where it is known, else what those that run would take if they ran alone.
-    limit = LIMIT_FACTOR * ((observed.healthy_seconds if observed else None) or _alone(found))
+def model_of(
+    observed: Observed | None,
+    limits: Limits,
+    thresholds: Thresholds,
+    *,
+    limit_seconds: float | None = None,
+    traffic: Traffic | None = None,
+) -> Model:
+    """The engine as it can be simulated, under other `traffic` than its own where some is given.
+
+    Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
+    """
+    found = known(observed, limits, thresholds)
+    if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
+        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
     others = []
     for otherwise in OTHERWISE:
         try:
-            others.append(Model(known(observed, limits, **otherwise), limit))
+            others.append(known(observed, limits, thresholds, **otherwise))
         except UnknownError:
             continue
-    return Model(found, limit, others)
+    if traffic is not None:
+        others = [one for other in (found, *others) for one in under(other.server, traffic)]
+        found, *others = others
+    return modelled(found, others, thresholds, limit_seconds)
+
+
+def modelled(
+    found: Known, others: Iterable[Known], thresholds: Thresholds, limit_seconds: float | None = None
+) -> Model:
+    """An engine, and `others` that it may be as well. Raises UnknownError.
+
+    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run.
+    """
+    limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
+    return Model(found, limit, thresholds, [Model(other, limit, thresholds) for other in others])
 
 
 def _alone(known: Known) -> float:

@@ -132,12 +132,14 @@ class _Run:
                     # Asks for something else a while later: one in the same part may be short enough.
                     heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
                 continue
-            output = int(min(one.output, server.cap_output))
+            output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
             self.waiting.append(_Request(one, output, at, client, tokens=one.prompt))
 
     def _is_refused(self, one: Asked) -> bool:
         """Too long for the edge, or for the pool."""
-        return one.prompt > self.server.cap_prompt or self._holds(one.prompt) > self.server.pool_tokens
+        server = self.server
+        most = min(server.cap_prompt, server.cap_total - 1)
+        return one.prompt > most or self._holds(one.prompt) > server.pool_tokens
 
     # the pool
 
