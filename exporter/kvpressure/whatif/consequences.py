@@ -14,7 +14,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
 from kvpressure.whatif.calibrate import Known, UnknownError, known
 from kvpressure.whatif.cures import Cure, State, applied
-from kvpressure.whatif.described import Traffic, under
+from kvpressure.whatif.described import Traffic, under, within_caps
 from kvpressure.whatif.figures import Figures, Span
 from kvpressure.whatif.run import Outcome, simulate
 
@@ -87,20 +87,27 @@ class Model:
         others = (other.outcome(applied(other.state, cures)) for other in self._others)
         outcomes = [nominal, *(outcome for outcome in others if outcome is not None)]
         by = math.prod(cure.by for cure in cures)
-        measured = by * self.known.measured.tokens_per_second / self._now.tokens_per_second
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
             values = [factor * read(one) for one in outcomes]
             return Span(values[0], min(values), max(values))
 
         return Figures(
-            tokens_per_second=span(lambda one: one.tokens_per_second, measured),
+            tokens_per_second=span(lambda one: one.tokens_per_second, by * self.tokens_factor),
             goodput=span(lambda one: one.goodput, by),
             latency_p95=span(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
-            refused_ratio=span(lambda one: one.refused_ratio),
+            refused_ratio=self._refused(span(lambda one: one.refused_ratio), cures),
             shortened_ratio=span(lambda one: one.shortened_ratio),
         )
+
+    def _refused(self, simulated: Span, cures: Sequence[Cure]) -> Span:
+        """A cap between the bounds of a bucket may hit all that lie in it, or none."""
+        cap = applied(self.state, cures)[0].cap_prompt
+        if math.isinf(cap):
+            return simulated
+        least, most = self.known.prompts.above(cap)
+        return Span(simulated.value, min(simulated.low, least), max(simulated.high, most))
 
     def expected(self, before: Sequence[Cure], cures: Sequence[Cure]) -> Expected | None:
         """What `cures` do once those of `before` are in force; None where nobody would be answered."""
@@ -123,11 +130,12 @@ class Model:
         )
 
     @cached_property
-    def _now(self) -> Outcome:
+    def tokens_factor(self) -> float:
+        """What the engine gets done over what the simulation of it does, which is about 1."""
         now = self.outcome(self.state)
         if now is None:
             raise UnknownError("the simulation completes no request")
-        return now
+        return self.known.measured.tokens_per_second / now.tokens_per_second
 
 
 def _pair(model: Model, before: Sequence[Cure], cures: Sequence[Cure]) -> tuple[Outcome, Outcome] | None:
@@ -163,7 +171,7 @@ def model_of(
         except UnknownError:
             continue
     if traffic is not None:
-        others = [one for other in (found, *others) for one in under(other.server, traffic)]
+        others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
         found, *others = others
     return modelled(found, others, thresholds, limit_seconds)
 

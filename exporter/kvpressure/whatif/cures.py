@@ -104,7 +104,7 @@ def caps(known: Known, most_refused: float) -> Iterator[Cure]:
             _, most = lengths.above(bucket.low)
             if most > most_refused:
                 break
-            yield make(int(bucket.low))
+            yield make(round(bucket.low))
 
 
 def fewer_sequences(known: Known, state: State, running: float) -> Iterator[Cure]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
+from kvpressure.model.limits import Limits
 from kvpressure.whatif.calibrate import Known, Measured, UnknownError, requests
 from kvpressure.whatif.lengths import Bucket, Lengths
 from kvpressure.whatif.run import simulate
@@ -64,6 +65,17 @@ def alternatives(server: Server, traffic: Traffic) -> list[Known]:
     steps, batch = server.steps, max(1.0, found[0].measured.running)
     growing = StepSeconds((1 - BATCH_SHARE) * steps.fixed, BATCH_SHARE * steps.fixed / batch, steps.prompt_token)
     return [*found, next(under(replace(server, steps=growing), traffic))]
+
+
+def within_caps(server: Server, limits: Limits) -> Server:
+    """The server behind the caps that are in force: traffic that is described knows nothing of them."""
+    prompt, output, total = limits.max_input_tokens, limits.max_output_tokens, limits.max_model_len
+    return replace(
+        server,
+        cap_prompt=prompt.value if prompt else math.inf,
+        cap_output=output.value if output else math.inf,
+        cap_total=total.value if total else math.inf,
+    )
 
 
 def _known(server: Server, traffic: Traffic, prompts: Lengths, answers: Lengths, *, alike: float) -> Known:

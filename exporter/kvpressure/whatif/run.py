@@ -53,6 +53,7 @@ class Outcome:
     refused_ratio: float
     shortened_ratio: float
     answers: int
+    answers_per_second: float
 
 
 @dataclass(slots=True, eq=False)
@@ -337,6 +338,7 @@ class _Run:
             refused_ratio=sum(self._is_refused(one) for one in self.demand.asked) / len(self.demand.asked),
             shortened_ratio=self.shortened / len(ordered),
             answers=len(ordered),
+            answers_per_second=len(ordered) / seconds,
         )
 
 
