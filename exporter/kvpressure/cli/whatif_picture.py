@@ -43,7 +43,9 @@ def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Seque
     unit = "clients" if demand.clients else "requests a second"
     shown = list(zip((rows[0], rows[-1]), curves, (_TODAY, _CHANGED), strict=False))
     # Text stays text, and the same run writes the same bytes.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "kvpressure", "font.size": 9}):
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "kvpressure", "font.size": 9, "text.parse_math": False}
+    ):
         figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)

@@ -13,8 +13,6 @@ from kvpressure.whatif.figures import Figures
 
 LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 """Times today's, for the curves."""
-SERVED_RATIO: Final = 0.95
-"""An engine that answers less than this of what comes to it falls behind, the longer the farther."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +65,5 @@ def _falls_behind(model: Model, state: State) -> bool:
     demand, outcome = state[1], model.outcome(state)
     if demand.clients or outcome is None:
         return False
-    return outcome.answers_per_second < SERVED_RATIO * demand.rate * (1 - outcome.refused_ratio)
+    least = model.thresholds.advice_falling_behind_max_ratio
+    return outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)
