@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -146,7 +147,8 @@ def _check_start(made: Sequence[Cure], runtime: Runtime, model: Model) -> None:
     """Refuse what the server would refuse."""
     keys = {cure.key for cure in made}
     server, _ = applied(model.state, made)
-    if not (runtime.audit.needs_step and keys & {"max_num_seqs", STEP}) or server.max_num_seqs <= server.step_tokens:
+    known = math.isfinite(server.max_num_seqs) and runtime.audit.needs_step
+    if not (known and keys & {"max_num_seqs", STEP}) or server.max_num_seqs <= server.step_tokens:
         return
     step, most = runtime.advice.flags[STEP], runtime.advice.flags["max_num_seqs"]
     raise click.UsageError(

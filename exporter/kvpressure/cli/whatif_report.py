@@ -30,11 +30,8 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], Span]], ...] = (
 
 def table_report(source: Source, rows: Sequence[Row], found: Found | None = None) -> RenderableType:
     """Who is simulated, today beside the changes, and how to read it."""
-    parts: list[RenderableType] = [*_words(_head(source)), _table(source, rows)]
-    parts += _words(_notes(source, rows))
-    if found is not None:
-        parts += _words(_search_notes(source, found))
-    return Group(*parts)
+    notes = [*([] if found is None else _search_notes(source, found)), *_notes(source, rows)]
+    return Group(*map(_wrapped, _head(source)), Text(""), _table(source, rows), Text(""), *map(_wrapped, notes))
 
 
 def json_of(
@@ -170,10 +167,6 @@ def _search_notes(source: Source, found: Found) -> Iterator[str]:
     total = next((cure.value for cure in found.more.cures if cure.key == "add_replica"), None) if found.more else None
     more = f"Not even {MOST_REPLICAS} replicas would" if total is None else f"{number(total)} replicas would"
     yield f"None of {number(found.tried)} sets keeps a p95 of {seconds} s; {closest}. {more}."
-
-
-def _words(lines: Iterator[str]) -> list[RenderableType]:
-    return [Table.grid(padding=0), *(_wrapped(line) for line in lines), Text("")]
 
 
 def _wrapped(line: str) -> Table:

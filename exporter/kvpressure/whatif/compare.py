@@ -63,7 +63,8 @@ def over_load(model: Model, cures: Sequence[Cure]) -> list[Point]:
 
 def _falls_behind(model: Model, state: State) -> bool:
     demand, outcome = state[1], model.outcome(state)
-    if demand.clients or outcome is None:
+    # Of few requests chance alone may answer fewer than come; those do not wait.
+    if demand.clients or outcome is None or outcome.waiting < 1:
         return False
     least = model.thresholds.advice_falling_behind_max_ratio
     return outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)

@@ -14,7 +14,8 @@ from kvpressure.whatif.lengths import Bucket, Lengths
 from kvpressure.whatif.run import simulate
 from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
 
-Z95: Final = 1.6449
+_NORMAL: Final = NormalDist()
+Z95: Final = _NORMAL.inv_cdf(0.95)
 """Standard deviations from the middle of a normal distribution to its p95."""
 LONG_RATIO: Final = 0.06
 """Share of the long ones where there are two groups: p95 then is the length of one of them."""
@@ -22,7 +23,6 @@ STEEPEST: Final = math.exp(Z95 * Z95 / 2)
 """p95 over mean, 3.87, beyond which no lognormal distribution has both."""
 BATCH_SHARE: Final = 0.3
 """Of a step's time, that may grow with the batch where nobody measured it."""
-_NORMAL: Final = NormalDist()
 _SHARES: Final = (*(place / 20 for place in range(20)), 0.99)
 
 
