@@ -134,11 +134,12 @@ def _searched(source: Source, cures: list[Cure]) -> Found:
     err = console(stderr=True)
     words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} sets")
     with Progress(*words, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("simulating", total=None)
         keeps_free = "kept_free" in source.runtime.advice.flags
 
         def told(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+            if not progress.task_ids:
+                progress.add_task("simulating", total=total)
+            progress.update(progress.task_ids[0], completed=done)
 
         return search(source.model, cures, keeps_free, told)
 

@@ -59,7 +59,7 @@ def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Seque
                 _mark(right, now, row.figures.latency_p95, colour)
         right.axhline(source.model.limit_seconds, color=_MUTED, linestyle=":", linewidth=1)
         right.annotate(
-            "in time",
+            f"in time: {source.model.limit_seconds:.3g} s",
             (1, source.model.limit_seconds),
             xycoords=("axes fraction", "data"),
             color=_MUTED,

@@ -189,6 +189,15 @@ def test_a_search_says_in_json_and_by_its_exit_code_whether_the_objective_is_kep
     assert missed["search"]["more"]["figures"]["latency_p95"]["value"] <= 15.0
 
 
+def test_a_terminal_shows_how_far_the_search_is_and_a_pipe_nothing():
+    engine = (*LENGTHS, *ENGINE, "--concurrency", "20", "--search", "--slo-p95-seconds", "60")
+    runner = CliRunner()
+    shown = runner.invoke(main, ["whatif", *engine], env={"FORCE_COLOR": "1"}, catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert " sets" in shown.stderr
+    assert runner.invoke(main, ["whatif", *engine], catch_exceptions=False).stderr == ""
+
+
 @pytest.mark.parametrize(("name", "begins"), [("load.svg", b"<?xml"), ("load.PNG", b"\x89PNG")])
 def test_the_picture_shows_both_over_load(name: str, begins: bytes, tmp_path: Path):
     path = tmp_path / name
