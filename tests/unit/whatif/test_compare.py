@@ -120,6 +120,27 @@ def test_a_limit_that_is_given_is_what_answers_are_in_time_by():
     assert strict.limit_seconds == 1.0
 
 
+@pytest.mark.parametrize(
+    "recording",
+    [
+        COLLAPSE,
+        "lab/kv-json-0.33.0.jsonl.xz",
+        "lab/kv-watermark-long-0.33.0.jsonl.xz",
+        "traces/preemption-thrash.jsonl.xz",
+        "traces/v0.12-preemption.jsonl.xz",
+        "traces/long-context-collapse.jsonl.xz",
+    ],
+)
+def test_traffic_that_is_described_as_it_was_recorded_is_served_as_it_was(recording: str):
+    """By four numbers and how many clients there are, against a real vLLM and its real scheduler."""
+    view = pressed_view(recording)
+    known = model_of(view.observed, view.limits, THRESHOLDS).known
+    prompts, answers = (Shape(one.mean, max(one.mean, one.at(0.95))) for one in (known.prompts, known.outputs))
+    traffic = Traffic(prompts, answers, clients=known.demand.clients)
+    tokens = figures(model_of(view.observed, view.limits, THRESHOLDS, traffic=traffic)).tokens_per_second
+    assert tokens.value == pytest.approx(known.measured.tokens_per_second, rel=0.1)
+
+
 def test_other_traffic_is_served_with_the_pool_and_the_steps_of_the_page():
     view = pressed_view(COLLAPSE)
     traffic = Traffic(Shape(200, 400), Shape(50, 100), clients=12)
