@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.advice.whatif.choice import Choice
-from kvpressure.advice.whatif.cures import Cure
+from kvpressure.whatif.choice import Choice
+from kvpressure.whatif.cures import Cure
 from tests.lab.regime import Regime
 
 Key = tuple[tuple[str, float], ...]

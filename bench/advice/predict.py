@@ -9,15 +9,15 @@ from bench.advice.changes import Key, key
 from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast_of
-from kvpressure.advice.whatif.choice import Choice
-from kvpressure.advice.whatif.consequences import Model
-from kvpressure.advice.whatif.cures import Cure
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.view import EngineView
 from kvpressure.scrape.recordings import TraceError
+from kvpressure.whatif.choice import Choice
+from kvpressure.whatif.consequences import Model
+from kvpressure.whatif.cures import Cure
 
 
 @dataclass(frozen=True, slots=True)

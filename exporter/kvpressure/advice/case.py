@@ -14,9 +14,6 @@ from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.runtimes.advising import Advice
 
-MEMORY_STEP_RATIO = 0.02
-"""A memory target is not worth a restart for less than this."""
-
 
 @dataclass(frozen=True)
 class Case:
@@ -97,7 +94,7 @@ class Case:
             return None
         free = self.thresholds.gpu_memory_high_warn_ratio - used
         new = int(100 * min(current + free, self.thresholds.gpu_memory_high_critical_ratio) + 1e-6) / 100
-        return new if new - current >= MEMORY_STEP_RATIO else None
+        return new if new - current >= self.thresholds.advice_memory_step_min_ratio else None
 
     @property
     def pool_after(self) -> float | None:

@@ -7,18 +7,17 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import KV_DTYPE, MEMORY, STEP
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import replica
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import apply_flags, look_again
 from kvpressure.advice.verify import expected as check
 from kvpressure.advice.verify import recovered
-from kvpressure.advice.whatif.choice import Choice, Step
-from kvpressure.advice.whatif.consequences import LEAST_GAIN, Model
-from kvpressure.advice.whatif.cures import holds
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
+from kvpressure.whatif.choice import Choice, Step
+from kvpressure.whatif.consequences import Model
+from kvpressure.whatif.cures import KV_DTYPE, MEMORY, STEP, holds
 
 _APART: Final = (KV_DTYPE, "add_replica")
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
@@ -161,7 +160,10 @@ def _replicas(case: Case, _: Model, step: Step) -> Action:
 
 def _declined(case: Case, choice: Choice) -> Action | None:
     """What somebody might think of, each by itself on the engine as it is."""
-    lines = [f"{_told(case, step)}: {_why_not(step)} ({step.expected.text})" for step in choice.declined]
+    lines = [
+        f"{_told(case, step)}: {_why_not(step, case.thresholds.advice_gain_min_ratio)} ({step.expected.text})"
+        for step in choice.declined
+    ]
     if not lines:
         return None
     return Action(
@@ -183,16 +185,16 @@ def _told(case: Case, step: Step) -> str:
     return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
 
 
-def _why_not(step: Step) -> str:
+def _why_not(step: Step, least: float) -> str:
     shift = step.expected.tokens_per_second
     if step.expected.shortened_ratio > 0:
         return "answers that are cut short do not count as served"
     gain = shift.after / shift.before - 1 if shift.before else 0.0
-    if gain < -LEAST_GAIN:
+    if gain < -least:
         return f"{-gain:.0%} fewer tokens"
-    if gain > LEAST_GAIN:
+    if gain > least:
         return "gains nothing more once the steps above are taken"
-    return f"gains less than {LEAST_GAIN:.0%} in the worst case"
+    return f"gains less than {least:.0%} in the worst case"
 
 
 def _verify(case: Case, choice: Choice) -> Action:

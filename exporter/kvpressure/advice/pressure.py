@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.changes import changed
-from kvpressure.advice.forecast import SMALLEST_BATCHED_TOKENS, STEP, Forecast, forecast_of, memory
+from kvpressure.advice.forecast import Forecast, forecast_of, memory
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.predicted import as_predicted
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
@@ -15,6 +15,7 @@ from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, shar
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
+from kvpressure.whatif.cures import STEP
 
 
 def kv_pressure(case: Case) -> list[Action | None]:
@@ -184,11 +185,11 @@ def _why_sequences(case: Case, cut: Cut, caps: Caps, room: int) -> str:
 
 def fewer_batched_tokens(case: Case) -> Action | None:
     """Halve the tokens of a step; None when it is small already."""
-    limit = case.limits.max_num_batched_tokens
-    if limit is not None and limit.value <= SMALLEST_BATCHED_TOKENS:
+    limit, least = case.limits.max_num_batched_tokens, int(case.thresholds.advice_step_tokens_min_tokens)
+    if limit is not None and limit.value <= least:
         return None
     keep = 1.0 - case.thresholds.advice_sequences_cut_max_ratio
-    new = 2 * SMALLEST_BATCHED_TOKENS if limit is None else max(SMALLEST_BATCHED_TOKENS, int(limit.value * keep))
+    new = 2 * least if limit is None else max(least, int(limit.value * keep))
     unknown = " Leave it out if it is set to less already." if limit is None else ""
     return Action(
         key="max_num_batched_tokens",

@@ -37,7 +37,8 @@ class PipelineSettings:
     """Lengths of the windows and the caps.
 
     A GPU's reading older than `staleness_seconds` is not shown, nor is an engine's older than `engine_stale_seconds`,
-    which leaves room for a page that takes a poll's whole deadline.
+    which leaves room for a page that takes a poll's whole deadline. With `always_observed`, views tell what predictions
+    start from of engines too for which there is nothing to change.
     """
 
     window_seconds: float = 60.0
@@ -46,6 +47,7 @@ class PipelineSettings:
     engine_stale_seconds: float = 13.0
     max_engines: int = 512
     max_label_length: int = 128
+    always_observed: bool = False
 
 
 STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
@@ -253,7 +255,7 @@ class Pipeline:
         features, answers = self._with_answers(engine, features)
         diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features, answers))
         engine.past.learn(features, healthy=diagnosis.cause is Cause.HEALTHY)
-        observed = engine.past.observed() if _predictable(diagnosis) else None
+        observed = engine.past.observed() if self.settings.always_observed or _predictable(diagnosis) else None
         return replace(self._shown(target, page, sample, features, diagnosis), observed=observed)
 
     def _with_answers(self, engine: _Engine, features: Features) -> tuple[Features, Mapping[str, OutsideEvidence]]:

@@ -53,6 +53,11 @@ def facts_options(function: F) -> F:
     """What cannot be seen from outside: limits and place."""
     for option in reversed(_PLACE):
         function = option(function)
+    return limit_options(function)
+
+
+def limit_options(function: F) -> F:
+    """Limits that cannot be seen from outside."""
     for name, (flag, kind, text) in reversed(_LIMITS.items()):
         function = click.option(flag, name, type=kind, default=None, help=f"In force now: {text}")(function)
     return function

@@ -72,12 +72,18 @@ class Sampler:
     """Polls targets once a second while its block runs."""
 
     def __init__(
-        self, targets: tuple[Target, ...], thresholds: Thresholds, *, gpus: bool = False, clock: Clock | None = None
+        self,
+        targets: tuple[Target, ...],
+        thresholds: Thresholds,
+        *,
+        gpus: bool = False,
+        clock: Clock | None = None,
+        settings: PipelineSettings | None = None,
     ) -> None:
         self.targets = targets
         self.clock = clock or SystemClock()
         self._gpus_wanted = gpus
-        self._pipeline = Pipeline(PipelineSettings(), thresholds)
+        self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
         self._gpus: GpuFleet | None = None
 

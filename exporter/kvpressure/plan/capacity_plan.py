@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.plan.arithmetic import Step, number, size
-from kvpressure.plan.case import LONGEST_KNOWN, Case, warnings_for
+from kvpressure.plan.case import Case, warnings_for
 from kvpressure.plan.geometry import Geometry, KvCost
+from kvpressure.plan.longest import longest_request
 from kvpressure.plan.pool import Memory, Pool, TokenPool, pool_from_memory
 from kvpressure.plan.traffic import Traffic, whole_blocks
 from kvpressure.runtimes.advising import Planning
@@ -136,9 +137,9 @@ def batched_tokens(traffic: Traffic, planning: Planning) -> int:
 def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Callable[[float], Pool | None]) -> Plan:
     pool = case.pool
     sequences = _sequences(case)
-    longest = _longest_request(case)
+    longest = longest_request(case, sequences)
     output = min(math.ceil(case.traffic.output_p95), longest // 2)
-    shown = (*steps, *_request_steps(case), *_sequences_steps(case, sequences), *_limit_steps(case, longest, output))
+    shown = (*steps, *_request_steps(case), *_sequences_steps(case, sequences))
     return Plan(
         max_num_seqs=sequences,
         max_model_len=longest,
@@ -151,7 +152,7 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
         tokens_per_request=case.tokens,
         bytes_per_request=pool.request_bytes(case.tokens),
         memory_target=_memory_target(case, utilization, at),
-        steps=(*shown, _batched_step(case)),
+        steps=(*shown, *_limit_steps(case, longest, output, sequences), _batched_step(case)),
         warnings=warnings_for(case, sequences),
     )
 
@@ -163,17 +164,6 @@ def _sequences(case: Case) -> int:
     """
     fitting = case.pool.fit(case.tokens, case.usable_share)
     return min(case.most_sequences, max(fitting, int(case.fits_alone)))
-
-
-def _longest_request(case: Case) -> int:
-    """The longest request to admit: its share of the pool, so that one outlier cannot empty the batch, or p95.
-
-    Never more than model and pool can take at all.
-    """
-    most = case.limit or max(case.tokens, LONGEST_KNOWN)
-    share = case.pool.longest(case.thresholds.advice_request_share_max_ratio, most)
-    needed = min(case.tokens, most) if case.fits_alone else case.pool.longest(case.usable_share, most)
-    return max(share, needed)
 
 
 def _request_steps(case: Case) -> list[Step]:
@@ -211,10 +201,12 @@ def _sequences_steps(case: Case, sequences: int) -> list[Step]:
     return steps
 
 
-def _limit_steps(case: Case, longest: int, output: int) -> list[Step]:
+def _limit_steps(case: Case, longest: int, output: int, sequences: int) -> list[Step]:
     share = case.thresholds.advice_request_share_max_ratio
     most = "" if case.limit is None else f", at most {number(case.limit)}"
     formula = f"{share:g} of the pool, at least a p95 request{most}"
+    if case.tokens < longest < case.pool.longest(share, case.limit or longest + case.pool.block_tokens):
+        formula = f"with 1 in 20 as long, {number(sequences)} still run side by side (simulated)"
     return [
         Step("Longest request", formula, longest, "tokens"),
         Step("Max output tokens", "p95 of the output", output, "tokens"),

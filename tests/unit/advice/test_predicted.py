@@ -87,6 +87,17 @@ def test_expectations_are_in_the_json_in_numbers_and_in_words():
     assert action_json(replace(action, expected=None))["expected"] is None
 
 
+def test_what_is_worth_advising_is_the_operators_to_say():
+    """KV in 8 bits gains more than a twentieth here, and less than half in the worst case."""
+    view = pressed_view("lab/kv-watermark-long-0.33.0.jsonl.xz")
+    assert view.diagnosis is not None
+    proud = load_thresholds("advice_gain_min_ratio: 0.5\n")
+    place = Place(runtime="vllm", model_name="m")
+    found = advise(view.diagnosis, view.derived, view.limits, place, proud, observed=view.observed)
+    assert "kv_cache_dtype" in actions(view)
+    assert "kv_cache_dtype" not in {action.key for action in found}
+
+
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_all_of_it_takes_less_than_two_seconds_of_cpu(recording):
     view = pressed_view(recording)

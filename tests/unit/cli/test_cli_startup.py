@@ -25,6 +25,7 @@ COSTLY = frozenset(
         "jinja2",
         "lightkube",
         "markdown_it",
+        "matplotlib",
         "msgspec",
         "prometheus_client",
         "pydantic",
@@ -47,6 +48,7 @@ USED = {
     "triage": _SAMPLER,
     "advise": _SAMPLER,
     "record": _SAMPLER,
+    "whatif": _SAMPLER,
     "plan": {"yaml"},
     "audit": {"rich", "yaml"},
     "generate": {"jinja2", "yaml"},
@@ -59,8 +61,8 @@ ROOMS = {
     "kvpressure.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
     "kvpressure.app.exporter": {"run", "demo"},
-    "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "record"},
-    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "replay"},
+    "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "whatif", "record"},
+    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "whatif", "replay"},
 }
 """Rooms of our own, and the commands that enter them."""
 

@@ -92,9 +92,27 @@ def test_a_measured_pool_replaces_every_estimate() -> None:
 
 
 def test_one_request_never_gets_more_than_its_share_of_the_pool() -> None:
-    plan = running(40_000, Traffic(1000, 200))
+    plan = running(40_000, Traffic(1000, 200, 100, 20))
     assert plan.max_model_len == 10_000
     assert (plan.max_input_tokens, plan.max_output_tokens) == (9800, 200)
+
+
+@pytest.mark.parametrize("sequences", [85, 850])
+def test_beside_the_longest_requests_that_are_admitted_as_many_run_as_are_planned(sequences: int) -> None:
+    """A quarter of the pool for each would mean that four of them are all that runs."""
+    pool = sequences * 5360
+    plan = running(pool, Traffic(4000, 800), limit=131_072)
+    assert plan.max_num_seqs == pytest.approx(sequences, rel=0.01)
+    assert 1.5 * 4800 < plan.max_model_len < 131_072
+    held = sequences * (0.95 * 4800 + 0.05 * plan.max_model_len)
+    assert held == pytest.approx(pool, rel=0.1)
+    (step,) = (step for step in plan.steps if step.label == "Longest request")
+    assert f"{plan.max_num_seqs} still run side by side" in step.formula
+
+
+def test_where_most_requests_are_short_longer_ones_are_admitted_beside_them() -> None:
+    short = running(455_632, Traffic(4000, 800, 1000, 300), limit=131_072).max_model_len
+    assert short > 2 * running(455_632, Traffic(4000, 800), limit=131_072).max_model_len
 
 
 def test_the_longest_request_is_at_least_a_p95_one_and_at_most_what_the_model_takes() -> None:

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.advice.whatif.lengths import Lengths, lengths
-from kvpressure.advice.whatif.run import simulate
-from kvpressure.advice.whatif.server import Asked, Demand, Server, StepSeconds
-from kvpressure.advice.whatif.steps import StepsUnknownError, step_seconds
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Interval, Observed
+from kvpressure.whatif.lengths import Lengths, lengths
+from kvpressure.whatif.run import simulate
+from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.steps import StepsUnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
 STEP_TOKENS: Final = 8192.0
@@ -35,8 +36,6 @@ SHARED_RATIO: Final = 0.05
 FITS: Final = 4
 FITTED_RATIO: Final = 0.02
 FIT_MAX_FACTOR: Final = 1.6
-UNLIKE_RATIO: Final = 0.2
-"""A simulation that is so far off for the engine as it is, tells nothing about the engine as it would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class Measured:
     running: float
     waiting: float
     preempted_per_second: float
-    usage_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +66,7 @@ class UnknownError(Exception):
 def known(
     observed: Observed | None,
     limits: Limits,
+    thresholds: Thresholds,
     *,
     spread: float = 1.0,
     per_sequence: float | None = None,
@@ -113,13 +112,12 @@ def known(
         server = replace(
             server, pool_tokens=pool - _shared_in_pool(cached, prompts, outputs, usage * pool, running, pool)
         )
-    measured = Measured(generated / seconds, running, waiting, preempted / seconds, usage)
-    return _fitted(
-        Known(server, _demand(observed, intervals, prompts, outputs, cached, alike), prompts, outputs, measured)
-    )
+    measured = Measured(generated / seconds, running, waiting, preempted / seconds)
+    demand = _demand(observed, intervals, prompts, outputs, cached, alike)
+    return _fitted(Known(server, demand, prompts, outputs, measured), thresholds.advice_simulated_error_max_ratio)
 
 
-def _fitted(found: Known) -> Known:
+def _fitted(found: Known, most_error: float) -> Known:
     """The same with a pool in which as many run as do, and steps that take as long as they do.
 
     Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run.
@@ -138,7 +136,7 @@ def _fitted(found: Known) -> Known:
             pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
         found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
     outcome = simulate(found.server, found.demand)
-    if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > UNLIKE_RATIO:
+    if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > most_error:
         raise UnknownError("the simulation does not reproduce the current throughput of this engine")
     return found
 
@@ -173,9 +171,7 @@ def _shared_in_pool(
 def _demand(
     observed: Observed, intervals: Sequence[Interval], prompts: Lengths, outputs: Lengths, cached: float, alike: float
 ) -> Demand:
-    rng = random.Random(1)
-    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
-    made = [_asked(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares]
+    made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
     present = [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
@@ -186,6 +182,13 @@ def _demand(
     if grown > max(2.0, GROWTH_RATIO * _mean(present)) and came > 0:
         return Demand(tuple(made), rate=came / (0.75 * seconds), queue=round(present[-1]))
     return Demand(tuple(made), clients=max(1, round(statistics.median(present))))
+
+
+def requests(prompts: Lengths, outputs: Lengths, cached: float, alike: float) -> list[Asked]:
+    """Requests of these lengths, in the order of their prompts; `alike` and `cached` as of an engine's page."""
+    rng = random.Random(1)
+    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
+    return [_asked(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares]
 
 
 def _asked(prompt: int, output: int, cached: float) -> Asked:

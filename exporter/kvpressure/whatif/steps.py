@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kvpressure.advice.whatif.server import StepSeconds
 from kvpressure.model.observed import Interval
+from kvpressure.whatif.server import StepSeconds
 
 LEAST_INTERVALS: Final = 10
 SURE_DEVIATIONS: Final = 4.0

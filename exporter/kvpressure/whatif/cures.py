@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.advice.whatif.calibrate import Known
-from kvpressure.advice.whatif.server import Demand, Server
+from kvpressure.whatif.calibrate import Known
+from kvpressure.whatif.server import Demand, Server
 
-MOST_REFUSED_RATIO: Final = 0.25
-"""A cap is not tried that may hit more of the requests than this."""
+MEMORY: Final = "gpu_memory_utilization"
+KV_DTYPE: Final = "kv_cache_dtype"
+STEP: Final = "max_num_batched_tokens"
 KEPT_FREE_RATIO: Final = 0.02
 HALF_AS_MUCH: Final = 2.0
 """8 bits keep two values where 16 bits keep one."""
@@ -45,6 +46,11 @@ def cap_output(tokens: int) -> Cure:
     return Cure("cap_output", tokens, lambda state: (replace(state[0], cap_output=tokens), state[1]))
 
 
+def cap_total(tokens: int) -> Cure:
+    """No request is longer with its answer: longer prompts are refused, longer answers end early."""
+    return Cure("max_model_len", tokens, lambda state: (replace(state[0], cap_total=tokens), state[1]))
+
+
 def sequences(most: int) -> Cure:
     """Run at most so many at once."""
     return Cure("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
@@ -61,7 +67,7 @@ def keep_free(ratio: float) -> Cure:
 
 def step_tokens(tokens: int) -> Cure:
     """Compute at most so many tokens in a step. What memory that gives the pool is not known, and not counted."""
-    return Cure("max_num_batched_tokens", tokens, lambda state: (replace(state[0], step_tokens=tokens), state[1]))
+    return Cure(STEP, tokens, lambda state: (replace(state[0], step_tokens=tokens), state[1]))
 
 
 def pool(key: str, factor: float, value: float) -> Cure:
@@ -73,19 +79,32 @@ def pool(key: str, factor: float, value: float) -> Cure:
     return Cure(key, value, apply)
 
 
+def kv_in_8_bits() -> Cure:
+    """The KV cache in 8 bits instead of 16."""
+    return pool(KV_DTYPE, HALF_AS_MUCH, 8)
+
+
+def memory_share(current: float, new: float) -> Cure:
+    """Another share of the GPU's memory: the pool changes by the same factor, or more."""
+    return pool(MEMORY, new / current, new)
+
+
 def replicas(total: int) -> Cure:
     """So many servers for each one now, that share what is asked."""
     return Cure("add_replica", total, lambda state: (state[0], state[1].divided(total)), by=total)
 
 
-def caps(known: Known) -> Iterator[Cure]:
-    """Caps at the bounds of buckets: between two bounds nobody knows how many requests are longer."""
+def caps(known: Known, most_refused: float) -> Iterator[Cure]:
+    """Caps at the bounds of buckets, as long as they hit no more than a share `most_refused` of the requests.
+
+    Between two bounds nobody knows how many requests are longer.
+    """
     for make, lengths in ((cap_prompt, known.prompts), (cap_output, known.outputs)):
         for bucket in reversed(lengths.buckets[1:]):
             _, most = lengths.above(bucket.low)
-            if most > MOST_REFUSED_RATIO:
+            if most > most_refused:
                 break
-            yield make(int(bucket.low))
+            yield make(round(bucket.low))
 
 
 def fewer_sequences(known: Known, state: State, running: float) -> Iterator[Cure]:

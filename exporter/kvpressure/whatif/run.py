@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.advice.whatif.server import Asked, Demand, Server
+from kvpressure.whatif.server import Asked, Demand, Server
 
 WARM_UP_TURNS: Final = 2.0
 """So many answers for each request under way are not counted: everybody has begun at once."""
@@ -53,6 +53,7 @@ class Outcome:
     refused_ratio: float
     shortened_ratio: float
     answers: int
+    answers_per_second: float
 
 
 @dataclass(slots=True, eq=False)
@@ -132,12 +133,14 @@ class _Run:
                     # Asks for something else a while later: one in the same part may be short enough.
                     heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
                 continue
-            output = int(min(one.output, server.cap_output))
+            output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
             self.waiting.append(_Request(one, output, at, client, tokens=one.prompt))
 
     def _is_refused(self, one: Asked) -> bool:
         """Too long for the edge, or for the pool."""
-        return one.prompt > self.server.cap_prompt or self._holds(one.prompt) > self.server.pool_tokens
+        server = self.server
+        most = min(server.cap_prompt, server.cap_total - 1)
+        return one.prompt > most or self._holds(one.prompt) > server.pool_tokens
 
     # the pool
 
@@ -335,6 +338,7 @@ class _Run:
             refused_ratio=sum(self._is_refused(one) for one in self.demand.asked) / len(self.demand.asked),
             shortened_ratio=self.shortened / len(ordered),
             answers=len(ordered),
+            answers_per_second=len(ordered) / seconds,
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kvpressure.advice.whatif.consequences import Model
-from kvpressure.advice.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
 from kvpressure.model.expected import Expected
+from kvpressure.whatif.consequences import Model
+from kvpressure.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,11 @@ def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choi
 
     def left() -> list[Cure]:
         kinds = {cure.key for cure in search.chosen}
-        found = [*caps(model.known), *fewer_sequences(model.known, search.state, now), *settings]
+        found = [
+            *caps(model.known, model.thresholds.advice_refused_max_ratio),
+            *fewer_sequences(model.known, search.state, now),
+            *settings,
+        ]
         return [cure for cure in found if cure.key not in kinds]
 
     while search.add(left()):

@@ -30,7 +30,7 @@ class Server:
     `held_back_tokens` is what a request that waits must leave free to be admitted. A request holds
     `footprint_factor` tokens of the pool for each of its own. `reuses` says that a request that was thrown out finds
     what is left of its own blocks again. `cap_prompt` and `cap_output` are limits at the edge: a longer prompt is
-    refused, a longer answer ends early.
+    refused, a longer answer ends early; `cap_total` is one of prompt and answer together.
     """
 
     pool_tokens: float
@@ -43,6 +43,7 @@ class Server:
     reuses: bool = True
     cap_prompt: float = math.inf
     cap_output: float = math.inf
+    cap_total: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class Demand:
     rate: float = 0.0
     queue: int = 0
     """Requests that wait already where they come at a rate."""
+
+    def times(self, factor: float) -> Demand:
+        """So many times as many clients, or requests."""
+        return self.divided(1 / factor)
 
     def divided(self, by: float) -> Demand:
         """The share of it that one of so many servers gets."""

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.advice.whatif.run import simulate
-from kvpressure.advice.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.run import simulate
+from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
 
 STEPS = StepSeconds(0.03, 0.0, 1 / 16_000)
 ROOMY = Server(1e6, STEPS)

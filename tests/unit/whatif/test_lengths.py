@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.advice.whatif.lengths import lengths
 from kvpressure.model.samples import HistogramSample
+from kvpressure.whatif.lengths import lengths
 
 BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, math.inf)
 

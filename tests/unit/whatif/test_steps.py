@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kvpressure.advice.whatif.steps import StepsUnknownError, step_seconds
 from kvpressure.model.observed import Interval
+from kvpressure.whatif.steps import StepsUnknownError, step_seconds
 
 FIXED, SEQUENCE, TOKEN = 0.03, 0.0005, 1 / 16_000
 

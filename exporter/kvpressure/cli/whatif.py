@@ -1,0 +1,149 @@
+"""`kvpressure whatif`: what other flags and caps would do to an engine, and which would keep an objective."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn
+
+from kvpressure.cli.engine_options import access_options, limit_options
+from kvpressure.cli.report import console, show
+from kvpressure.cli.say import say, say_json
+from kvpressure.cli.whatif_changes import changes, names
+from kvpressure.cli.whatif_report import json_of, table_report
+from kvpressure.cli.whatif_source import Source, SourceError, UnknownError, source_of
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.runtimes.registry import ASSUMED, NAMES
+from kvpressure.whatif.compare import compared, over_load
+from kvpressure.whatif.cures import Cure
+from kvpressure.whatif.described import DescriptionError
+from kvpressure.whatif.search import Found, search
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOT_KEPT, CANNOT_TELL = 1, 2
+PICTURES = (".svg", ".png")
+
+_TOKENS = click.FloatRange(1, 10_000_000)
+_TRAFFIC = (
+    click.option("--prompt-mean", type=_TOKENS, help="Tokens of a prompt on average."),
+    click.option("--prompt-p95", type=_TOKENS, help="Tokens that 5 % of the prompts exceed."),
+    click.option("--answer-mean", "--output-mean", "answer_mean", type=_TOKENS, help="Tokens of an answer on average."),
+    click.option("--answer-p95", "--output-p95", "answer_p95", type=_TOKENS, help="5 % of the answers are longer."),
+    click.option("--rate", type=click.FloatRange(0.001, 10_000), help="Requests a second that come whatever happens."),
+    click.option("--concurrency", type=click.IntRange(1, 10_000), help="Or clients that wait for their answers."),
+    click.option("--kv-cache-tokens", type=click.IntRange(16, 1_000_000_000), help="Tokens that the KV pool holds."),
+    click.option("--step-seconds", type=click.FloatRange(0.0001, 60), help="Of one decoding step, such as 0.03."),
+    click.option(
+        "--prefill-tokens-per-second", type=click.FloatRange(1, 10_000_000), help="Prompt tokens computed a second."
+    ),
+)
+
+
+def _traffic_options(function: F) -> F:
+    """Traffic, and an engine, that are described."""
+    for option in reversed(_TRAFFIC):
+        function = option(function)
+    return function
+
+
+@click.command(
+    epilog="Exit codes: 0 predicted, 1 --search found no limits that keep the objective, 2 nothing can be predicted."
+)
+@click.argument("url", required=False)
+@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Start from a recording.")
+@click.option("--at", type=click.FloatRange(0), metavar="SECOND", help="Of the recording; without it, its last one.")
+@click.option("--engine", help="The data-parallel rank, where there are several. [default: the one with most to do]")
+@click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
+@click.option(
+    "--set", "given", multiple=True, metavar="NAME=VALUE", help=f"Repeat for several: {', '.join(names(ASSUMED))}."
+)
+@click.option("--search", "searching", is_flag=True, help="Search the best limits, upon what --set changes.")
+@click.option("--slo-p95-seconds", type=click.FloatRange(0.01, 86_400), help="What an answer may take, p95.")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw tokens/s and p95 over load: .svg or .png."
+)
+@click.option(
+    "--runtime", default=ASSUMED.name, show_default=True, type=click.Choice(NAMES), help="A page says it itself."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_traffic_options
+@access_options
+@limit_options
+def command(**options: Any) -> None:
+    """Simulate the engine at URL, or of a recording, as it is and with other flags, and compare.
+
+    NAME is a flag that the server takes, max-input-tokens or max-output-tokens at the gateway, replicas, or the pool's
+    kv-cache-tokens.
+
+    Lengths and --rate or --concurrency describe other traffic than the engine's own, which then is served with the
+    engine's pool and step times. Without an engine give these too: --kv-cache-tokens, --step-seconds,
+    --prefill-tokens-per-second.
+
+    It is the simulation that advice rests on: docs/advice.md says how far off it is.
+    """
+    _check(options)
+    try:
+        source = source_of(options, load_thresholds())
+        cures = changes(options["given"], source.runtime, source.limits, source.model)
+        found = _searched(source, cures) if options["searching"] else None
+        rows = compared(source.model, cures)
+    except (SourceError, DescriptionError) as error:
+        _fail(f"{error}")
+    except UnknownError as error:
+        _fail(f"nothing can be predicted: {error}")
+    except KeyboardInterrupt:
+        sys.exit(CANNOT_TELL)
+    if found is not None:
+        shown = [row.cures for row in rows]
+        rows += [row for row in (found.best, found.more) if row is not None and row.cures not in shown]
+    curves = None
+    if options["picture"] is not None:
+        curves = [over_load(source.model, row.cures) for row in (rows[0], rows[-1])[: len(rows)]]
+        from kvpressure.cli.whatif_picture import PictureError, draw  # noqa: PLC0415 - most runs draw nothing
+
+        try:
+            draw(options["picture"], source, rows, curves)
+        except PictureError as error:
+            _fail(f"{error}")
+    if options["as_json"]:
+        say_json(json_of(source, rows, found, curves))
+    else:
+        show(console(), table_report(source, rows, found))
+    sys.exit(NOT_KEPT if found is not None and not found.kept else 0)
+
+
+def _check(options: dict[str, Any]) -> None:
+    if options["url"] is not None and options["trace"] is not None:
+        raise click.UsageError("give the URL of an engine or --trace FILE, not both")
+    if options["at"] is not None and options["trace"] is None:
+        raise click.UsageError("--at is a second of a recording: give --trace FILE")
+    if options["searching"] and options["slo_p95_seconds"] is None:
+        raise click.UsageError("--search needs --slo-p95-seconds")
+    picture = options["picture"]
+    if picture is not None and picture.suffix.lower() not in PICTURES:
+        raise click.UsageError(f"--picture {picture}: the name must end in .svg or .png")
+
+
+def _searched(source: Source, cures: list[Cure]) -> Found:
+    """With a bar on a terminal."""
+    err = console(stderr=True)
+    words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} sets")
+    with Progress(*words, console=err, transient=True, disable=not err.is_terminal) as progress:
+        keeps_free = "kept_free" in source.runtime.advice.flags
+
+        def told(done: int, total: int) -> None:
+            if not progress.task_ids:
+                progress.add_task("simulating", total=total)
+            progress.update(progress.task_ids[0], completed=done)
+
+        return search(source.model, cures, keeps_free, told)
+
+
+def _fail(message: str) -> None:
+    say(message, err=True)
+    sys.exit(CANNOT_TELL)

@@ -1,0 +1,157 @@
+"""`--set NAME=VALUE` to what is simulated: flags by the names of the engine's runtime, caps, replicas, the pool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import click
+
+from kvpressure.commandline.numbers import whole
+from kvpressure.model.limits import Limits
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.whatif.consequences import Model
+from kvpressure.whatif.cures import (
+    KV_DTYPE,
+    MEMORY,
+    MOST_REPLICAS,
+    STEP,
+    Cure,
+    applied,
+    cap_output,
+    cap_prompt,
+    cap_total,
+    keep_free,
+    kv_in_8_bits,
+    memory_share,
+    pool,
+    replicas,
+    sequences,
+    step_tokens,
+)
+
+_OWN: Final = {
+    "max-input-tokens": "cap_prompt",
+    "max-output-tokens": "cap_output",
+    "replicas": "add_replica",
+    "kv-cache-tokens": "kv_cache_tokens",
+}
+"""What is no flag of a server, and the kind of change it is."""
+_FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free")
+_READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
+
+
+def names(runtime: Runtime) -> dict[str, str]:
+    """What may be set, and the kind of change that each is."""
+    flags = {runtime.advice.flags[kind].lstrip("-"): kind for kind in _FLAGS if kind in runtime.advice.flags}
+    return flags | _OWN
+
+
+def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model) -> list[Cure]:
+    """The changes in the order given. Raises click.UsageError for one that cannot be simulated, or served."""
+    known, made = names(runtime), dict[str, Cure]()
+    for text in given:
+        name, equals, value = text.partition("=")
+        plain = name.strip().lstrip("-").replace("_", "-")
+        if not equals or not value.strip():
+            raise click.UsageError(f"--set {text}: give NAME=VALUE, such as --set {next(iter(known))}=16")
+        if plain not in known:
+            raise click.UsageError(f"--set {text}: {plain} cannot be simulated{_meant(plain, known)}")
+        kind = known[plain]
+        if kind in made:
+            raise click.UsageError(f"--set {text}: {plain} is set twice")
+        made[kind] = _MAKE[kind](_Given(text, value.strip(), kind, runtime, limits, model))
+    _check_start(list(made.values()), runtime, model)
+    return list(made.values())
+
+
+def written(cure: Cure, runtime: Runtime) -> str:
+    """A change as it is given: name and value."""
+    name = next(name for name, kind in names(runtime).items() if kind == cure.key)
+    return f"{name}={runtime.advice.small_kv if cure.key == KV_DTYPE else f'{cure.value:.12g}'}"
+
+
+class _Given:
+    """One change that is being read, and what it is read by."""
+
+    def __init__(self, text: str, value: str, kind: str, runtime: Runtime, limits: Limits, model: Model) -> None:
+        self.text, self.value, self.kind = text, value, kind
+        self.runtime, self.limits, self.model = runtime, limits, model
+
+    def count(self) -> int:
+        """A positive whole number."""
+        found = whole(self.value)
+        return self.refuse("give a whole number of 1 or more") if found is None else int(found)
+
+    def limit(self) -> float:
+        """A limit as the server itself would read it."""
+        _, read = self.runtime.starting.flags.limits[_READ_AS.get(self.kind, self.kind)]
+        found = read(self.value)
+        return self.refuse(f"{self.runtime.title} would not take this value") if found is None else found
+
+    def refuse(self, why: str) -> int:
+        """Raises click.UsageError."""
+        raise click.UsageError(f"--set {self.text}: {why}")
+
+
+def _memory(given: _Given) -> Cure:
+    now = given.limits.gpu_memory_utilization
+    if now is None:
+        name = given.runtime.advice.flags[MEMORY]
+        given.refuse("what is in force is not on the page; say it with --gpu-memory-utilization" + f" ({name})")
+        raise AssertionError
+    return memory_share(now.value, given.limit())
+
+
+def _kv_dtype(given: _Given) -> Cure:
+    if not given.value.startswith(("fp8", "int8")):
+        given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
+    return kv_in_8_bits()
+
+
+def _pool(given: _Given) -> Cure:
+    tokens, now = given.count(), given.model.known.server.pool_tokens
+    declared = given.limits.kv_capacity_tokens
+    return pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
+
+
+def _replicas(given: _Given) -> Cure:
+    total = given.count()
+    if total > 100 * MOST_REPLICAS:
+        given.refuse("give at most 800")
+    return replicas(total)
+
+
+_MAKE: Final[Mapping[str, Callable[[_Given], Cure]]] = {
+    "max_num_seqs": lambda given: sequences(int(given.limit())),
+    STEP: lambda given: step_tokens(int(given.limit())),
+    "max_model_len": lambda given: cap_total(int(given.limit())),
+    MEMORY: _memory,
+    KV_DTYPE: _kv_dtype,
+    "kept_free": lambda given: keep_free(given.limit()),
+    "cap_prompt": lambda given: cap_prompt(given.count()),
+    "cap_output": lambda given: cap_output(given.count()),
+    "add_replica": _replicas,
+    "kv_cache_tokens": _pool,
+}
+
+
+def _meant(name: str, known: Mapping[str, str]) -> str:
+    close = get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; what can: {', '.join(known)}"
+
+
+def _check_start(made: Sequence[Cure], runtime: Runtime, model: Model) -> None:
+    """Refuse what the server would refuse."""
+    keys = {cure.key for cure in made}
+    server, _ = applied(model.state, made)
+    known = math.isfinite(server.max_num_seqs) and runtime.audit.needs_step
+    if not (known and keys & {"max_num_seqs", STEP}) or server.max_num_seqs <= server.step_tokens:
+        return
+    step, most = runtime.advice.flags[STEP], runtime.advice.flags["max_num_seqs"]
+    raise click.UsageError(
+        f"{runtime.title} would not start: {step} ({server.step_tokens:g}) must be at or above {most} "
+        f"({server.max_num_seqs:g})"
+    )

@@ -1,0 +1,164 @@
+"""What `whatif` starts from: an engine at a second of a recording, a live one after some sampling, or a description."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvpressure import logs
+from kvpressure.app.engines import PipelineSettings
+from kvpressure.cli.engine_options import EngineFacts, access_of
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.cli.sampling import Sampler, Seen, targets_of
+from kvpressure.cli.say import say
+from kvpressure.cli.triage import sample
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.limits import Limits
+from kvpressure.model.view import EngineView
+from kvpressure.runtimes.registry import named
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.scrape.recordings import TraceError, stem
+from kvpressure.whatif.calibrate import STEP_TOKENS, UnknownError
+from kvpressure.whatif.consequences import Model, model_of, modelled
+from kvpressure.whatif.described import Shape, Traffic, alternatives, within_caps
+from kvpressure.whatif.server import Server, StepSeconds
+
+OBSERVED = PipelineSettings(always_observed=True)
+
+
+class SourceError(Exception):
+    """There is no engine to simulate; the message says why, where, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An engine that can be simulated: how it is called, its limits, and the traffic where that was described."""
+
+    title: str
+    runtime: Runtime
+    limits: Limits
+    model: Model
+    traffic: Traffic | None = None
+
+
+def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
+    """What the options name. Raises SourceError, UnknownError, DescriptionError and click.UsageError."""
+    traffic, facts = traffic_of(options), EngineFacts.of(dict(options))
+    within = options["slo_p95_seconds"]
+    if options["url"] is None and options["trace"] is None:
+        if traffic is None:
+            raise click.UsageError("give the URL of an engine, --trace FILE, or traffic: --prompt-p95 and the others")
+        return _described(options, traffic, facts, thresholds)
+    if options["trace"] is not None:
+        title, views = stem(options["trace"]), recorded(options["trace"], options["at"], thresholds)
+    else:
+        title, views = options["url"], live(options, thresholds)
+    view = chosen(views, options["engine"])
+    limits = view.limits.with_declared(facts.limits)
+    if options["kv_cache_tokens"] is not None:
+        limits = limits.with_declared({"kv_capacity_tokens": float(options["kv_cache_tokens"])})
+    model = model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic)
+    which = f", engine {view.key.rank}" if len(views) > 1 else ""
+    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, traffic)
+
+
+def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[EngineView]:
+    """The engines of a recording at its end, or `at` so many seconds from its beginning. Raises SourceError."""
+    newest: list[EngineView] = []
+    began: float | None = None
+    try:
+        for item in Replay(ReplayTarget(stem(path)), thresholds, OBSERVED).views(path):
+            if isinstance(item, TraceError):
+                say(item, err=True)
+                continue
+            began = item[0].t if began is None else began
+            if at is not None and item[0].t - began > at:
+                break
+            newest = item[1]
+    except TraceError as error:
+        raise SourceError(f"{error}") from error
+    if not newest:
+        raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
+    return newest
+
+
+def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
+    """The engines at an address, sampled for a while. Raises SourceError."""
+    try:
+        targets = targets_of((options["url"],), access_of(dict(options)), gpus=False)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}", param_hint="URL") from error
+    logs.configure("error", "logfmt")
+    (seen,) = asyncio.run(_sampled(Sampler(targets, thresholds, settings=OBSERVED), options["duration"]))
+    if not seen.engines:
+        why = seen.health.error if seen.health is not None and not seen.health.up else ""
+        raise SourceError(f"{targets[0].url}: {why or 'the page shows no engine yet: has it served a request?'}")
+    return seen.engines
+
+
+async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:
+    async with sampler:
+        await sample(sampler, seconds)
+        return sampler.seen()
+
+
+def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
+    """The engine of that name (its data-parallel rank), or the one with most to do. Raises SourceError."""
+    if engine is None:
+        return max(views, key=_demand)
+    found = next((view for view in views if view.key.rank == engine), None)
+    if found is None:
+        there = ", ".join(view.key.rank for view in views)
+        raise SourceError(f"there is no engine {engine}; there are: {there}")
+    return found
+
+
+def _demand(view: EngineView) -> float:
+    last = view.observed.intervals[-1] if view.observed and view.observed.intervals else None
+    return -1.0 if last is None else (last.running or 0.0) + (last.waiting or 0.0)
+
+
+def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
+    """The traffic described; None without any of it. Raises click.UsageError where a part is missing."""
+    lengths = {name: options[name] for name in ("prompt_mean", "prompt_p95", "answer_mean", "answer_p95")}
+    load = {name: options[name] for name in ("rate", "concurrency") if options[name] is not None}
+    if not load and all(value is None for value in lengths.values()):
+        return None
+    lacking = ["--" + name.replace("_", "-") for name, value in lengths.items() if value is None]
+    if not load:
+        lacking.append("--rate or --concurrency")
+    if lacking:
+        raise click.UsageError(f"traffic is described by lengths and load; missing: {', '.join(lacking)}")
+    if len(load) > 1:
+        raise click.UsageError("give --rate (requests that come anyway) or --concurrency (clients that wait), not both")
+    prompts = Shape(lengths["prompt_mean"], lengths["prompt_p95"])
+    answers = Shape(lengths["answer_mean"], lengths["answer_p95"])
+    return Traffic(prompts, answers, clients=load.get("concurrency", 0), rate=load.get("rate", 0.0))
+
+
+def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts, thresholds: Thresholds) -> Source:
+    needed = ("kv_cache_tokens", "step_seconds", "prefill_tokens_per_second")
+    lacking = ["--" + name.replace("_", "-") for name in needed if options[name] is None]
+    if lacking:
+        raise click.UsageError(
+            f"missing {', '.join(lacking)}: without an engine to measure (URL or --trace) they have to be given"
+        )
+    limits = Limits().with_declared(facts.limits | {"kv_capacity_tokens": float(options["kv_cache_tokens"])})
+    server = Server(
+        pool_tokens=float(options["kv_cache_tokens"]),
+        steps=StepSeconds(options["step_seconds"], 0.0, 1 / options["prefill_tokens_per_second"]),
+        step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
+    )
+    if limits.max_num_seqs is not None:
+        server = replace(server, max_num_seqs=limits.max_num_seqs.value)
+    first, *others = alternatives(within_caps(server, limits), traffic)
+    model = modelled(first, others, thresholds, options["slo_p95_seconds"])
+    return Source("described traffic", named(options["runtime"]), limits, model, traffic)
+
+
+__all__ = ["Source", "SourceError", "UnknownError", "source_of"]

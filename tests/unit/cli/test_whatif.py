@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kvpressure.cli import main
+from kvpressure.cli.whatif_source import recorded
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.scrape.recordings import TraceLine, read_trace
+from tests.support.tools import FIXTURES, check_golden
+
+COLLAPSE = FIXTURES / "lab" / "kv-collapse-0.33.0.jsonl.xz"
+THRASH = FIXTURES / "traces" / "preemption-thrash.jsonl.xz"
+RAMP = FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"
+LENGTHS = ("--prompt-mean", "1400", "--prompt-p95", "4000", "--answer-mean", "300", "--answer-p95", "800")
+ENGINE = ("--kv-cache-tokens", "120000", "--step-seconds", "0.03", "--prefill-tokens-per-second", "16000")
+
+
+def whatif(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["whatif", *map(str, arguments)], catch_exceptions=False)
+
+
+def told(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    answer = whatif(*arguments, "--json")
+    assert answer.exit_code == code, answer.output
+    read: dict[str, Any] = json.loads(answer.stdout)
+    return read
+
+
+def tokens(row: dict[str, Any]) -> float:
+    value: float = row["figures"]["tokens_per_second"]["value"]
+    return value
+
+
+def test_a_comparison_on_a_recording_is_the_golden_one():
+    answer = whatif(
+        "--trace", COLLAPSE, "--set", "max-num-seqs=16", "--set", "kv-cache-dtype=fp8", "--set", "replicas=2"
+    )
+    assert answer.exit_code == 0
+    check_golden("whatif_kv-collapse.txt", answer.stdout)
+
+
+def test_a_search_on_described_traffic_is_the_golden_one():
+    load = ("--concurrency", "60", "--max-num-seqs", "8", "--search", "--slo-p95-seconds", "50")
+    answer = whatif(*LENGTHS, *ENGINE, *load, "--kv-cache-tokens", "60000")
+    assert answer.exit_code == 0
+    check_golden("whatif_search.txt", answer.stdout)
+
+
+@pytest.mark.parametrize("name", ["whatif_kv-collapse.txt", "whatif_search.txt"])
+def test_the_table_fits_a_terminal_of_80_columns(name: str):
+    text = (FIXTURES.parent / "golden" / name).read_text()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_it_expects_what_the_advice_expects():
+    """One calibration, one scheduler, one set of cures."""
+    advised = CliRunner().invoke(main, ["advise", "--trace", str(COLLAPSE), "--json"], catch_exceptions=False)
+    (engine,) = json.loads(advised.stdout)["engines"]
+    actions = {action["key"]: action["expected"] for action in engine["actions"]}
+    today, small, _, both = told("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--set", "replicas=2")["rows"]
+    expected = actions["kv_cache_dtype"]["tokens_per_second"]
+    assert tokens(today) == pytest.approx(expected["before"])
+    assert small["figures"]["tokens_per_second"] == pytest.approx(
+        {"value": expected["after"], "low": expected["low"], "high": expected["high"]}
+    )
+    assert tokens(both) == pytest.approx(actions["verify"]["tokens_per_second"]["after"])
+    assert both["set"] == {"kv-cache-dtype": "fp8", "replicas": "2"}
+
+
+def test_changes_are_spelled_as_the_server_spells_them_in_any_way_people_write_them():
+    plain, dashes, scores = (
+        told("--trace", THRASH, "--set", given)["rows"][-1]
+        for given in ("max-num-batched-tokens=1024", "--max-num-batched-tokens=1024", "max_num_batched_tokens=1K")
+    )
+    assert plain == dashes == scores
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("max-nmu-seqs=3",), "did you mean max-num-seqs?"),
+        (("tensor-parallel-size=2",), "cannot be simulated; what can: max-num-seqs, "),
+        (("max-num-seqs",), "give NAME=VALUE"),
+        (("max-num-seqs=",), "give NAME=VALUE"),
+        (("max-num-seqs=-4",), "vLLM would not take this value"),
+        (("watermark=1.5",), "vLLM would not take this value"),
+        (("replicas=none",), "whole number"),
+        (("kv-cache-dtype=bfloat16",), "such as fp8"),
+        (("max-num-seqs=4", "max_num_seqs=5"), "is set twice"),
+        (("max-num-seqs=2048", "max-num-batched-tokens=1024"), "vLLM would not start: --max-num-batched-tokens (1024)"),
+    ],
+)
+def test_what_cannot_be_simulated_or_served_is_refused_with_the_reason(given: tuple[str, ...], why: str):
+    answer = whatif("--trace", COLLAPSE, *(part for one in given for part in ("--set", one)))
+    assert answer.exit_code == 2
+    assert why in " ".join(answer.stderr.split())
+
+
+def test_a_memory_share_is_changed_from_the_one_in_force():
+    hidden = whatif(*LENGTHS, *ENGINE, "--rate", "1", "--set", "gpu-memory-utilization=0.9")
+    assert hidden.exit_code == 2
+    assert "say it with --gpu-memory-utilization" in " ".join(hidden.stderr.split())
+    given = ("--gpu-memory-utilization", "0.6", "--set", "gpu-memory-utilization=0.9")
+    half = told(*LENGTHS, *ENGINE, "--rate", "1", *given)["rows"][-1]
+    pool = told(*LENGTHS, *ENGINE, "--rate", "1", "--set", "kv-cache-tokens=180000")["rows"][-1]
+    assert half["figures"] == pool["figures"]
+
+
+def test_a_recording_is_read_up_to_the_second_that_is_asked_for():
+    early, late = (told("--trace", RAMP, "--at", second)["today"] for second in ("100", "100000"))
+    assert early != late
+    assert late == told("--trace", RAMP)["today"]
+    (view,) = recorded(RAMP, 100.0, load_thresholds())
+    first = next(line for line in read_trace(RAMP) if isinstance(line, TraceLine))
+    assert 98 <= view.t - first.t <= 100
+
+
+def test_of_several_engines_the_busiest_is_taken_or_the_one_that_is_named():
+    ranks = FIXTURES / "traces" / "two-ranks.jsonl.xz"
+    assert told("--trace", ranks, "--at", "70", "--engine", "1", code=0)["title"].endswith("engine 1")
+    missing = whatif("--trace", ranks, "--engine", "7")
+    assert (missing.exit_code, missing.stderr) == (2, "there is no engine 7; there are: 0, 1\n")
+
+
+def test_what_cannot_be_predicted_is_said_and_not_guessed():
+    idle = whatif("--trace", FIXTURES / "traces" / "idle.jsonl.xz")
+    assert idle.exit_code == 2
+    assert idle.stderr == "nothing can be predicted: no tokens were generated\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "give the URL of an engine, --trace FILE, or traffic"),
+        (("http://a:1", "--trace", str(THRASH)), "not both"),
+        (("--rate", "3"), "missing: --prompt-mean, --prompt-p95, --answer-mean, --answer-p95"),
+        ((*LENGTHS, *ENGINE), "missing: --rate or --concurrency"),
+        ((*LENGTHS, *ENGINE, "--rate", "3", "--concurrency", "4"), "not both"),
+        ((*LENGTHS, "--rate", "3"), "missing --kv-cache-tokens, --step-seconds, --prefill-tokens-per-second"),
+        (("--trace", str(THRASH), "--search"), "--search needs --slo-p95-seconds"),
+        (("http://a:1", "--at", "3"), "give --trace FILE"),
+        (("--trace", str(THRASH), "--picture", "load.gif"), "must end in .svg or .png"),
+        ((*LENGTHS, *ENGINE, "--rate", "1", "--prompt-mean", "9000"), "below the mean"),
+    ],
+)
+def test_what_is_missing_or_contradicts_itself_is_named(arguments: tuple[str, ...], why: str):
+    answer = whatif(*arguments)
+    assert answer.exit_code == 2
+    assert why in " ".join(answer.stderr.split())
+
+
+def test_other_traffic_is_put_on_a_measured_engine():
+    own = told("--trace", THRASH)
+    other = told(
+        "--trace",
+        THRASH,
+        *LENGTHS[:-8],
+        "--prompt-mean",
+        "50",
+        "--prompt-p95",
+        "100",
+        "--answer-mean",
+        "60",
+        "--answer-p95",
+        "100",
+        "--rate",
+        "4",
+    )
+    assert other["today"]["step_seconds"] == own["today"]["step_seconds"]
+    assert (other["today"]["requests_per_second"], other["today"]["clients"]) == (4.0, None)
+    assert other["rows"][0]["figures"]["latency_p95"]["value"] < own["rows"][0]["figures"]["latency_p95"]["value"]
+
+
+def test_a_search_says_in_json_and_by_its_exit_code_whether_the_objective_is_kept():
+    engine = (*LENGTHS, *ENGINE, "--concurrency", "60", "--kv-cache-tokens", "40000", "--search", "--slo-p95-seconds")
+    kept = told(*engine, "60")
+    assert kept["limit_seconds"] == 60.0
+    assert kept["search"]["kept"] is True
+    assert kept["search"]["best"]["figures"]["latency_p95"]["value"] <= 60.0
+    assert kept["rows"][-1] == kept["search"]["best"]
+    missed = told(*engine, "15", code=1)
+    assert missed["search"]["kept"] is False
+    assert missed["search"]["more"]["figures"]["latency_p95"]["value"] <= 15.0
+
+
+def test_a_terminal_shows_how_far_the_search_is_and_a_pipe_nothing():
+    engine = (*LENGTHS, *ENGINE, "--concurrency", "20", "--search", "--slo-p95-seconds", "60")
+    runner = CliRunner()
+    shown = runner.invoke(main, ["whatif", *engine], env={"FORCE_COLOR": "1"}, catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert " sets" in shown.stderr
+    assert runner.invoke(main, ["whatif", *engine], catch_exceptions=False).stderr == ""
+
+
+@pytest.mark.parametrize(("name", "begins"), [("load.svg", b"<?xml"), ("load.PNG", b"\x89PNG")])
+def test_the_picture_shows_both_over_load(name: str, begins: bytes, tmp_path: Path):
+    path = tmp_path / name
+    answer = told("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--picture", path)
+    assert path.read_bytes().startswith(begins)
+    curves = answer["over_load"]
+    assert [point["load"] for point in curves["today"]] == [point["load"] for point in curves["changed"]]
+    assert max(point["tokens_per_second"] for point in curves["changed"]) > 1.5 * max(
+        point["tokens_per_second"] for point in curves["today"]
+    )
+    if name.endswith("svg"):
+        text = path.read_text()
+        for words in ("tokens per second", "p95 of a request, seconds", "clients", "kv-cache-dtype fp8", "today"):
+            assert f">{words}<" in text
+        again = tmp_path / "again.svg"
+        whatif("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--picture", again)
+        assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_model_name_is_no_formula_in_the_picture_and_no_markup(tmp_path: Path):
+    hostile, path = tmp_path / "hostile.jsonl", tmp_path / "load.svg"
+    lines = []
+    for line in read_trace(COLLAPSE):
+        assert isinstance(line, TraceLine)
+        page = line.page.decode().replace('model_name="lab"', 'model_name="$\\\\frac{<script>$"')
+        lines.append(json.dumps({"t": line.t, "page": page}))
+    hostile.write_text("\n".join(lines))
+    assert whatif("--trace", hostile, "--picture", path).exit_code == 0
+    assert "<script>" not in path.read_text()
+    assert "&lt;script&gt;" in path.read_text()
+
+
+def test_without_the_library_the_picture_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    answer = whatif("--trace", COLLAPSE, "--picture", tmp_path / "load.svg")
+    assert answer.exit_code == 2
+    assert "pip install 'kv-pressure-exporter[picture]'" in answer.stderr
+
+
+def test_a_picture_that_cannot_be_written_says_where_and_why(tmp_path: Path):
+    answer = whatif("--trace", COLLAPSE, "--picture", tmp_path / "no" / "load.png")
+    assert (answer.exit_code, "cannot be written: No such file" in answer.stderr) == (2, True)
