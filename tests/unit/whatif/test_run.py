@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.whatif.run import simulate
+from kvpressure.whatif.run import MOST_TURNS, _Run, simulate
 from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
 
 STEPS = StepSeconds(0.03, 0.0, 1 / 16_000)
@@ -132,3 +132,11 @@ def test_what_holds_of_any_server(pool, clients, prompt, output, most, budget, f
     # A sequence gets at most a token a step.
     assert outcome.tokens_per_second <= min(most, clients) / fixed * 1.001
     assert outcome.latency_p50 >= output * fixed * 0.999
+
+
+def test_a_flood_costs_no_more_than_a_queue(monkeypatch):
+    drawn = []
+    plain = _Run._drawn
+    monkeypatch.setattr(_Run, "_drawn", lambda self, client: drawn.append(client) or plain(self, client))
+    simulate(ROOMY, Demand((Asked(100, 100, 50),), 0, rate=100_000.0))
+    assert len(drawn) <= MOST_TURNS
