@@ -44,7 +44,10 @@ def deferral_of(window: EngineWindow) -> Deferral:
 
 
 def _brought_ratio(window: EngineWindow) -> float | None:
+    """Over the window; where nobody was looked up in it, since the server started."""
     found, asked = window.delta("external_hits"), window.delta("external_queries")
+    if not asked:
+        found, asked = window.newest("external_hits"), window.newest("external_queries")
     return None if found is None or not asked else min(1.0, found / asked)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvpressure.model.expected import Expected
 from kvpressure.whatif.consequences import Model
 from kvpressure.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
+
+NOBODY_WAITING: Final = 0.5
+"""Requests waiting, on average: with fewer, most polls see nobody wait, and the pool limits nobody any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choi
 def _add_replicas(search: _Search) -> None:
     """As few as leave nobody waiting for the pool, or as many as help."""
     outcome = search.model.outcome(search.state)
-    if outcome is None or outcome.waiting < 1:
+    if outcome is None or outcome.waiting < NOBODY_WAITING:
         return
     best: Cure | None = None
     for total in range(2, MOST_REPLICAS + 1):
@@ -92,7 +96,7 @@ def _add_replicas(search: _Search) -> None:
         if after is None:
             break
         best = cure
-        if after.waiting < 1 or after.latency_p95 <= search.model.limit_seconds:
+        if after.waiting < NOBODY_WAITING:
             break
     if best is not None:
         search.add([best])

@@ -32,4 +32,6 @@ def test_what_a_connector_brings_is_the_share_found_of_all_that_was_looked_up_in
     made = window(10, counters=lambda t: {"external_queries": 500.0 + 100 * t, "external_hits": 10.0 + 60 * t})
     assert deferral_of(made).brought_ratio == 0.6
     still = window(10, counters=lambda t: {"external_queries": 500.0, "external_hits": 10.0})
-    assert deferral_of(still).brought_ratio is None
+    assert deferral_of(still).brought_ratio == 0.02, "since the server started, where nothing was looked up lately"
+    none = window(10, counters=lambda t: {"external_queries": 0.0, "external_hits": 0.0})
+    assert deferral_of(none).brought_ratio is None
