@@ -38,6 +38,7 @@ from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.sources.logs.classify import classify
 from kvpressure.sources.logs.learn import StartUp
 from tests.support import servers
+from tests.support.models import MODELS
 from tests.support.servers import FaultServer
 from tests.support.sglang_server import SCENARIOS, recording
 from tests.support.tools import FIXTURES
@@ -359,11 +360,11 @@ def test_its_start_says_how_large_the_cache_is():
 
 
 def test_the_audit_of_its_manifest_is_in_its_own_flags():
-    result = run("audit", FIXTURES / "manifests/sglang.yaml")
+    result = run("audit", FIXTURES / "manifests/sglang.yaml", "--gpu", "L4")
     assert result.exit_code == 1
-    assert "0.9 is above 0.7" in result.output
-    assert '"--mem-fraction-static=0.7"' in result.output
-    assert '"--context-length=8192"' in result.output
+    assert "131,072 tokens, the model's own length" in result.output
+    assert '"--context-length=9968"  # kvpressure plan --model meta-llama' in result.output
+    assert "--runtime sglang" in result.output
     assert "64 is between a batch and SGLang's largest default" in result.output
     assert "vllm" not in result.output.lower()
 
@@ -377,7 +378,7 @@ def test_a_plan_for_its_running_engine_comes_from_its_page():
 
 
 def test_a_plan_names_its_flags_and_gives_the_pool_what_the_weights_leave():
-    config = FIXTURES / "models/llama-3-8b.json"
+    config = MODELS / "llama-3-8b.json"
     lengths = ("--prompt-p95", 3000, "--output-p95", 500, "--kv-cache-dtype", "fp8")
     result = run("plan", "--runtime", "sglang", "--config", config, "--gpu-memory", "80GiB", *lengths)
     assert result.exit_code == 0, result.output

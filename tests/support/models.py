@@ -1,4 +1,4 @@
-"""The model configurations under tests/fixtures/models, whole and changed."""
+"""The model configurations under kvpressure/plan/models, whole and changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from kvpressure.plan.geometry import Geometry, read_geometry
-from tests.support.tools import FIXTURES
+from tests.support.tools import ROOT
 
-MODELS = FIXTURES / "models"
+MODELS = ROOT / "exporter" / "kvpressure" / "plan" / "models"
 
 
 def config(name: str, **changed: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,13 +81,31 @@ class Case:
 
     @cached_property
     def memory_target(self) -> float | None:
-        """The new `gpu_memory_utilization`; None to leave it. Lower only against a device OOM, higher only without."""
+        """The new `gpu_memory_utilization`; None to leave it. Lower only against a device OOM, higher only without.
+
+        Never so low that the pool could not hold one longest request: the server would not start.
+        """
         limit = self.limits.gpu_memory_utilization
         if self.device_oom:
             t = self.thresholds
             target = t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
-            return target if limit is None or limit.value > target else None
+            if limit is None:
+                return target
+            target = max(target, self.lowest_target or 0.0)
+            return target if limit.value - target >= self.thresholds.advice_memory_step_min_ratio else None
         return None if limit is None else self._raised(limit.value)
+
+    @property
+    def lowest_target(self) -> float | None:
+        """The share below which the pool is sure not to hold one longest request; None where that is not known.
+
+        The pool loses at least its share of what the target gives up (`pool_change`), so it may be higher, never lower.
+        """
+        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
+        longest = self.limits.max_model_len
+        if limit is None or not capacity or longest is None:
+            return None
+        return math.ceil(100 * limit.value * longest.value / capacity - 1e-6) / 100
 
     def _raised(self, current: float) -> float | None:
         used = at(self.derived, "engine_gpu_memory_used_ratio")

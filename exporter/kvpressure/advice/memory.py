@@ -20,7 +20,9 @@ def memory_headroom(case: Case) -> Action:
 
 
 def _after_oom(case: Case) -> Action:
-    limit, target = case.limits.gpu_memory_utilization, case.memory_target
+    limit, target, usual = case.limits.gpu_memory_utilization, case.memory_target, case.thresholds
+    if target is None and limit is not None and limit.value > usual.advice_memory_target_ratio:
+        return _needed(case, limit.value)
     if target is None:
         return Action(
             key="memory_headroom",
@@ -32,6 +34,8 @@ def _after_oom(case: Case) -> Action:
             commands=("nvidia-smi",),
         )
     reason = case.long_or_bursty or "prompts are not long and do not come in bursts"
+    if target == case.lowest_target:
+        reason = "less would not hold one longest request"
     return Action(
         key="memory_headroom",
         title="Lower the memory target: this failure is a device OOM",
@@ -42,6 +46,22 @@ def _after_oom(case: Case) -> Action:
         cost=_price(case, target) + case.own.too_little,
         checks=_no_more_ooms(case),
         flags=case.own.change(LIMIT, number(target)),
+    )
+
+
+def _needed(case: Case, share: float) -> Action:
+    """The target stays: with a lower one the server would not start."""
+    longest = case.limits.max_model_len
+    words = case.own.words
+    tokens = "" if longest is None else f" of {number(longest.value)} tokens"
+    return Action(
+        key="memory_headroom",
+        title="Leave the memory target: with a lower one the server would not start",
+        current=number(share),
+        why=f"The GPU ran out of memory, but below about {number(case.lowest_target or share)} the pool would not hold "
+        f"one longest request{tokens}. Lower {words['max_model_len']} first, or cut {words['max_num_batched_tokens']}: "
+        "smaller steps leave more to the device.",
+        commands=("nvidia-smi",),
     )
 
 

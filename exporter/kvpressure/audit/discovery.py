@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from kvpressure.audit import kserve, values, workloads
+from kvpressure.audit import compose, kserve, ray_serve, values, workloads
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Item, Manifests, get, sequence, text
+
+
+def _without_kind(item: Item, given: Manifests) -> Iterator[Engine]:
+    """A chart's values, a Ray Serve configuration, or a compose file."""
+    for rule in (values.engines, ray_serve.serve_config, compose.engines):
+        yield from rule(item, given)
+
 
 KINDS: Final[Mapping[str, Callable[[Item, Manifests], Iterator[Engine]]]] = {
     **dict.fromkeys(workloads.SHAPES, workloads.engines),
     "InferenceService": kserve.inference_service,
     "LLMInferenceService": kserve.llm_inference_service,
-    "": values.engines,
+    "RayService": ray_serve.ray_service,
+    "": _without_kind,
 }
-"""Kinds that can hold engines; "" is a document without a kind, which may be a chart's values."""
+"""Kinds that can hold engines."""
 
 
 def find_engines(given: Manifests) -> list[Engine]:

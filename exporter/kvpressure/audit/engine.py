@@ -14,8 +14,9 @@ from kvpressure.limits.declared import Reading
 from kvpressure.runtimes.deploying import Chart
 from kvpressure.runtimes.runtime import Runtime
 
-Style = Literal["args", "shell", "values", "env"]
-"""How a flag is written there: as an argument, in a shell script, as a chart's value, or in a variable."""
+Style = Literal["args", "shell", "values", "env", "kwargs"]
+"""How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, or as a keyword
+argument of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class Engine:
     """A container that serves an engine. `at` is the container's path in its object, `pod` that of the pod's metadata.
 
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
-    is a template in another object whose arguments come before these; `chart` is the one whose values these are.
+    is a template in another object whose arguments come before these; `gpu` is the GPU's name as written, `gpus` how
+    many are asked for under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
+    /dev/shm larger ("" for nothing, None where that is not known), and `chart` the one whose values these are.
     """
 
     item: Item
@@ -56,6 +59,10 @@ class Engine:
     behind: tuple[Item, Path] | None = None
     scraped: bool | None = None
     model: str = ""
+    gpu: str = ""
+    gpus: int | str | None = None
+    gpu_key: str = "count"
+    shared_memory: str | None = None
     chart: Chart | None = None
 
     @property
@@ -70,7 +77,7 @@ class Engine:
     def arguments_place(self) -> Place:
         """Where flags are written, or would be."""
         config = () if self.chart is None else (self.chart.config,)
-        names = {"values": config, "env": ("env",)}.get(self.style, ("args", "command"))
+        names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(self.style, ("args", "command"))
         found = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
         return self.item.place(found)
 

@@ -8,12 +8,14 @@ import shlex
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import get, sequence, text
 
-_SIZE_IT = "kvpressure plan computes it"
 
-
-def limit(engine: Engine, name: str, value: str, why: str = _SIZE_IT) -> str:
+def limit(engine: Engine, name: str, value: str, why: str) -> str:
     """A limit, by its name, as a line of this manifest; "" where the runtime has no flag for it."""
-    option = engine.runtime.starting.flags.option(name)
+    return flag(engine, engine.runtime.starting.flags.option(name), value, why)
+
+
+def flag(engine: Engine, option: str, value: str, why: str) -> str:
+    """An option, without dashes, as a line of this manifest; "" for none."""
     return _flag(engine, f"--{option}", value, why) if option else ""
 
 
@@ -24,6 +26,8 @@ def _flag(engine: Engine, name: str, value: str, why: str) -> str:
         keys = {flag: key for key, flag in chart.flags.items()}
         key = None if _has(engine, chart.config, chart.extra, name) else keys.get(name)
         return f"{key}: {value}  # in {chart.config}; {why}" if key else f"- {quoted(word)}  # in {chart.extra}; {why}"
+    if engine.style == "kwargs":
+        return f"{name.removeprefix('--').replace('-', '_')}: {value}  # in engine_kwargs; {why}"
     if engine.style == "env" and variable:
         if _has(engine, "env", variable):
             return f"{shlex.join([word])}  # append to {variable}; {why}"

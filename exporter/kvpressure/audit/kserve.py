@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine, Replicas
+from kvpressure.audit.hardware import gpu_text, gpus_asked
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.audit.pods import Container, container
 from kvpressure.audit.scaling import counted, replicas, scaled
@@ -46,6 +47,7 @@ def _predictor(
     runtime = None if model is None else _runtime(given, text(model.get("runtime")))
     reading = read_limits(read.start) if model is None else _with_runtime(given, read, model, runtime)
     reading = annotated(reading, annotations)
+    asked, key = gpus_asked(mapping(spec.get("resources")))
     return Engine(
         item=item,
         title=f"{item.kind}/{item.name}",
@@ -62,6 +64,9 @@ def _predictor(
         mounted=read.mounted,
         behind=None if runtime is None else (runtime, ("spec", "containers", 0)),
         model=text(get(model, "storageUri")) or reading.model,
+        gpu=gpu_text(mapping(get(item.data, *_PREDICTOR)), annotations),
+        gpus=asked,
+        gpu_key=key,
     )
 
 
@@ -109,6 +114,7 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]
     if references:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
     where: Path = (*at, "template", "containers", main) if containers else at
+    asked, key = gpus_asked(mapping(spec.get("resources")))
     yield Engine(
         item=item,
         title=f"{item.kind}/{item.name}{role}",
@@ -124,6 +130,9 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]
         resources_at=(*where, "resources"),
         mounted=read.mounted,
         model=text(get(item.data, "spec", "model", "uri")) or reading.model,
+        gpu=gpu_text(pod, annotations),
+        gpus=asked,
+        gpu_key=key,
     )
 
 

@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check says of one engine: why, where (None: at the engine), and the text to paste that mends it."""
+    """What a check says of one engine: why, where (None: at the engine), and the text to paste that fixes it."""
 
     status: Status
     reason: str
@@ -85,7 +85,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing failed, 1 when something did, 2 when no engine was found."""
+        """0 when nothing failed but notes, 1 when something else did, 2 when no engine was found."""
         if not self.engines:
             return 2
-        return 1 if self.count("fail") else 0
+        failed = (one for engine in self.engines for one in engine.findings if one.status == "fail")
+        return int(any(one.level != "note" for one in failed))

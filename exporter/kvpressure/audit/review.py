@@ -10,20 +10,27 @@ from kvpressure.audit.discovery import find_engines
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Manifests
 from kvpressure.audit.model import Finding, Report, Reviewed
+from kvpressure.audit.sizing import NOTHING_KNOWN, Knowledge, size
 from kvpressure.config.thresholds import Thresholds
 
 
-def audit(given: Manifests, thresholds: Thresholds, skip: Collection[str] = ()) -> Report:
-    """Judge every engine by every check but those in `skip` (names in `CHECKS`)."""
+def audit(
+    given: Manifests,
+    thresholds: Thresholds,
+    skip: Collection[str] = (),
+    knowledge: Knowledge = NOTHING_KNOWN,
+) -> Report:
+    """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`."""
     engines = tuple(find_engines(given))
-    context = Context(given, engines, thresholds)
+    sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
+    context = Context(given, engines, thresholds, sized)
     return Report(tuple(_reviewed(engine, context, skip) for engine in engines), given.problems)
 
 
 def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Reviewed:
     return Reviewed(
         title=engine.title,
-        kind=engine.item.kind or "values",
+        kind=engine.item.kind or engine.title.split("/", 1)[0],
         namespace=engine.namespace,
         name=engine.title.split("/", 1)[1],
         container=engine.container,

@@ -1,6 +1,6 @@
 """The report as SARIF 2.1.0, for code review: failures are results, what could not be read is a notification.
 
-What passed or is unknown is left out: reviewers' tools show every result as something to mend.
+What passed or is unknown is left out: reviewers' tools show every result as something to fix.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def _rule(check: Check) -> dict[str, Any]:
 def _result(engine: Reviewed, finding: Finding) -> dict[str, Any]:
     full_name = "/".join(filter(None, (engine.namespace, engine.title, engine.container)))
     logical = {"fullyQualifiedName": full_name, "kind": "resource"}
-    mend = f" To mend it, write:\n{finding.fix}" if finding.fix else ""
+    fix = f" Fix:\n{finding.fix}" if finding.fix else ""
     return {
         "ruleId": finding.check,
         "ruleIndex": _RULE_INDEX[finding.check],
         "kind": "fail",
         "level": finding.level,
-        "message": {"text": f"{engine.title}: {finding.reason}.{mend}"},
+        "message": {"text": f"{engine.title}: {finding.reason}.{fix}"},
         "locations": [{**_location(finding.place), "logicalLocations": [logical]}],
         "partialFingerprints": {"kvpressureAudit/v1": _fingerprint(finding.check, finding.place.file, full_name)},
     }

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine, Replicas
+from kvpressure.audit.hardware import gpu_text
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import counted, scaled
 from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.numbers import whole
 from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import annotated, read_limits
 from kvpressure.limits.start import read_start
@@ -66,6 +68,9 @@ def _engine(
         mounted=read.mounted,
         scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
         model=text(spec.get("modelURL")),
+        gpu=gpu_text(spec, annotations),
+        gpus=_gpus(spec),
+        gpu_key="requestGPU",
     )
 
 
@@ -80,6 +85,12 @@ def _arguments(spec: Mapping[str, Any], section: Mapping[str, Any], chart: Chart
 def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     known = {"requests": spec.get("requestMemory"), "limits": spec.get("limitMemory")}
     return {name: {"memory": value} for name, value in known.items() if value is not None}
+
+
+def _gpus(spec: Mapping[str, Any]) -> int | str | None:
+    asked = text(spec.get("requestGPU"))
+    count = whole(asked)
+    return (asked or None) if count is None else int(count)
 
 
 def _replicas(item: Item, at: Path, spec: Mapping[str, Any]) -> Replicas:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.audit.engine import Engine, Replicas
+from kvpressure.audit.hardware import gpu_text, gpus_asked, shared_memory
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings
 from kvpressure.audit.pods import container
 from kvpressure.audit.scaling import replicas
@@ -65,6 +66,7 @@ def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> 
         annotations = strings(get(item.data, "metadata", "annotations"))
         annotations |= strings(get(item.data, *template, "metadata", "annotations"))
         reading = annotated(read_limits(read.start), annotations)
+        asked, key = gpus_asked(mapping(get(spec, "resources")))
         yield Engine(
             item=item,
             title=f"{item.kind}/{item.name}",
@@ -80,6 +82,10 @@ def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> 
             resources_at=(*at, "resources"),
             mounted=read.mounted,
             model=reading.model,
+            gpu=gpu_text(pod, annotations),
+            gpus=asked,
+            gpu_key=key,
+            shared_memory=shared_memory(mapping(spec), pod),
         )
 
 

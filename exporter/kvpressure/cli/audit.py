@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from kvpressure import __version__
-from kvpressure.audit import Manifests, Problem, audit, read
+from kvpressure.audit import Knowledge, Manifests, Problem, audit, read
 from kvpressure.audit.as_json import as_json
 from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.manifests import MAX_CHARS
 from kvpressure.audit.model import Place, Report
 from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
+from kvpressure.cli.known_models import known_model
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.small_file import read_text
@@ -40,6 +42,14 @@ _MAX_FILES: Final = 10_000
 @click.option(
     "--skip", multiple=True, type=click.Choice([check.name for check in CHECKS]), help="Leave a check out; repeatable."
 )
+@click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU of engines whose manifests name none, as in plan.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A model's config.json, by the name it is served as.",
+)
 @click.option("--json", "as_json_object", is_flag=True, help="One JSON object.")
 @click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code review.")
 def command(paths: tuple[str, ...], **options: Any) -> None:
@@ -48,16 +58,34 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     Give everything that belongs together: ConfigMaps that hold configuration files, autoscalers, monitors and rules are
     read too. `-` is standard input, such as the output of helm template.
 
-    The exit code is 0 when nothing failed (what is unknown does not fail), 1 when something did, and 2 when no engine
+    Limits are computed as `kvpressure plan` does where model, GPU and lengths are known: from the manifests, the
+    annotations that docs/audit.md lists, --gpu and --config.
+
+    The exit code is 0 when nothing failed (unknown and notes do not count), 1 when something did, and 2 when no engine
     was found.
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
     for path in paths:
         given += _from_path(path)
-    result = audit(given, _thresholds(options["thresholds"]), options["skip"])
+    knowledge = Knowledge(_models(options["configs"]), options["gpu"])
+    result = audit(given, _thresholds(options["thresholds"]), options["skip"], knowledge)
     _print(result, options)
     sys.exit(result.exit_code)
+
+
+def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:
+    """Configurations by the name a model is served under: those given, then those that come with the package."""
+    own: dict[str, Mapping[str, Any]] = {}
+    for one in given:
+        name, equals, path = one.rpartition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{one!r} is not NAME=FILE", param_hint="--config")
+        try:
+            own[name] = read_config(Path(path))
+        except ConfigFileError as error:
+            raise click.BadParameter(str(error), param_hint="--config") from error
+    return lambda served: own.get(served) or known_model(served)
 
 
 def _check_usage(paths: tuple[str, ...], options: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ LISTED: Final = (
     Listed("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
     Listed("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject"),
     Listed("/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet"),
+    Listed("/apis/ray.io/v1", "rayservices", "RayService"),
     Listed("/apis/serving.kserve.io/v1beta1", "inferenceservices", "InferenceService"),
     Listed("/apis/serving.kserve.io/v1alpha1", "llminferenceservices", "LLMInferenceService"),
     Listed("/apis/serving.kserve.io/v1alpha1", "servingruntimes", "ServingRuntime"),

@@ -54,13 +54,13 @@ def _line(finding: Finding, engine: Reviewed) -> str:
 
 
 def _fixes(engine: Reviewed) -> Iterator[RenderableType]:
-    mended = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
+    fixed = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
     for finding in engine.findings:
         if finding.place.line is not None and finding.place.file != engine.place.file:
             yield Text(clean(f"  * {finding.check}: {finding.place}"), style="dim")
-    if mended:
-        yield Text("  To mend", style="bold")
-    for finding in mended:
+    if fixed:
+        yield Text("  Fix", style="bold")
+    for finding in fixed:
         yield Text(clean(f"   {finding.check}, {finding.place}"), style="dim")
         for line in finding.fix.splitlines():
             yield Line(line, "cyan")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -11,6 +10,8 @@ from typing import Any
 
 import click
 
+from kvpressure.cli.known_models import known_model
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
 from kvpressure.cli.plan_page import LiveError, LiveShape
 from kvpressure.cli.plan_report import flags, report
 from kvpressure.cli.say import say, say_json
@@ -26,12 +27,12 @@ from kvpressure.plan.geometry import (
     ModelConfigError,
     read_geometry,
 )
+from kvpressure.plan.gpus import GPUS, Gpu
+from kvpressure.plan.parallel import Parallel, RefusedError
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
-
-LARGEST_CONFIG_BYTES = 4 << 20
 
 _UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
 
@@ -51,10 +52,12 @@ def size_bytes(text: str) -> float:
 
 _TOKENS = click.FloatRange(1, 10_000_000)
 _COUNT = click.IntRange(1, 10_000_000)
+_RANKS = click.IntRange(1, 1024)
 
 
 @click.command()
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json.")
+@click.option("--model", metavar="NAME", help="Instead of --config, a well-known model by its name on the hub.")
 @click.option("--url", help="A running engine (http://host:port, host:port, or its page's full address).")
 @click.option(
     "--seconds",
@@ -70,7 +73,15 @@ _COUNT = click.IntRange(1, 10_000_000)
     multiple=True,
     help="Memory of each GPU, as 80GiB; once, or once per GPU.",
 )
-@click.option("--tensor-parallel", default=1, show_default=True, type=click.IntRange(1, 1024), help="GPUs per replica.")
+@click.option(
+    "--gpu", type=known_gpu, metavar="NAME", help=f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
+)
+@click.option("--tensor-parallel", default=1, show_default=True, type=_RANKS, help="GPUs that share each layer.")
+@click.option("--pipeline-parallel", default=1, show_default=True, type=_RANKS, help="Stages that share the layers.")
+@click.option(
+    "--data-parallel", default=1, show_default=True, type=_RANKS, help="Ranks with a pool each; they share experts."
+)
+@click.option("--expert-parallel", is_flag=True, help="Whole experts on each GPU.")
 @click.option(
     "--gpu-memory-utilization",
     type=click.FloatRange(0.05, 1.0),
@@ -101,22 +112,25 @@ _COUNT = click.IntRange(1, 10_000_000)
 def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
 
-    For a model give --config, --gpu-memory, --prompt-p95 and --output-p95. For a running engine --url is enough; with
-    --config as well its layers with sliding windows are counted right.
+    For a model give --config or --model, --gpu or --gpu-memory, --prompt-p95 and --output-p95. For a running engine
+    --url is enough; with --config as well its layers with sliding windows are counted right.
 
-    The exit code is 1 when not even one request fits, and 2 when something is missing, which is then named.
+    The exit code is 1 when not even one request fits, and 2 when something is missing or the server would refuse
+    it, with what to do.
     """
     live = options["url"] is not None or options["kv_cache_tokens"] is not None
-    if not live and options["config"] is None:
-        raise click.UsageError("give --config for a model, or --url or --kv-cache-tokens for a running engine")
+    if options["config"] is not None and options["model"] is not None:
+        raise click.UsageError("give --config or --model, not both")
+    if not live and options["config"] is options["model"] is None:
+        raise click.UsageError("give --config or --model for a model, or --url or --kv-cache-tokens for an engine")
     if options["url"] is not None and options["kv_cache_tokens"] is not None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
-    except (ModelConfigError, LiveError) as error:
+    except (ModelConfigError, ConfigFileError, LiveError, RefusedError) as error:
         say(error, err=True)
         sys.exit(2)
-    given = flags(plan, options["kv_cache_dtype"], options["tensor_parallel"], runtime.planning, estimated=not live)
+    given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     if options["as_json"]:
         say_json({"title": title, "flags": given, **asdict(plan)})
     else:
@@ -132,8 +146,11 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     cost = _cost(geometry, options, options["block_size"])
     longest = options["max_model_len"]
     plan = plan_model(geometry, cost, memory, traffic, load_thresholds(), limit=longest, runtime=runtime)
-    ranks = "" if memory.tensor_parallel == 1 else f", on {memory.tensor_parallel} GPUs"
-    title = f"{geometry.model_type}: {geometry.layers} layers, {geometry.attention}, {geometry.dtype}{ranks}"
+    title = f"{geometry.model_type}: {geometry.layers} layers, {geometry.attention}, {geometry.dtype}"
+    if memory.parallel.gpus > 1:
+        title += f", on {memory.parallel.gpus} GPUs"
+    if memory.data_parallel > 1:
+        title += f"; for each of {memory.data_parallel} data-parallel ranks"
     return runtime, title, plan
 
 
@@ -150,7 +167,8 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         title, shape, running = engine.title, engine.shape, engine.running
     if options["gpu_memory_utilization"] is not None:
         running = replace(running, gpu_memory_utilization=options["gpu_memory_utilization"])
-    geometry = None if options["config"] is None else _geometry(options, with_weights=False)
+    known = options["config"] is not None or options["model"] is not None
+    geometry = _geometry(options, with_weights=False) if known else None
     plan = plan_running(
         running,
         _traffic(options, shape),
@@ -158,31 +176,53 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         limit=options["max_model_len"],
         geometry=geometry,
         cost=None if geometry is None else _cost(geometry, options, running.pool.block_tokens),
-        gpu_memory_bytes=min(options["gpu_memory"]) if options["gpu_memory"] else None,
+        gpu_memory_bytes=_one_gpu(options),
         max_num_batched_tokens=options["max_num_batched_tokens"],
     )
     return running.runtime, title, plan
 
 
+def _one_gpu(options: Mapping[str, Any]) -> float | None:
+    """The memory of one GPU as given, None where it was not."""
+    gpu: Gpu | None = options["gpu"]
+    given = [*options["gpu_memory"], *([] if gpu is None else [gpu.memory_bytes])]
+    return min(given, default=None)
+
+
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
-    path = options["config"]
-    return read_geometry(_read_json(path), str(path), dtype=options["dtype"], with_weights=with_weights)
+    path, name = options["config"], options["model"]
+    config = known_model(name) if path is None else read_config(path)
+    if config is None:
+        raise ConfigFileError(f"--model {name} is not known here; give its config.json with --config")
+    return read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
 
 
 def _cost(geometry: Geometry, options: Mapping[str, Any], block_tokens: int) -> KvCost:
     return geometry.cost(options["kv_cache_dtype"], options["tensor_parallel"], block_tokens)
 
 
+def _parallel(options: Mapping[str, Any]) -> Parallel:
+    tensor, pipeline, data = (options[f"{kind}_parallel"] for kind in ("tensor", "pipeline", "data"))
+    return Parallel(tensor, pipeline, data, expert=options["expert_parallel"])
+
+
 def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
-    given, ranks = options["gpu_memory"], options["tensor_parallel"]
+    given, parallel, gpu = options["gpu_memory"], _parallel(options), options["gpu"]
+    if gpu is not None and given:
+        raise click.UsageError("give --gpu or --gpu-memory, not both")
+    given, ranks = given if gpu is None else (gpu.memory_bytes,), parallel.gpus
     if not given:
-        raise click.UsageError("--config needs --gpu-memory, such as 80GiB")
+        raise click.UsageError("--config needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
     if len(given) not in {1, ranks}:
         raise click.UsageError(f"--gpu-memory is given {len(given)} times for {ranks} GPUs: give it once, or once each")
     weights, reserve = options["weights_gib"], options["reserve_gib"]
     return Memory(
         gpu_memory_bytes=given,
-        tensor_parallel=ranks,
+        tensor_parallel=parallel.tensor,
+        pipeline_parallel=parallel.pipeline,
+        data_parallel=parallel.data,
+        expert_parallel=parallel.expert,
+        gpu="" if gpu is None else gpu.name,
         gpu_memory_utilization=options["gpu_memory_utilization"] or runtime.planning.memory_share,
         max_num_batched_tokens=options["max_num_batched_tokens"],
         weights_bytes=None if weights is None else weights * GIB,
@@ -202,19 +242,3 @@ def _traffic(options: Mapping[str, Any], shape: LiveShape) -> Traffic:
         why = "the engine has finished no request" if options["url"] else "lengths in tokens"
         raise click.UsageError(f"missing {' and '.join(lacking)} ({why})")
     return Traffic(prompt, output, **known)
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_CONFIG_BYTES + 1)
-        if len(text) > LARGEST_CONFIG_BYTES:
-            raise LiveError(f"{path}: is larger than {LARGEST_CONFIG_BYTES >> 20} MiB: that is no model's config.json")
-        config = json.loads(text)
-    except OSError as error:
-        raise LiveError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise LiveError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise LiveError(f"{path}: must hold one JSON object, as a model's config.json does")
-    return config

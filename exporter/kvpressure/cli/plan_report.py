@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from kvpressure.plan.arithmetic import Step, number
 from kvpressure.plan.capacity_plan import MemoryTarget, Plan
+from kvpressure.plan.parallel import Parallel
 from kvpressure.runtimes.advising import Planning
 from kvpressure.runtimes.runtime import Runtime
 
@@ -14,7 +15,7 @@ WIDTH = 110
 
 
 def flags(
-    plan: Plan, kv_cache_dtype: str, tensor_parallel: int, planning: Planning, *, estimated: bool
+    plan: Plan, kv_cache_dtype: str, parallel: Parallel, planning: Planning, *, estimated: bool
 ) -> dict[str, str]:
     """The flags of the server's command, none when nothing fits. An engine that runs keeps the memory it has."""
     if not plan.max_num_seqs:
@@ -26,7 +27,9 @@ def flags(
     }
     if estimated:
         given["gpu_memory_utilization"] = f"{plan.gpu_memory_utilization:g}"
-        given |= {} if tensor_parallel == 1 else {"tensor_parallel": str(tensor_parallel)}
+        ranks = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "data": parallel.data}
+        given |= {f"{kind}_parallel": str(count) for kind, count in ranks.items() if count > 1}
+        given |= {"expert_parallel": ""} if parallel.expert else {}
         given |= (
             {}
             if kv_cache_dtype == "auto"
@@ -45,7 +48,7 @@ def _lines(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -
     yield ""
     if named:
         yield f"Flags of {runtime.planning.command}"
-        yield "  " + " ".join(f"{name} {value}" for name, value in named.items())
+        yield "  " + " ".join(f"{name} {value}".rstrip() for name, value in named.items())
         yield ""
         yield "Limits at the gateway"
         prompt, output = number(plan.max_input_tokens), number(plan.max_output_tokens)
@@ -93,7 +96,10 @@ def _memory_words(target: MemoryTarget | None, runtime: Runtime) -> str:
         log = f"{runtime.title}'s log ({runtime.planning.pool_log})"
         return f"{words}; what is left of the pool then shows in {log}. Plan again with that."
     if not target.max_num_seqs:
-        return f"{words}; not even one p95 request would fit then."
+        return (
+            f"{against} Not here: at {target.utilization:g} ({target.why}) not even one p95 request fits. After a "
+            "device OOM halve the batched tokens instead, or take more GPUs."
+        )
     return (
         f"{words} together with {runtime.planning.flags['max_num_seqs']} {target.max_num_seqs}: the pool then holds "
         f"{number(target.pool_tokens)} tokens."

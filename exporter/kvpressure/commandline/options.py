@@ -42,15 +42,16 @@ class Dialect:
     """How one program spells its options.
 
     `names` are the options that are looked for, each with the shortest beginning that means it in every version;
-    `aliases` are other names of them. `switches` finds flags that take no value: a word behind them is something else.
-    `output_caps` finds the caps on outputs among what is given, of which the last is in force; it takes the texts of
-    mounted files by path and may raise SpentError.
+    `aliases` are other names of them, `short` those with one dash, which is written. `switches` finds flags that take
+    no value: a word behind them is something else. `output_caps` finds the caps on outputs among what is given, of
+    which the last is in force; it takes the texts of mounted files by path and may raise SpentError.
     """
 
     names: Mapping[str, str]
     switches: re.Pattern[str]
     aliases: Mapping[str, str] = field(default_factory=dict)
     output_caps: Callable[[Mapping[str, Given], Mapping[str, str], Budget], Iterable[Given]] | None = None
+    short: Mapping[str, str] = field(default_factory=dict)
 
     def full_name(self, beginning: str) -> str | None:
         """The option that `beginning` means, None for one that is not looked for."""
@@ -117,16 +118,21 @@ def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
 
 def _option(words: Sequence[str], at: int, budget: Budget, dialect: Dialect) -> tuple[str, str, Given] | None:
     """Name, dotted key and value of the option that begins there, None where none does that is looked for."""
-    match = _OPTION.fullmatch(words[at])
-    if match is None or (name := dialect.full_name(match[1])) is None:
-        return None
-    value, written = match[3], words[at]
+    begun, equals, rest = words[at].partition("=")
+    if begun in dialect.short:
+        name, key, value = dialect.short[begun], "", rest if equals else None
+    else:
+        match = _OPTION.fullmatch(words[at])
+        if match is None or (full := dialect.full_name(match[1])) is None:
+            return None
+        name, key, value = full, match[2], match[3]
+    written = words[at]
     if value is None:
         following = words[at + 1] if at + 1 < len(words) else "-"
         value = "" if following.startswith("-") and not _NEGATIVE.fullmatch(following) else following
         budget.take(len(value))
         written = f"{written} {value}".strip()
-    return name, match[2].lstrip("."), Given(value, written)
+    return name, key.lstrip("."), Given(value, written)
 
 
 def _is_read(config: Given) -> bool:

@@ -36,6 +36,7 @@ ASCENDING: Final = (
     ("plateau_token_growth_max_ratio", "plateau_demand_growth_min_ratio"),
     ("advice_sequences_cut_min_ratio", "advice_sequences_cut_max_ratio"),
     ("advice_memory_target_long_context_ratio", "advice_memory_target_ratio"),
+    ("advice_memory_target_ratio", "advice_memory_target_max_ratio"),
 )
 """Pairs whose first must stay below the second, or they contradict each other."""
 
@@ -131,6 +132,7 @@ class Thresholds:
     advice_sequences_cut_max_ratio: float = _in("ratio")
     advice_memory_target_ratio: float = _in("ratio")
     advice_memory_target_long_context_ratio: float = _in("ratio")
+    advice_memory_target_max_ratio: float = _in("ratio")
     advice_pool_headroom_ratio: float = _in("ratio")
     advice_request_share_max_ratio: float = _in("ratio")
     advice_long_context_min_tokens: float = _in("tokens")

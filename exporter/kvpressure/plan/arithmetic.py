@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 KIB: Final = 1024.0
 MIB: Final = 1024.0**2
 GIB: Final = 1024.0**3
+_MOST_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,17 @@ def size(value: float) -> str:
         if abs(value) >= unit:
             return f"{_short(value / unit, 1 if name == 'KiB' else 2)} {name}"
     return f"{value:,.0f} B"
+
+
+def quotient(above: float, below: float, holds: Callable[[float], bool]) -> tuple[str, str]:
+    """Two sizes in GiB with as many digits as it takes for their quotient, as it is written, to do what it should."""
+    digits = 2
+    while digits < _MOST_DIGITS:
+        shown = round(below / GIB, digits)
+        if shown and holds(round(above / GIB, digits) / shown):
+            break
+        digits += 1
+    return f"{above / GIB:,.{digits}f} GiB", f"{below / GIB:,.{digits}f} GiB"
 
 
 def number(value: float) -> str:

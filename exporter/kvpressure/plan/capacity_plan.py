@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.plan.arithmetic import Step, number, size
 from kvpressure.plan.case import Case, warnings_for
+from kvpressure.plan.division import smallest_pool, smallest_tensor_parallel
 from kvpressure.plan.geometry import Geometry, KvCost
 from kvpressure.plan.longest import longest_request
-from kvpressure.plan.pool import Memory, Pool, TokenPool, pool_from_memory
+from kvpressure.plan.parallel import RefusedError, length_refused, refusals
+from kvpressure.plan.pool import BytePool, Memory, Pool, TokenPool
 from kvpressure.plan.traffic import Traffic, whole_blocks
 from kvpressure.runtimes.advising import Planning
 from kvpressure.runtimes.registry import ASSUMED
@@ -65,16 +67,24 @@ def plan_model(
     limit: int | None,
     runtime: Runtime = ASSUMED,
 ) -> Plan:
-    """The plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own."""
+    """The plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own.
+
+    `cost` is of one of `memory`'s tensor-parallel ranks. Raises `RefusedError` for what the runtime would not start.
+    """
     batched = memory.max_num_batched_tokens or batched_tokens(traffic, runtime.planning)
-    pool, steps = pool_from_memory(geometry, cost, memory, batched)
+    reasons = [*refusals(geometry, memory.parallel, runtime), *length_refused(geometry, limit, runtime)]
+    if reasons:
+        raise RefusedError(reasons)
     longest = limit or geometry.max_model_len
-    case = Case(pool, traffic, thresholds, batched, longest, geometry, memory, runtime)
 
-    def at(utilization: float) -> Pool:
-        return pool_from_memory(geometry, cost, memory.at(utilization), batched)[0]
+    def case_of(used: Memory) -> tuple[Case, tuple[Step, ...]]:
+        pool, steps = smallest_pool(geometry, cost, used, traffic, batched)
+        return Case(pool, traffic, thresholds, batched, longest, geometry, used, runtime), steps
 
-    return _plan(case, steps, memory.gpu_memory_utilization, at)
+    case, steps = case_of(memory)
+    if not case.fits_alone:
+        case = replace(case, needs=smallest_tensor_parallel(geometry, memory, lambda used: case_of(used)[0].fits_alone))
+    return _plan(case, steps, memory.gpu_memory_utilization, lambda used: case_of(memory.at(used))[0].pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,13 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
     sequences = _sequences(case)
     longest = longest_request(case, sequences)
     output = min(math.ceil(case.traffic.output_p95), longest // 2)
-    shown = (*steps, *_request_steps(case), *_sequences_steps(case, sequences))
+    shown = [*steps, *_request_steps(case)]
+    if pool.tokens(case.tokens):
+        shown += [
+            *_sequences_steps(case, sequences),
+            *_limit_steps(case, longest, output, sequences),
+            _batched_step(case),
+        ]
     return Plan(
         max_num_seqs=sequences,
         max_model_len=longest,
@@ -152,7 +168,7 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
         tokens_per_request=case.tokens,
         bytes_per_request=pool.request_bytes(case.tokens),
         memory_target=_memory_target(case, utilization, at),
-        steps=(*shown, *_limit_steps(case, longest, output, sequences), _batched_step(case)),
+        steps=tuple(shown),
         warnings=warnings_for(case, sequences),
     )
 
@@ -176,16 +192,14 @@ def _request_steps(case: Case) -> list[Step]:
     each, whole = pool.request_bytes(case.tokens), pool.bytes
     if each is not None and whole is not None:
         steps.append(Step("Request at p95 in memory", f"{number(case.tokens)} tokens in all layers", each, "bytes"))
-        if not isinstance(pool, TokenPool):
+        if isinstance(pool, BytePool) and whole:
             tokens = pool.tokens(case.tokens)
-            formula = f"{size(whole)} / {size(each)} x {number(case.tokens)}, in whole blocks"
-            steps.insert(0, Step("KV pool in tokens", formula, tokens, "tokens"))
+            steps.insert(0, Step("KV pool in tokens", pool.tokens_formula(case.tokens), tokens, "tokens"))
     return steps
 
 
 def _sequences_steps(case: Case, sequences: int) -> list[Step]:
-    room, each = number(case.pool.tokens(case.tokens)), number(case.tokens)
-    formula = f"{room} x {case.usable_share:g} / {each}, rounded down"
+    formula = f"{case.pool.fit_formula(case.tokens, case.usable_share)}, rounded down"
     if sequences > case.pool.fit(case.tokens, case.usable_share):
         formula += "; one may take the margin"
     if sequences == case.most_sequences:
@@ -195,7 +209,8 @@ def _sequences_steps(case: Case, sequences: int) -> list[Step]:
         typical = whole_blocks(case.traffic.request_p50, case.pool.block_tokens)
         fitting = case.pool.fit(typical, case.usable_share)
         formula = (
-            f"requests of {number(typical)} tokens, for comparison: {case.runtime.title} preempts when they grow to p95"
+            f"{case.pool.fit_formula(typical, case.usable_share)}, rounded down, for comparison: {case.runtime.title} "
+            "preempts when they grow to p95"
         )
         steps.append(Step("Would fit at p50", formula, fitting, "sequences"))
     return steps

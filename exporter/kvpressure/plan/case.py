@@ -10,7 +10,8 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.plan.arithmetic import number, size
 from kvpressure.plan.geometry import Geometry
-from kvpressure.plan.pool import Memory, Pool
+from kvpressure.plan.parallel import Parallel
+from kvpressure.plan.pool import Memory, Pool, weights_step
 from kvpressure.plan.traffic import Traffic, whole_blocks
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
@@ -21,7 +22,10 @@ LONGEST_KNOWN: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pool and its traffic. `limit` is the longest request in tokens that model or engine take, None when unknown."""
+    """A pool and its traffic. `limit` is the longest request in tokens that model or engine take, None when unknown.
+
+    `needs` is how many GPUs it takes at least where these are too few.
+    """
 
     pool: Pool
     traffic: Traffic
@@ -31,6 +35,7 @@ class Case:
     geometry: Geometry | None = None
     memory: Memory | None = None
     runtime: Runtime = ASSUMED
+    needs: Parallel | None = None
 
     @property
     def most_sequences(self) -> int:
@@ -63,22 +68,48 @@ def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
 def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
     holds = case.pool.tokens(case.tokens)
     if holds <= 0:
-        who = case.runtime.title
-        yield f"nothing is left for the KV pool: {who} would not start; more or larger GPUs, or smaller weights"
+        yield _nothing_left(case)
         return
     if not case.fits_alone:
         yield (
             f"one p95 request ({number(case.tokens)} tokens) is larger than the pool ({number(holds)} tokens): it is "
-            "never admitted, or preempted for ever; shorten requests, or enlarge the pool (fp8 cache, more GPUs)"
+            "never admitted, or preempted for ever; shorten requests, or enlarge the pool (fp8 cache"
+            f"{_more_gpus(case)})"
         )
     elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
         yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
     if case.limit is not None and case.pool.fit(case.limit, 1.0) < 1:
         fits = case.pool.longest(1.0, case.limit)
+        flag, title = case.runtime.planning.flags["max_model_len"], case.runtime.title
+        does = "refuses to start" if case.runtime.planning.needs_longest else "starts, and never admits such a one,"
         yield (
-            f"the pool cannot hold one request of max_model_len ({number(case.limit)} tokens): {case.runtime.title} "
-            f"refuses to start unless {case.runtime.planning.flags['max_model_len']} is at most {number(fits)}"
+            f"the pool cannot hold one request of max_model_len ({number(case.limit)} tokens): {title} {does} unless "
+            f"{flag} is at most {number(fits)}"
         )
+
+
+def _nothing_left(case: Case) -> str:
+    who, memory, geometry = case.runtime.title, case.memory, case.geometry
+    if memory is None or geometry is None or memory.kv_cache_bytes is not None:
+        return f"nothing is left for the KV pool: {who} would not start; more or larger GPUs, or smaller weights"
+    usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
+    weights = weights_step(geometry, memory)
+    why = f"weights of {weights.result} and what a step needs leave nothing of {size(usable)}"
+    needs = f"; needs at least {_flags(case, case.needs)}" if case.needs is not None else ""
+    return f"nothing is left for the KV pool: {who} would not start, {why}{needs}, larger GPUs, or smaller weights"
+
+
+def _more_gpus(case: Case) -> str:
+    return ", more GPUs" if case.needs is None else f", or at least {_flags(case, case.needs)}"
+
+
+def _flags(case: Case, parallel: Parallel) -> str:
+    """The flags of so many GPUs."""
+    names = case.runtime.planning.flags
+    words = [f"{names['tensor_parallel']} {parallel.tensor}"]
+    if parallel.pipeline > 1:
+        words.append(f"{names['pipeline_parallel']} {parallel.pipeline}")
+    return " ".join(words)
 
 
 def _traffic_warnings(case: Case, sequences: int) -> Iterator[str]:
@@ -107,11 +138,17 @@ def _model_warnings(case: Case) -> Iterator[str]:
     if geometry is None:
         return
     if memory is not None:
-        yield from _parallel_warnings(geometry, memory.tensor_parallel, case.runtime)
-    if geometry.state_layers:
+        yield from _parallel_warnings(geometry, memory.tensor_parallel)
+    if geometry.state_layers and geometry.state is None:
         yield (
             f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state per request instead of a cache; "
-            "that state is not counted"
+            "how large it is in this family is not known and not counted"
+        )
+    elif geometry.state_layers:
+        yield (
+            f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state instead of a cache: blocks become "
+            f"{number(case.pool.block_tokens)} tokens, and each request holds two of them in each such layer (prefix "
+            "caching; one without)"
         )
     if any(group.window is not None for group in geometry.groups) and len(geometry.groups) > 1:
         yield (f"layers with a window are counted with their window, {case.runtime.planning.windows}")
@@ -124,12 +161,7 @@ def _model_warnings(case: Case) -> Iterator[str]:
         )
 
 
-def _parallel_warnings(geometry: Geometry, ranks: int, runtime: Runtime) -> Iterator[str]:
-    if geometry.attention_heads % ranks:
-        yield (
-            f"{runtime.planning.flags['tensor_parallel']} {ranks} does not divide the model's "
-            f"{geometry.attention_heads} attention heads: {runtime.title} refuses it"
-        )
+def _parallel_warnings(geometry: Geometry, ranks: int) -> Iterator[str]:
     heads = max(group.kv_heads for group in geometry.groups)
     if ranks > 1 and any(group.latent for group in geometry.groups):
         yield (

@@ -2,8 +2,8 @@
 
 Per layer and token, keys and values take `2 x KV heads x head size` values; a compressed cache (MLA) takes one latent
 of `kv_lora_rank + qk_rope_head_dim` values instead, which every tensor parallel rank holds in full. Layers with a
-sliding window hold at most their window. Formulas and rounding are those of the servers' own
-allocators; decision 0041 names them, and lists the published sizes this is checked against.
+sliding window hold at most their window, Mamba and linear attention a state that does not grow. Formulas and rounding
+are those of the servers' own allocators; decisions 0041 and 0300 name them, and list what this is checked against.
 """
 
 from __future__ import annotations
@@ -11,17 +11,35 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.plan.layers import FULL, STATE, head_size, intermediate_size, kv_heads, layer_kinds, window_tokens
+from kvpressure.plan.layers import (
+    ATTENTION,
+    FULL,
+    SHARED,
+    STATE,
+    expert_count,
+    head_size,
+    intermediate_size,
+    kv_heads,
+    layer_kinds,
+    window_tokens,
+)
 from kvpressure.plan.model_fields import Fields, ModelConfigError
+from kvpressure.plan.states import State, layer_state
 from kvpressure.plan.weights import Weights, estimated_weights
 
 __all__ = ["BLOCK_TOKENS", "Geometry", "KvCost", "LayerGroup", "ModelConfigError", "read_geometry"]
 
 BLOCK_TOKENS: Final = 16
 """The usual block size on GPUs: a request's last block is on average half empty."""
+
+STATE_BLOCKS: Final = 2
+"""Blocks that a request holds of a layer with a fixed state: the running one, and the last that can be shared (prefix
+caching, which is on by default)."""
+
+_STRETCHING: Final = frozenset({"dynamic", "linear", "ntk", "yarn"})
 
 DTYPE_BYTES: Final[Mapping[str, int]] = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
 """Bytes per weight and, where nothing else is set, per cached value. Servers cast float32 models to 16 bits."""
@@ -38,7 +56,7 @@ KV_DTYPE_BYTES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers that cache alike: `values_per_head` are one KV head's key and value for one token.
+    """Layers that cache alike: one KV head's key has `key_size` values for one token, its value `value_size`.
 
     `window` is how many tokens of a request they hold at most, None for all of them. A latent (MLA) counts as one
     head that no rank can split.
@@ -47,9 +65,15 @@ class LayerGroup:
     kind: str
     layers: int
     kv_heads: int
-    values_per_head: int
+    key_size: int
+    value_size: int
     window: int | None = None
     latent: bool = False
+
+    @property
+    def values_per_head(self) -> int:
+        """Key and value; a latent is both at once."""
+        return self.key_size if self.latent else self.key_size + self.value_size
 
     def values_per_gpu(self, tensor_parallel: int) -> int:
         """Values per token and layer on one GPU: KV heads are divided, and replicated when there are too few."""
@@ -58,7 +82,13 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the cache's size follows from. `weights` is None unless the parameters were to be estimated."""
+    """What the cache's size follows from. `weights` is None unless the parameters were to be estimated.
+
+    `kinds` are the layers that have a cache or a state of their own, first to last; `state` is what one of
+    `state_layers` holds, None where that is not known. `quantized_in` is how many values of a quantized matrix share a
+    scale along its width, None for any other; `experts` is 0 for a dense model. `stretched` says that positions may be
+    scaled beyond `max_model_len`.
+    """
 
     model_type: str
     groups: tuple[LayerGroup, ...]
@@ -71,6 +101,19 @@ class Geometry:
     dtype: str
     max_model_len: int | None = None
     weights: Weights | None = None
+    kinds: tuple[str, ...] = ()
+    state: State | None = None
+    experts: int = 0
+    moe_intermediate_size: int = 0
+    quantized_in: int | None = None
+    stretched: bool = False
+
+    def stage(self, first: int, last: int) -> Geometry:
+        """The layers from `first` up to `last`, as one stage of a pipeline holds them."""
+        kinds = self.kinds[first:last]
+        counts = Counter(kinds)
+        groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
+        return replace(self, groups=groups, kinds=kinds, layers=last - first, state_layers=counts[STATE])
 
     @property
     def attention(self) -> str:
@@ -86,41 +129,76 @@ class Geometry:
     def cost(self, kv_cache_dtype: str, tensor_parallel: int, block_tokens: int = BLOCK_TOKENS) -> KvCost:
         """What requests cost on each GPU; raises KeyError for a cache type that `KV_DTYPE_BYTES` does not know."""
         value_bytes = DTYPE_BYTES[self.dtype] if kv_cache_dtype == "auto" else KV_DTYPE_BYTES[kv_cache_dtype]
-        return KvCost(self.groups, value_bytes, tensor_parallel, block_tokens)
+        return self.costing(value_bytes, tensor_parallel, block_tokens)
+
+    def costing(self, value_bytes: int, tensor_parallel: int, block_tokens: int) -> KvCost:
+        """The same with the bytes of a cached value."""
+        if self.state is None or not self.state_layers or not self.groups:
+            return KvCost(self.groups, value_bytes, tensor_parallel, block_tokens, block_tokens)
+        state = self.state.bytes(tensor_parallel, DTYPE_BYTES[self.dtype])
+        # A block of attention is made as large as a state, so that both come from one pool.
+        token = max(group.values_per_gpu(tensor_parallel) for group in self.groups) * value_bytes
+        tokens = block_tokens * math.ceil(state / (block_tokens * token))
+        held = (self.state_layers, tokens * token, state)
+        return KvCost(self.groups, value_bytes, tensor_parallel, tokens, block_tokens, *held)
 
 
 @dataclass(frozen=True, slots=True)
 class KvCost:
-    """Bytes of KV cache on each GPU of an engine, for one way of running a model."""
+    """Bytes of KV cache on each GPU of an engine, for one way of running a model.
+
+    `block_tokens` are those of a block as it is made, `asked_block_tokens` as it was asked for. A layer of state takes
+    `STATE_BLOCKS` blocks of `state_block_bytes` for each request, for `state_bytes` in each.
+    """
 
     groups: tuple[LayerGroup, ...]
     value_bytes: int
     tensor_parallel: int
     block_tokens: int
+    asked_block_tokens: int
+    state_layers: int = 0
+    state_block_bytes: int = 0
+    state_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:
         """While no window is full: all layers that hold cache."""
-        return sum(group.layers * self._layer_bytes(group) for group in self.groups)
+        return sum(group.layers * self.layer_bytes(group) for group in self.groups)
 
     @property
     def windowed_bytes_per_token(self) -> int:
         """The share of layers with a window, as allocated."""
         return sum(
-            self.allocated_layers(group) * self._layer_bytes(group) for group in self.groups if group.window is not None
+            self.allocated_layers(group) * self.layer_bytes(group) for group in self.groups if group.window is not None
         )
 
     @property
     def uniform(self) -> bool:
         """True when every token of a request costs the same."""
-        return all(group.window is None for group in self.groups)
+        return not self.state_layers and all(group.window is None for group in self.groups)
+
+    @property
+    def request_state_bytes(self) -> int:
+        """What a request holds whatever its length, in blocks as they are allocated."""
+        return STATE_BLOCKS * self.allocated_state_layers * self.state_block_bytes
+
+    @property
+    def allocated_state_layers(self) -> int:
+        """Layers with a state, padded as the others are."""
+        return math.ceil(self.state_layers / self._group_size) * self._group_size if self.state_layers else 0
+
+    @property
+    def block_bytes(self) -> int:
+        """One block of every layer that attends."""
+        return sum(self.allocated_layers(one) * self.layer_bytes(one) for one in self.groups) * self.block_tokens
 
     def request_bytes(self, tokens: int) -> int:
         """What a running request of `tokens` (prompt and output) holds, in whole blocks."""
-        return sum(
-            self.allocated_layers(group) * self._layer_bytes(group) * self._held_tokens(group, tokens)
+        attended = sum(
+            self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens)
             for group in self.groups
         )
+        return attended + self.request_state_bytes
 
     def allocated_layers(self, group: LayerGroup) -> int:
         """Layers of the group as they are allocated.
@@ -129,11 +207,15 @@ class KvCost:
         are close), and the last group of a kind is padded (decision 0041), which assumes that a layer's bytes
         are the same in all of them; where they are not, nothing is padded here.
         """
-        if len(self.groups) == 1 or len({self._layer_bytes(one) for one in self.groups}) > 1:
-            return group.layers
-        counts = [one.layers for one in self.groups]
-        size = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+        size = self._group_size
         return math.ceil(group.layers / size) * size
+
+    @property
+    def _group_size(self) -> int:
+        if len({self.layer_bytes(one) for one in self.groups}) > 1:
+            return 1
+        counts = [one.layers for one in self.groups] + ([self.state_layers] if self.state_layers else [])
+        return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
     def longest_request(self, pool_bytes: float, most: int) -> int:
         """The most tokens, up to `most`, that one request may have and still fit into `pool_bytes`; 0 for none."""
@@ -143,7 +225,8 @@ class KvCost:
             low, high = (middle, high) if self.request_bytes(middle) <= pool_bytes else (low, middle - 1)
         return low
 
-    def _layer_bytes(self, group: LayerGroup) -> int:
+    def layer_bytes(self, group: LayerGroup) -> int:
+        """One token in one layer on one GPU."""
         return group.values_per_gpu(self.tensor_parallel) * self.value_bytes
 
     def _held_tokens(self, group: LayerGroup, tokens: int) -> int:
@@ -164,7 +247,7 @@ def read_geometry(
     kinds = layer_kinds(fields, fields.count("num_hidden_layers"))
     shared = min(fields.maybe_count("num_kv_shared_layers") or 0, len(kinds) - 1)
     own = Counter(kinds[: len(kinds) - shared])
-    groups = tuple(_group(fields, kind, layers) for kind, layers in sorted(own.items()) if kind != STATE)
+    groups = tuple(_group(fields, kind, layers) for kind, layers in sorted(own.items()) if kind in ATTENTION)
     if not groups:
         fields.wrong("has no layer with attention, so no KV cache to plan")
     inner = intermediate_size(fields)
@@ -182,6 +265,12 @@ def read_geometry(
         dtype=own_dtype,
         max_model_len=fields.maybe_count("max_position_embeddings"),
         weights=weights,
+        kinds=tuple(kinds[: len(kinds) - shared]) + (SHARED,) * shared,
+        state=layer_state(fields) if own[STATE] else None,
+        experts=expert_count(fields),
+        moe_intermediate_size=fields.maybe_count("moe_intermediate_size") or inner,
+        quantized_in=_block_width(fields),
+        stretched=_stretched(fields),
     )
     fields.check()
     return geometry
@@ -192,13 +281,26 @@ def _group(fields: Fields, kind: str, layers: int) -> LayerGroup:
     window = window_tokens(fields, kind)
     if fields.maybe_count("kv_lora_rank") is not None:
         latent = fields.count("kv_lora_rank") + fields.count("qk_rope_head_dim")
-        return LayerGroup(kind, layers, 1, latent, window, latent=True)
+        return LayerGroup(kind, layers, 1, latent, 0, window, latent=True)
     heads, key = kv_heads(fields), head_size(fields)
     value = fields.maybe_count("v_head_dim") or key
     if kind == FULL and fields.maybe_count("global_head_dim") is not None:
         heads = fields.maybe_count("num_global_key_value_heads") or heads
         key = value = fields.count("global_head_dim")
-    return LayerGroup(kind, layers, heads, key + value, window)
+    return LayerGroup(kind, layers, heads, key, value, window)
+
+
+def _stretched(fields: Fields) -> bool:
+    """Whether positions are scaled by a factor that `max_position_embeddings` may not have in it."""
+    scaling = fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {}
+    return scaling.get("rope_type", scaling.get("type")) in _STRETCHING
+
+
+def _block_width(fields: Fields) -> int | None:
+    """Columns of a matrix that share a scale (`weight_block_size` of FP8), None where no such blocks are."""
+    block = (fields.mapping("quantization_config") or {}).get("weight_block_size")
+    width = block[0] if isinstance(block, list) and block else None
+    return width if isinstance(width, int) and not isinstance(width, bool) and width > 1 else None
 
 
 def _dtype(fields: Fields) -> str:

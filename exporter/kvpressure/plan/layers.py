@@ -12,7 +12,12 @@ FULL: Final = "full attention"
 SLIDING: Final = "sliding window"
 CHUNKED: Final = "chunked attention"
 STATE: Final = "fixed state"
-"""Linear attention, Mamba and plain MLP layers: they hold no cache that grows with a request."""
+"""Linear attention and Mamba layers: what they hold of a request does not grow with it."""
+MLP: Final = "plain MLP"
+EXPERTS: Final = "experts"
+"""Layers of some hybrids that hold nothing of a request: their MLPs stand apart from what mixes tokens."""
+SHARED: Final = "another layer's cache"
+ATTENTION: Final = frozenset({FULL, SLIDING, CHUNKED})
 
 _KINDS: Final[Mapping[str, str]] = {
     "full_attention": FULL,
@@ -24,12 +29,34 @@ _KINDS: Final[Mapping[str, str]] = {
     "mamba": STATE,
     "mamba2": STATE,
     "conv": STATE,
-    "moe": STATE,
-    "mlp": STATE,
+    "moe": EXPERTS,
+    "mlp": MLP,
 }
 
-_FULL_EVERY: Final[Mapping[str, int]] = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}
+_LETTERS: Final[Mapping[str, str]] = {"*": FULL, "M": STATE, "-": MLP, "E": EXPERTS}
+
+_FULL_EVERY: Final[Mapping[str, int]] = {
+    "cohere2": 4,
+    "exaone4": 4,
+    "gemma2": 2,
+    "gemma3": 6,
+    "gemma3_text": 6,
+    "gemma3n_text": 5,
+    "gpt_oss": 2,
+    "llama4": 4,
+    "llama4_text": 4,
+    "olmo3": 4,
+}
 """Families whose configuration may leave out that only every n-th layer sees all tokens (transformers' defaults)."""
+
+_STATE_BUT_EVERY: Final[Mapping[str, int]] = {
+    "qwen3_next": 4,
+    "qwen3_5": 4,
+    "qwen3_5_text": 4,
+    "qwen3_5_moe": 4,
+    "qwen3_5_moe_text": 4,
+}
+"""The same for families whose other layers hold a fixed state."""
 
 _INNER_IS_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "falcon", "bloom", "mpt"})
 
@@ -40,12 +67,13 @@ def layer_kinds(fields: Fields, layers: int) -> list[str]:
     if listed is not None:
         return _listed(fields, listed, layers)
     if pattern := fields.text("hybrid_override_pattern"):
-        return [FULL if letter == "*" else STATE for letter in pattern]
+        return _lettered(fields, pattern)
     if linear := fields.mapping("linear_attn_config"):
         full = linear.get("full_attn_layers")
         count = len(full) if isinstance(full, list) else 0
         return [FULL] * min(count, layers) + [STATE] * (layers - count)
-    if every := fields.maybe_count("full_attention_interval"):
+    family = fields.text("model_type")
+    if every := fields.maybe_count("full_attention_interval") or _STATE_BUT_EVERY.get(family):
         return _every(layers, every, STATE)
     if every := fields.maybe_count("attn_layer_period"):
         offset = fields.maybe_count("attn_layer_offset") or 0
@@ -72,9 +100,15 @@ def head_size(fields: Fields) -> int:
     return written or max(1, fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
+def expert_count(fields: Fields) -> int:
+    """Experts of a layer, 0 for a dense model."""
+    count = fields.maybe_count("num_experts") or 0
+    return count if count > 1 else 0
+
+
 def intermediate_size(fields: Fields) -> int:
     """Width of the dense MLP; families that leave it out mean four times the hidden size."""
-    written = fields.maybe_count("intermediate_size")
+    written = fields.maybe_count("intermediate_size_mlp") or fields.maybe_count("intermediate_size")
     if written is None and fields.text("model_type") in _INNER_IS_FOUR_TIMES:
         return 4 * fields.count("hidden_size")
     return written or fields.maybe_count("moe_intermediate_size") or fields.count("intermediate_size")
@@ -90,6 +124,13 @@ def _listed(fields: Fields, listed: tuple[str, ...], layers: int) -> list[str]:
     if _window_off(fields):
         return [FULL if kind == SLIDING else kind for kind in kinds]
     return kinds
+
+
+def _lettered(fields: Fields, pattern: str) -> list[str]:
+    unknown = sorted(set(pattern) - set(_LETTERS))
+    if unknown:
+        fields.wrong(f"hybrid_override_pattern has letters we cannot size: {', '.join(unknown)}")
+    return [_LETTERS.get(letter, FULL) for letter in pattern]
 
 
 def _windowed(fields: Fields, layers: int) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from kvpressure.plan.class_defaults import CLASS_DEFAULTS, TEXT_TYPES
+
 _NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where multimodal configurations keep the language model, in whose cache we are interested."""
 
@@ -22,6 +24,13 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "sliding_window_pattern": ("_sliding_window_pattern",),
     "num_experts": ("num_local_experts", "n_routed_experts"),
     "dtype": ("torch_dtype",),
+    "mamba_n_heads": ("mamba_num_heads",),
+    "mamba_d_head": ("mamba_head_dim",),
+    "mamba_d_state": ("ssm_state_size",),
+    "mamba_d_conv": ("conv_kernel",),
+    "mamba_expand": ("expand",),
+    "mamba_n_groups": ("n_groups",),
+    "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size"),
 }
 """Other names of the same fact, the second of each pair as older families or transformers versions write it."""
 
@@ -43,6 +52,7 @@ class Fields:
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
         self._source = source
         self._levels = _levels(config)
+        self._defaults = _defaults(self._levels[0], config)
         self._missing: list[str] = []
         self._wrong: list[str] = []
 
@@ -52,12 +62,18 @@ class Fields:
             raise ModelConfigError(self._source, list(dict.fromkeys(self._missing)), list(dict.fromkeys(self._wrong)))
 
     def get(self, name: str) -> Any:
-        """The field's value under any of its names; None when it is absent or null."""
+        """The field's value under any of its names, where it is left out its class's; None when that has none.
+
+        A null that is written means none: the class's default is then overridden.
+        """
+        names = (name, *ALIASES.get(name, ()))
         for level in self._levels:
-            for known in (name, *ALIASES.get(name, ())):
+            for known in names:
                 if level.get(known) is not None:
                     return level[known]
-        return None
+        if any(known in level for level in self._levels for known in names):
+            return None
+        return next((self._defaults[known] for known in names if known in self._defaults), None)
 
     def count(self, name: str) -> int:
         """A whole number above 0 that must be there; 1 stands in for it until `check`."""
@@ -104,6 +120,13 @@ class Fields:
     def wrong(self, sentence: str) -> None:
         """Say what else is wrong."""
         self._wrong.append(sentence)
+
+
+def _defaults(inner: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The defaults of the language model's class; empty for a family that is not known."""
+    outer = str(config.get("model_type"))
+    own = str(inner.get("model_type", TEXT_TYPES.get(outer, outer)))
+    return CLASS_DEFAULTS.get(TEXT_TYPES.get(own, own), {})
 
 
 def _levels(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from kvpressure.plan.arithmetic import GIB, Step, number, size
-from kvpressure.plan.geometry import BLOCK_TOKENS, Geometry, KvCost
+from kvpressure.plan.arithmetic import GIB, Step, number, quotient, size
+from kvpressure.plan.geometry import BLOCK_TOKENS, STATE_BLOCKS, Geometry, KvCost, LayerGroup
+from kvpressure.plan.parallel import Parallel, Stage
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 
@@ -26,7 +27,7 @@ width (gate, up and their product; input, residual and output). Within 1 % of wh
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The GPUs of one engine and how it uses them.
+    """The GPUs of one engine and how it uses them; `gpu` is their name where it was given.
 
     `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares.
     `weights_bytes` (whole model), `reserve_bytes` (activations and the rest, per GPU) and `kv_cache_bytes` (per GPU,
@@ -41,6 +42,15 @@ class Memory:
     reserve_bytes: float | None = None
     kv_cache_bytes: float | None = None
     runtime: Runtime = ASSUMED
+    gpu: str = ""
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is divided among them."""
+        return Parallel(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, expert=self.expert_parallel)
 
     @property
     def smallest_gpu_bytes(self) -> float:
@@ -74,6 +84,9 @@ class Pool(Protocol):
     def fit(self, tokens: int, share: float) -> int:
         """Requests of `tokens` that `share` of the pool holds at the same time."""
 
+    def fit_formula(self, tokens: int, share: float) -> str:
+        """How many those are, as a calculation that ends in rounding down."""
+
     def longest(self, share: float, most: int) -> int:
         """Tokens, up to `most`, of the longest request that fits into `share` of the pool."""
 
@@ -105,6 +118,10 @@ class TokenPool:
     def fit(self, tokens: int, share: float) -> int:
         """Whole requests."""
         return max(0, math.floor(self.capacity_tokens * share / tokens))
+
+    def fit_formula(self, tokens: int, share: float) -> str:
+        """In tokens."""
+        return f"{number(self.capacity_tokens)} x {share:g} / {number(tokens)}"
 
     def longest(self, share: float, most: int) -> int:
         """Whole blocks."""
@@ -158,6 +175,18 @@ class BytePool:
         """Whole requests."""
         return max(0, math.floor(self.size_bytes * share / self.cost.request_bytes(tokens)))
 
+    def fit_formula(self, tokens: int, share: float) -> str:
+        """In GiB."""
+        fits, each = self.fit(tokens, share), self.cost.request_bytes(tokens)
+        pool, one = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
+        return f"{pool} / {one} x {share:g}"
+
+    def tokens_formula(self, request_tokens: int) -> str:
+        """What `tokens` comes from."""
+        holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self.cost.request_bytes(request_tokens)
+        pool, one = quotient(self.size_bytes, each, lambda r: _whole_blocks(r * request_tokens, blocks) == holds)
+        return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
+
     def longest(self, share: float, most: int) -> int:
         """Windows make requests cheaper the longer they are."""
         return self.cost.longest_request(self.size_bytes * share, most)
@@ -174,74 +203,107 @@ def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: i
 
 
 def pool_from_memory(
-    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int
+    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: Stage | None = None
 ) -> tuple[BytePool, tuple[Step, ...]]:
-    """The pool that memory and model leave, and how it comes about. It may be empty (negative sizes are shown)."""
+    """The pool that memory and model leave on one GPU, and how it comes about; empty where they leave nothing.
+
+    With a pipeline `cost` is of the layers of one `stage`, `geometry` still of the whole model.
+    """
     steps = _token_steps(cost)
     if memory.kv_cache_bytes is not None:
         free = memory.kv_cache_bytes
         steps.append(Step("KV pool", memory.runtime.planning.memory_log, free, "bytes"))
     else:
-        parts = _reserve_steps(geometry, memory, batched_tokens)
+        parts = [weights_step(geometry, memory, stage), *_overhead_steps(geometry, memory, batched_tokens)]
         usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
         share = Step(f"Memory for {memory.runtime.title}", _usable(memory), usable, "bytes")
         free = share.value - sum(part.value for part in parts)
-        formula = " - ".join(step.result for step in (share, *parts))
-        steps += [share, *parts, Step("KV pool", formula, free, "bytes")]
+        steps += [share, *parts]
+        if free <= 0:
+            formula = f"{' + '.join(part.result for part in parts)} - {share.result}"
+            return BytePool(0.0, cost), (*steps, Step("Memory missing", formula, -free, "bytes"))
+        steps.append(Step("KV pool", " - ".join(step.result for step in (share, *parts)), free, "bytes"))
     # One block is kept by the runtime; a prompt being prefilled holds a whole step's tokens even in windowed layers.
-    held = cost.request_bytes(cost.block_tokens) + batched_tokens * cost.windowed_bytes_per_token
-    if not cost.uniform:
-        label, formula = (
-            "Pool for running requests",
-            f"{size(free)} - {number(batched_tokens)} tokens of prefill in windows",
-        )
-        steps.append(Step(label, formula, free - held, "bytes"))
-    return BytePool(max(0.0, free - held), cost), tuple(steps)
+    windowed = batched_tokens * cost.windowed_bytes_per_token
+    left = max(0.0, free - cost.block_bytes - windowed)
+    formula = f"{size(free)} - one block of {size(cost.block_bytes)}"
+    if windowed:
+        each = number(cost.windowed_bytes_per_token)
+        formula += f" - {number(batched_tokens)} tokens of prefill x {each} B in windows"
+    return BytePool(left, cost), (*steps, Step("Pool for requests", formula, left, "bytes"))
 
 
 def _token_steps(cost: KvCost) -> list[Step]:
     steps = []
     for group in cost.groups:
-        heads = max(1, group.kv_heads // cost.tensor_parallel)
-        split = (
-            f" / {cost.tensor_parallel} GPUs"
-            if heads * cost.tensor_parallel == group.kv_heads > 1 < cost.tensor_parallel
-            else ""
-        )
-        per_head = f"{group.kv_heads} KV heads x {group.values_per_head} values{split}"
-        if cost.tensor_parallel > group.kv_heads and not group.latent:
-            per_head = f"1 KV head on each GPU x {group.values_per_head} values"
-        values = f"{group.values_per_head} latent values" if group.latent else per_head
-        layer_bytes = group.values_per_gpu(cost.tensor_parallel) * cost.value_bytes
         kind = "" if len(cost.groups) == 1 and group.window is None else f", {group.kind}"
-        formula = f"{group.layers} layers x {values} x {cost.value_bytes} B"
-        steps.append(Step(f"KV cache per token{kind}", formula, group.layers * layer_bytes, "bytes"))
+        value = group.layers * cost.layer_bytes(group)
+        steps.append(Step(f"KV cache per token{kind}", _token_formula(group, cost), value, "bytes"))
+    if cost.state_layers:
+        formula = f"{STATE_BLOCKS} blocks x {cost.allocated_state_layers} layers x {number(cost.state_block_bytes)} B"
+        steps.append(Step("State per request", formula, cost.request_state_bytes, "bytes"))
     return steps
 
 
-def _reserve_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
-    weights = _weights_step(geometry, memory)
-    if memory.runtime.planning.activations_outside:
-        return [weights]
-    return [weights, *_overhead_steps(geometry, memory, batched_tokens)]
+def _token_formula(group: LayerGroup, cost: KvCost) -> str:
+    """Values of one token in all layers of a kind: 2 (K, V) x 32 layers x 8 KV heads x 128 x 2 B."""
+    ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes} B"
+    if group.latent:
+        return f"{layers} x {group.values_per_head} latent values x {each}"
+    heads = f"{group.kv_heads} KV head{'s' if group.kv_heads > 1 else ''}"
+    if ranks > group.kv_heads:
+        heads = "1 KV head"
+    elif ranks > 1:
+        heads += f" / {ranks} GPUs"
+    if group.key_size == group.value_size:
+        return f"2 (K, V) x {layers} x {heads} x {group.key_size} x {each}"
+    return f"{layers} x {heads} x ({group.key_size} + {group.value_size}) x {each}"
 
 
-def _weights_step(geometry: Geometry, memory: Memory) -> Step:
-    ranks = memory.tensor_parallel
-    split = "" if ranks == 1 else f" / {ranks} GPUs"
+def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None) -> Step:
+    """The weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
+    parallel, weights = memory.parallel, geometry.weights
     if memory.weights_bytes is not None:
+        ranks = parallel.tensor * parallel.pipeline
+        split = "" if ranks == 1 else f" / {ranks} GPUs"
         return Step("Weights", f"{size(memory.weights_bytes)} as given{split}", memory.weights_bytes / ranks, "bytes")
-    weights = geometry.weights
     if weights is None:
         raise ValueError("neither the weights' bytes nor an estimate of them is given")
-    formula = f"about {weights.parameters / 1e9:.2f} G parameters x {weights.format}{split}"
-    return Step("Weights", formula, weights.bytes / ranks, "bytes")
+    share = 1.0 if stage is None else stage.layers / geometry.layers
+    ends = _ends(stage, tied=weights.tied)
+    divided: dict[tuple[float, int], float] = {}
+    experts_among = parallel.tensor * parallel.data
+    for part, held, among in (
+        (weights.embeddings, ends, parallel.tensor),
+        (weights.layers, share, parallel.tensor),
+        (weights.experts, share, experts_among),
+    ):
+        if part.parameters and held:
+            divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * held
+    formula = " + ".join(_term(count, bits, among) for (bits, among), count in divided.items())
+    formula = formula.replace(" G x", " G parameters x", 1)
+    value = sum(count * bits / 8 / among for (bits, among), count in divided.items())
+    return Step("Weights", formula, value, "bytes")
+
+
+def _ends(stage: Stage | None, *, tied: bool) -> float:
+    """Share of the embeddings that a stage holds: one end each, or both where one matrix serves for both."""
+    if stage is None or (stage.begins and stage.ends):
+        return 1.0
+    return float(stage.begins or stage.ends) if tied else 0.5 * (stage.begins + stage.ends)
+
+
+def _term(parameters: float, bits: float, among: int) -> str:
+    each = f"{bits / 8:g} B" if bits % 8 == 0 else f"{bits:g} bits / 8"
+    return f"{parameters / 1e9:.3f} G x {each}" + (f" / {among} GPUs" if among > 1 else "")
 
 
 def _overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
+    if memory.runtime.planning.activations_outside:
+        return []
     if memory.reserve_bytes is not None:
         return [Step("Activations and the rest", "as given", memory.reserve_bytes, "bytes")]
-    ranks = memory.tensor_parallel
+    ranks = memory.parallel.tensor
     inner = number(geometry.intermediate_size) + (f" / {ranks}" if ranks > 1 else "")
     formula = f"{number(batched_tokens)} batched tokens x 3 x ({inner} + {number(geometry.hidden_size)}) x 2 B"
     return [
@@ -252,7 +314,8 @@ def _overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> 
 
 def _usable(memory: Memory) -> str:
     smallest = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
-    return f"{smallest}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
+    named = f"{memory.gpu}: " if memory.gpu else ""
+    return f"{smallest}{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
 
 
 def _whole_blocks(tokens: float, block_tokens: int) -> int:

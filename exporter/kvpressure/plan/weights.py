@@ -1,7 +1,7 @@
 """How many parameters a model has and how many bytes they take, estimated from its geometry.
 
-Counted are embeddings, attention projections and (expert) MLPs; norms, biases and vision towers are left out. That is
-within 2 % of the published count of the dense and mixture-of-experts models in the tests, within 10 % in bytes where
+Counted are embeddings, projections of attention and of what replaces it, and (expert) MLPs; norms, biases and vision
+towers are left out. That is within 2 % of the published count of the models in the tests, within 10 % in bytes where
 weights are quantized. `--weights-gib` replaces it with what the server logs when it has loaded them.
 """
 
@@ -11,13 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.plan.layers import head_size, kv_heads
+from kvpressure.plan.layers import ATTENTION, EXPERTS, MLP, STATE, expert_count, head_size, kv_heads
 from kvpressure.plan.model_fields import Fields
+from kvpressure.plan.states import inner_size
 
 _TWO_MATRICES: Final = frozenset(
-    {"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "opt", "bloom", "mpt", "phi", "starcoder2"}
+    {"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "opt", "bloom", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h"}
 )
 """Families whose MLP has no gate."""
+
+_GATED_ATTENTION: Final = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})
+"""Families whose queries bring a gate of their own size."""
 
 _BITS: Final[Mapping[str, float]] = {
     "fp8": 8.0,
@@ -37,53 +41,90 @@ _EXPERTS_ONLY: Final = frozenset({"mxfp4"})
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """Parameters and bytes of the whole model; `format` is how most of them are stored."""
+class Part:
+    """Matrices of one kind that are stored alike: how many parameters, and the bits of each."""
 
     parameters: int
-    bytes: float
-    format: str
-    quantized: bool = False
+    bits: float
+
+    @property
+    def bytes(self) -> float:
+        """Of the whole model."""
+        return self.parameters * self.bits / 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    embeddings: int
-    attention: int
-    dense: int
-    experts: int
+class Weights:
+    """Parameters of the whole model; `format` is how most of them are stored.
+
+    `embeddings` are at the two ends (one matrix for both where `tied`), `layers` what every rank has its share of, and
+    `experts` what data-parallel ranks divide among them too.
+    """
+
+    embeddings: Part
+    layers: Part
+    experts: Part
+    format: str
+    quantized: bool = False
+    tied: bool = False
 
     @property
-    def total(self) -> int:
-        return self.embeddings + self.attention + self.dense + self.experts
+    def parts(self) -> tuple[Part, Part, Part]:
+        """All three."""
+        return self.embeddings, self.layers, self.experts
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def bytes(self) -> float:
+        """Of the whole model."""
+        return sum(part.bytes for part in self.parts)
 
 
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
-    """Parameters times bytes; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
-    hidden, layers = fields.count("hidden_size"), len(kinds)
-    moe = _moe_layers(fields, layers)
-    parts = _Parts(
-        embeddings=_embeddings(fields, hidden, layers),
-        attention=layers * _attention(fields, hidden),
-        dense=(layers - moe) * _matrices(fields) * hidden * intermediate_size,
-        experts=moe * _experts(fields, hidden, intermediate_size) if moe else 0,
+    """Parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
+    hidden = fields.count("hidden_size")
+    mlps = [layer for layer, kind in enumerate(kinds) if kind in _mlp_kinds(kinds)]
+    sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
+    attention = sum(kind in ATTENTION for kind in kinds) * _attention(fields, hidden)
+    mixers = sum(kind == STATE for kind in kinds) * _state_mixer(fields, hidden)
+    dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
+    shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
+    experts = len(sparse) * _experts(fields, hidden, intermediate_size) if sparse else 0
+    name, quantized = _quantization(fields)
+    own = dtype_bytes * 8.0
+    bits = own if quantized is None else quantized
+    rest = own if name in _EXPERTS_ONLY else bits
+    return Weights(
+        embeddings=Part(_embeddings(fields, hidden, len(kinds)), own),
+        layers=Part(attention + mixers + dense + shared, rest),
+        experts=Part(experts, bits),
+        format=f"{dtype_bytes} B" if quantized is None else f"{name} {bits:.2f} bits, embeddings {dtype_bytes} B",
+        quantized=quantized is not None,
+        tied=_tied(fields),
     )
-    name, bits = _quantization(fields)
-    if bits is None:
-        return Weights(parts.total, float(parts.total * dtype_bytes), f"{dtype_bytes} B")
-    kept = parts.embeddings + (parts.attention + parts.dense if name in _EXPERTS_ONLY else 0)
-    stored = kept * dtype_bytes + (parts.total - kept) * bits / 8
-    return Weights(parts.total, stored, f"{name} {bits:.2f} bits, embeddings {dtype_bytes} B", quantized=True)
+
+
+def _mlp_kinds(kinds: Sequence[str]) -> frozenset[str]:
+    """Kinds of layers that have an MLP: those apart where a model has such, else all."""
+    apart = frozenset((MLP, EXPERTS))
+    return apart if apart & set(kinds) else frozenset(kinds)
 
 
 def _embeddings(fields: Fields, hidden: int, layers: int) -> int:
     """Input and output embeddings, one matrix where they are tied, and the per-layer ones of Gemma 3n."""
-    family = fields.text("model_type")
-    tied = fields.flag("tie_word_embeddings")
-    copies = 1 if tied or (tied is None and (family == "gpt2" or family.startswith("gemma"))) else 2
+    copies = 1 if _tied(fields) else 2
     per_layer = fields.maybe_count("vocab_size_per_layer_input") or 0
     per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * layers
     return copies * fields.count("vocab_size") * hidden + per_layer
+
+
+def _tied(fields: Fields) -> bool:
+    tied, family = fields.flag("tie_word_embeddings"), fields.text("model_type")
+    return family == "gpt2" or family.startswith("gemma") if tied is None else tied
 
 
 def _attention(fields: Fields, hidden: int) -> int:
@@ -91,7 +132,8 @@ def _attention(fields: Fields, hidden: int) -> int:
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
-        return hidden * head_size(fields) * (2 * heads + 2 * kv_heads(fields))
+        queries = 3 if fields.text("model_type") in _GATED_ATTENTION else 2
+        return hidden * head_size(fields) * (queries * heads + 2 * kv_heads(fields))
     rope, plain, value = (fields.count(name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
     query_rank = fields.maybe_count("q_lora_rank")
     width = heads * (plain + rope)
@@ -103,24 +145,61 @@ def _matrices(fields: Fields) -> int:
     return 2 if fields.text("model_type") in _TWO_MATRICES else 3
 
 
-def _moe_layers(fields: Fields, layers: int) -> int:
-    """Layers whose MLP is a mixture of experts."""
-    if (fields.maybe_count("num_experts") or 1) <= 1:
+def _state_mixer(fields: Fields, hidden: int) -> int:
+    """Projections of one layer of linear attention or Mamba; 0 for a kind that is not known."""
+    if fields.get("linear_num_value_heads") is not None:
+        values = fields.count("linear_num_value_heads")
+        key = fields.count("linear_num_key_heads") * fields.count("linear_key_head_dim")
+        value = values * fields.count("linear_value_head_dim")
+        return hidden * (2 * key + 2 * value + 2 * values) + value * hidden
+    if fields.get("mamba_d_state") is None:
         return 0
+    inner, state = inner_size(fields), fields.count("mamba_d_state")
+    heads = fields.maybe_count("mamba_n_heads")
+    if heads is not None:
+        groups = fields.maybe_count("mamba_n_groups") or 1
+        return hidden * (2 * inner + 2 * groups * state + heads) + inner * hidden
+    rank = fields.maybe_count("mamba_dt_rank") or -(-hidden // 16)
+    return hidden * 2 * inner + inner * (rank + 2 * state) + rank * inner + inner * state + inner * hidden
+
+
+def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
+    """Whether the MLP of a layer is a mixture of experts."""
+    if not expert_count(fields) or kind == MLP:
+        return False
+    if kind == EXPERTS:
+        return True
+    if every := fields.maybe_count("expert_layer_period"):
+        return layer % every == (fields.maybe_count("expert_layer_offset") or 0)
     dense = fields.get("mlp_only_layers")
     step = fields.maybe_count("decoder_sparse_step") or fields.maybe_count("interleave_moe_layer_step") or 1
     first = fields.maybe_count("first_k_dense_replace") or 0
     skipped = dense if isinstance(dense, list) else []
-    return sum((layer + 1) % step == 0 for layer in range(layers) if layer >= first and layer not in skipped)
+    return (layer + 1) % step == 0 and layer >= first and layer not in skipped
+
+
+def _width(fields: Fields, intermediate_size: int) -> int:
+    """Width of one expert."""
+    return (
+        fields.maybe_count("moe_intermediate_size")
+        or (fields.maybe_count("intermediate_size_mlp") and fields.maybe_count("intermediate_size"))
+        or intermediate_size
+    )
 
 
 def _experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
-    """Experts, shared experts and router of one layer."""
-    count = fields.count("num_experts")
-    width = fields.maybe_count("moe_intermediate_size") or intermediate_size
-    shared = (fields.maybe_count("n_shared_experts") or 0) * width
-    shared += fields.maybe_count("shared_expert_intermediate_size") or 0
-    return _matrices(fields) * hidden * (count * width + shared) + hidden * count
+    """The experts of one layer."""
+    return _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
+
+
+def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
+    """What every token of one layer goes through beside its experts, and the router."""
+    one = _width(fields, intermediate_size)
+    shared = fields.maybe_count("shared_expert_intermediate_size") or 0
+    if not shared:
+        count = 1 if fields.maybe_count("intermediate_size_mlp") else fields.maybe_count("n_shared_experts") or 0
+        shared = count * one
+    return _matrices(fields) * hidden * shared + hidden * expert_count(fields)
 
 
 def _quantization(fields: Fields) -> tuple[str, float | None]:

@@ -85,19 +85,24 @@ class Advice:
         return {self.flags[limit]: value} if limit in self.flags else {}
 
 
+def _untold(gpu: str, gpu_bytes: float) -> int | None:  # noqa: ARG001 - one of several
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Audit:
     """What the checklist says of a runtime.
 
-    `undeclared` says of a limit, by name, what is in force without it. `largest_sequences` is the most that the runtime
-    takes by itself, None where it has no such number; `sequences` is what to write where nothing better is known, with
-    where that comes from, `step_tokens` the same for the tokens of a step. `needs_step` says that no more sequences may
-    run than a step has tokens. `output_cap` is a value of the flag that bounds outputs, "" where there is none.
+    `undeclared` says of a limit, by name, what is in force without it; `defaults` are the values that the runtime takes
+    by itself, by version and GPU, and `default_sequences` that for the sequences on a GPU by its name and bytes, None
+    where that cannot be told. `largest_sequences` is the most of them, None where it has no such number. `needs_step`
+    says that no more sequences may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs
+    at %d tokens, "" where there is none.
     """
 
     undeclared: Mapping[str, str]
-    sequences: tuple[str, str]
-    step_tokens: str
+    defaults: Mapping[str, tuple[int, ...]]
+    default_sequences: Callable[[str, float], int | None] = _untold
     largest_sequences: int | None = None
     needs_step: bool = False
     output_cap: str = ""
@@ -109,11 +114,12 @@ class Planning:
 
     `most_sequences` is the runtime's own largest default, `step_tokens` its defaults of tokens in a step on most GPUs
     and on large ones, `step_default` the sentence for it. `memory_share` is the share of the memory that it takes where
-    nothing is set. `activations_outside` says that the share holds weights and pool alone, and no activations.
-    `command` is what the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a
-    page that does not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its
-    memory and the weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of
-    types of cached values that it spells in its own way.
+    nothing is set. `activations_outside` says that the share holds weights and pool alone, and no activations,
+    `needs_longest` that the runtime ends at start where the pool does not hold one longest request. `command` is what
+    the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a page that does
+    not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its memory and the
+    weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of types of cached
+    values that it spells in its own way.
     """
 
     command: str
@@ -128,4 +134,5 @@ class Planning:
     windows: str
     memory_share: float = 0.9
     activations_outside: bool = False
+    needs_longest: bool = True
     cache_types: Mapping[str, str] = field(default_factory=dict)

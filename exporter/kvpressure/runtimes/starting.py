@@ -15,6 +15,19 @@ Read = Callable[[str], float | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Sizing:
+    """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored."""
+
+    tensor: str = ""
+    pipeline: str = ""
+    data: str = ""
+    expert: str = ""
+    kv_cache_dtype: str = ""
+    dtype: str = ""
+    quantization: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Flags:
     """The options of a runtime's command line.
 
@@ -22,7 +35,8 @@ class Flags:
     read. `capacity` computes the pool's tokens and where they are given from several options. `sizes_pool` is an
     option that sizes the pool by itself, so that the share of the memory says nothing, "" where there is none;
     `output_cap` one that bounds every request's output. `ranks` are the options whose product is how many GPUs a
-    server takes on its machine, every spelling of each, with their dashes. `tls` makes it serve https.
+    server takes on its machine, every spelling of each, with their dashes. `tls` makes it serve https. `sizing` are
+    those that a plan needs.
     """
 
     dialect: Dialect
@@ -33,6 +47,7 @@ class Flags:
     model: str = "model"
     ranks: tuple[tuple[str, ...], ...] = ()
     tls: str = ""
+    sizing: Sizing = field(default_factory=Sizing)
 
     def option(self, limit: str) -> str:
         """The option, without dashes, that gives a limit; "" where the runtime has none."""

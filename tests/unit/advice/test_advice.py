@@ -174,6 +174,25 @@ def test_a_target_that_is_low_already_is_not_raised_after_a_device_oom():
     assert "--gpu-memory-utilization" not in action["apply"].flags
 
 
+@pytest.mark.parametrize(
+    ("longest", "new"),
+    [
+        (8192, "0.7"),  # 0.9 x 8,192 / 100,000 = 0.07 would be enough
+        (80_000, "0.72"),  # at least 0.9 x 80,000 / 100,000
+        (99_000, ""),
+    ],
+)
+def test_the_target_is_never_so_low_that_one_longest_request_would_not_fit(longest, new):
+    known = limits(max_model_len=Limit(longest, "page"))
+    actions = kv(Stage.FAILING, device_oom=True, limits=known)
+    action = actions["memory_headroom"]
+    assert action.new == new
+    if not new:
+        assert "with a lower one the server would not start" in action.title
+        assert "longest request of 99,000 tokens" in action.why
+        assert "--gpu-memory-utilization" not in actions["apply"].flags
+
+
 def test_the_target_is_raised_where_the_device_has_room():
     # 0.6 of the device is used: 0.25 are free below 0.85, so 0.6 + 0.25; the pool gains 0.25 / 0.6 of itself.
     given = {"derived": {"engine_gpu_memory_used_ratio": 0.6}, "limits": limits(gpu_memory_utilization=Limit(0.6))}

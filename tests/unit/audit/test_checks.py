@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from kvpressure.audit import audit, from_objects, read
+from kvpressure.audit import Knowledge, audit, from_objects, read
 from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.checks.evidence import selects
 from kvpressure.audit.model import Finding
+from kvpressure.cli import main
+from kvpressure.cli.known_models import known_model
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.plan.gpus import GPUS
 from tests.support.starts import read_limits
 from tests.support.tools import ROOT
 
@@ -42,34 +48,126 @@ def kind(name: str, spec: dict[str, Any], namespace: str = "prod", **meta: Any) 
     return {"kind": name, "metadata": {"name": name.lower(), "namespace": namespace, **meta}, "spec": spec}
 
 
+H100 = Knowledge(known_model, GPUS["H100"])
+QWEN = "--model=Qwen/Qwen3-30B-A3B"
+LENGTHS = {"kvpressure.io/prompt-p95": "4000", "kvpressure.io/output-p95": "800"}
+
+
+def sized(check: str, *args: str, knowledge: Knowledge = H100, **more: Any) -> Finding:
+    given = read(yaml.safe_dump(deployment(*args, **more)), "f.yaml")
+    findings = audit(given, THRESHOLDS, knowledge=knowledge).engines[0].findings
+    return next(one for one in findings if one.check == check)
+
+
 @pytest.mark.parametrize(
-    ("target", "length", "traffic", "expected"),
+    ("target", "expected"),
+    [("0.6", "pass"), ("0.9", "pass"), ("0.92", "pass"), ("0.95", "pass"), ("0.96", "fail"), ("$(TARGET)", "unknown")],
+)
+def test_a_share_of_the_gpu_is_judged_by_itself_where_the_model_is_not_known(target: str, expected: str) -> None:
+    finding = found("memory-target", deployment(f"--gpu-memory-utilization={target}"))
+    # What is not known to start is not printed.
+    assert (finding.status, finding.fix) == (expected, "")
+
+
+def test_a_share_is_raised_where_the_weights_do_not_fit_and_never_to_one_that_does_not_start() -> None:
+    low = sized("memory-target", QWEN, "--gpu-memory-utilization=0.6")
+    assert low.status == "fail"
+    assert "would not start, weights take 56.87 GiB of 47.46 GiB on the H100" in low.reason
+    assert low.fix.startswith('- "--gpu-memory-utilization=0.9"')
+    assert sized("memory-target", QWEN, "--gpu-memory-utilization=0.9").status == "pass"
+    high = sized("memory-target", QWEN, "--gpu-memory-utilization=0.97")
+    assert (high.status, high.fix.split()[1]) == ("fail", '"--gpu-memory-utilization=0.9"')
+    none = sized("memory-target", "--model=meta-llama/Llama-3.3-70B-Instruct", "--gpu-memory-utilization=0.97")
+    assert (none.status, none.fix) == ("fail", "")
+
+
+def test_more_gpus_are_asked_for_where_no_share_is_enough() -> None:
+    finding = sized("memory-target", "--model=meta-llama/Llama-3.3-70B-Instruct", "-tp", "2")
+    assert finding.fix.startswith('- "--tensor-parallel-size=4"  # 4 H100 for each replica')
+    pasted = sized("memory-target", "--model=meta-llama/Llama-3.3-70B-Instruct", "--tensor-parallel-size=4")
+    assert pasted.status == "pass"
+
+
+def test_what_the_server_refuses_fails() -> None:
+    finding = sized("memory-target", QWEN, "-tp=3")
+    assert (finding.status, "vLLM refuses it; use one of 1, 2, 4, 8, 16" in finding.reason) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    ("check", "written"),
     [
-        ("0.7", "4096", "", "pass"),
-        ("0.71", "4096", "", "fail"),
-        ("0.65", "8192", "", "pass"),  # the prompt is shorter than the whole
-        ("0.65", "8193", "", "fail"),
-        ("0.6", "131072", "", "pass"),
-        ("0.65", "4096", "bursty", "fail"),
-        ("0.6", "4096", "bursty", "pass"),
-        ("0.65", "131072", "short", "pass"),
-        ("0.65", "", "", "unknown"),
-        ("0.6", "", "", "pass"),
-        ("0.9", "", "", "fail"),
-        ("$(TARGET)", "4096", "", "unknown"),
+        ("memory-target", "--gpu-memory-utilization=0.9"),
+        ("max-num-seqs", "--max-num-seqs=1024"),
+        ("max-num-batched-tokens", "--max-num-batched-tokens=8192"),
+        ("input-tokens", "--max-model-len=40960"),
+        ("separate-long-requests", "--max-model-len=40960"),
     ],
 )
-def test_the_memory_target_depends_on_length_and_bursts(target: str, length: str, traffic: str, expected: str) -> None:
-    args = [f"--gpu-memory-utilization={target}", *([f"--max-model-len={length}"] if length else [])]
-    assert status("memory-target", *args, annotations={"kvpressure.io/traffic": traffic}) == expected
+@pytest.mark.parametrize("annotations", [{}, LENGTHS])
+@pytest.mark.parametrize("knowledge", [H100, Knowledge()])
+def test_writing_a_default_down_changes_nothing(
+    check: str, written: str, annotations: dict[str, str], knowledge: Knowledge
+) -> None:
+    left_out, given = (
+        sized(check, QWEN, *args, annotations=annotations, knowledge=knowledge).status for args in ([], [written])
+    )
+    if written == "--max-model-len=40960" and knowledge == Knowledge():
+        assert left_out == "unknown"  # nobody can tell that this is the model's own length
+    else:
+        assert left_out == given
 
 
-def test_the_memory_target_says_what_it_is_against_whenever_it_fails() -> None:
-    for args in (["--gpu-memory-utilization=0.95"], []):
-        finding = found("memory-target", deployment(*args))
-        assert finding.status == "fail"
-        assert "against a device OOM; if the KV cache is what runs out, do not lower it" in finding.reason
-        assert "against a device OOM" in finding.fix
+def test_values_are_those_of_the_plan() -> None:
+    command = ["plan", "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "H100", "--prompt-p95", "4000", "--output-p95", "800"]
+    flags = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)["flags"]
+    for check, flag in (("max-num-seqs", "--max-num-seqs"), ("input-tokens", "--max-model-len")):
+        fix = sized(check, QWEN, annotations=LENGTHS).fix
+        assert fix == f'- "{flag}={flags[flag]}"  # {shlex.join(["kvpressure", *command])}'
+
+
+@pytest.mark.parametrize(
+    "name", ["input-tokens", "output-tokens", "max-num-seqs", "max-num-batched-tokens", "memory-target"]
+)
+def test_a_fix_pasted_into_the_arguments_fixes_its_check(name: str) -> None:
+    bad = ["--gpu-memory-utilization=0.6"] if name == "memory-target" else []
+    bad += ["--max-num-batched-tokens=32768"] if name == "max-num-batched-tokens" else []
+    finding = sized(name, QWEN, *bad, annotations=LENGTHS)
+    assert finding.status == "fail"
+    pasted = yaml.safe_load("\n".join(line for line in finding.fix.splitlines() if line.startswith("- ")))
+    assert sized(name, QWEN, *bad, *pasted, annotations=LENGTHS).status == "pass"
+
+
+def test_host_memory_is_computed_or_not_printed() -> None:
+    assert found("memory-request", deployment()).fix == ""
+    assert "memory: 65Gi  # weights of 56.87 GiB" in sized("memory-request", QWEN).fix
+
+
+@pytest.mark.parametrize(
+    ("asked", "args", "expected"),
+    [
+        (2, ["-tp", "2"], "pass"),
+        (1, ["-tp", "2"], "fail"),
+        (8, ["--tensor-parallel-size=4", "--pipeline-parallel-size=2"], "pass"),
+        (4, ["--tensor-parallel-size=2"], "fail"),
+        (8, ["--data-parallel-size=16"], "unknown"),  # may be on several machines
+        (2, ["--tensor-parallel-size=$(TP)"], "unknown"),
+    ],
+)
+def test_a_server_gets_as_many_gpus_as_it_divides_its_model_among(asked: int, args: list[str], expected: str) -> None:
+    resources = {"resources": {"limits": {"nvidia.com/gpu": asked}}}
+    finding = found("gpus", deployment(*args, container=resources))
+    assert finding.status == expected
+    if expected == "fail":
+        assert finding.fix.startswith("nvidia.com/gpu: ")
+
+
+def test_several_gpus_share_memory_and_one_does_not() -> None:
+    assert status("shared-memory") == "pass"
+    assert status("shared-memory", "-tp", "2") == "fail"
+    mounts = {"volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+    given = deployment("-tp", "2", container=mounts)
+    given["spec"]["template"]["spec"]["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    assert found("shared-memory", given).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -202,20 +300,11 @@ def test_selectors_match_as_kubernetes_says(expression: dict[str, Any], matches:
     assert selects({"matchExpressions": [expression]}, {"app": "d"}) is matches
 
 
-@pytest.mark.parametrize(
-    "name", ["input-tokens", "output-tokens", "max-num-seqs", "max-num-batched-tokens", "memory-target"]
-)
-def test_a_fix_pasted_into_the_arguments_mends_its_check(name: str) -> None:
-    finding = found(name, deployment(replicas=2))
-    pasted = yaml.safe_load("\n".join(line for line in finding.fix.splitlines() if line.startswith("- ")))
-    assert status(name, *pasted, "--max-model-len=4096") == "pass"
-
-
 def test_a_fix_for_a_script_survives_the_shell() -> None:
     script = {"command": ["sh", "-c"], "args": ["vllm serve m"]}
-    fix = found("output-tokens", deployment(container=script)).fix.splitlines()[-1]
+    fix = found("output-tokens", deployment(container=script, annotations=LENGTHS)).fix.splitlines()[-1]
     reading = read_limits(["sh", "-c", f"vllm serve m {fix}"], [], {}, {})
-    assert reading.limits["max_output_tokens"].value == 1024
+    assert reading.limits["max_output_tokens"].value == 800
 
 
 def test_every_check_has_its_own_name_and_words_that_help() -> None:
@@ -228,6 +317,7 @@ def test_the_page_describes_every_check_with_its_level_and_order() -> None:
     assert rows == [(check.name, check.level) for check in CHECKS]
 
 
-def test_what_fails_has_something_to_paste() -> None:
-    for one in audit(read(yaml.safe_dump(deployment()), "f.yaml"), THRESHOLDS).engines[0].findings:
+def test_what_fails_has_something_to_paste_where_its_value_is_known() -> None:
+    given = read(yaml.safe_dump(deployment(QWEN, annotations=LENGTHS)), "f.yaml")
+    for one in audit(given, THRESHOLDS, knowledge=H100).engines[0].findings:
         assert (one.status != "fail") or one.fix, one.check

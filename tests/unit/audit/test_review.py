@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kvpressure.audit import Report, audit, read
+from kvpressure.audit import Knowledge, Report, audit, read
 from kvpressure.audit.model import Finding
+from kvpressure.cli.known_models import known_model
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.plan.gpus import GPUS
 from tests.support.tools import FIXTURES
 
 
-def reviewed(file: str) -> Report:
-    return audit(read((FIXTURES / "manifests" / file).read_text(), file), load_thresholds())
+def reviewed(file: str, knowledge: Knowledge | None = None) -> Report:
+    given = read((FIXTURES / "manifests" / file).read_text(), file)
+    return audit(given, load_thresholds(), knowledge=knowledge or Knowledge())
 
 
-def finding(file: str, title: str, check: str) -> Finding:
-    engine = next(engine for engine in reviewed(file).engines if engine.title == title)
+def finding(file: str, title: str, check: str, knowledge: Knowledge | None = None) -> Finding:
+    engine = next(engine for engine in reviewed(file, knowledge).engines if engine.title == title)
     return next(one for one in engine.findings if one.check == check)
 
 
-# Letters are in the order of CHECKS: input, output, sequences, plausible, batched, memory, separate, replicas, request,
-# documented, monitored, alerts, load test.
+# Letters are in the order of CHECKS: input, output, sequences, plausible, batched, memory, GPUs, shared memory,
+# separate, replicas, request, documented, monitored, alerts, load test.
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("deployment-bare.yaml", {"Deployment/llama": "fffuffufffuuf"}),
-        ("deployment-good.yaml", {"Deployment/llama": "ppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppppffuuf"}),
-        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "ffpfffuppfuuf"}),
+        ("deployment-bare.yaml", {"Deployment/llama": "ufuuppppufffuuf"}),
+        ("deployment-good.yaml", {"Deployment/llama": "ppppppppppppppp"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upupppupppffuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "ufpfppupuppfuuf"}),
         (
             "kserve.yaml",
             {
-                "InferenceService/mistral": "ffpppfufffuuf",
-                "InferenceService/elsewhere": "uuuuufufufuuf",
-                "LLMInferenceService/qwen-pd": "fpppffufpfuuf",
-                "LLMInferenceService/qwen-pd prefill": "fffuffupffuuf",
-                "LLMInferenceService/based": "uuuuuuufufuuf",
+                "InferenceService/mistral": "ufppppupufffuuf",
+                "InferenceService/elsewhere": "uuuuupuuufufuuf",
+                "LLMInferenceService/qwen-pd": "upppppupufpfuuf",
+                "LLMInferenceService/qwen-pd prefill": "ufuuppupupffuuf",
+                "LLMInferenceService/based": "uuuuuuuuufufuuf",
             },
         ),
         (
             "production-stack-values.yaml",
-            {"values/llama-long": "pfpppfpppfpuf", "values/llama-short": "pfppffppffpuf"},
+            {"values/llama-long": "pfppppuppppfpuf", "values/llama-short": "pfupppupppffpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "ffpfpuufffpuf", "DaemonSet/edge": "fffuffuuffuuf"}),
-        ("broken-and-good.yaml", {"Pod/survivor": "fffuffufffuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "ufpfpuupufffpuf", "DaemonSet/edge": "uffuppupuuffuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "ufuuppupufffuuf"}),
+        ("compose.yaml", {"compose/llama": "ufppppffufpfuuf", "compose/qwen": "pfuuppppfpffuuf"}),
+        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufufuuf", "ray/gpt-oss": "ppuuppupffufuuf"}),
         ("no-engine.yaml", {}),
     ],
 )
@@ -83,19 +90,19 @@ def test_findings_point_at_the_line_that_decides(file: str, title: str, check: s
             "production-stack-values.yaml",
             "values/llama-long",
             "memory-target",
-            '- "--gpu-memory-utilization=0.6"  # in extra',
+            "tensorParallelSize: 4  # in vllmConfig; 4 L4 for each replica",
         ),
         (
             "production-stack-values.yaml",
             "values/llama-short",
-            "memory-target",
-            "gpuMemoryUtilization: 0.7  # in vllmConfig",
+            "memory-request",
+            "requestMemory: 23Gi  # weights of 14.96 GiB in the page cache",
         ),
         (
             "kserve.yaml",
             "LLMInferenceService/qwen-pd",
             "input-tokens",
-            "--max-model-len=8192  # append to VLLM_ADDITIONAL",
+            "--max-model-len=20512  # append to VLLM_ADDITIONAL",
         ),
         (
             "kserve.yaml",
@@ -103,14 +110,13 @@ def test_findings_point_at_the_line_that_decides(file: str, title: str, check: s
             "input-tokens",
             "- name: VLLM_ADDITIONAL_ARGS  # one value",
         ),
-        ("leaderworkerset.yaml", "LeaderWorkerSet/deepseek", "input-tokens", "--max-model-len=8192"),
         ("kserve.yaml", "InferenceService/elsewhere", "replicas", "minReplicas: 2"),
     ],
 )
 def test_fixes_are_written_the_way_the_manifest_is_and_where_they_win(
     file: str, title: str, check: str, fix: str
 ) -> None:
-    assert finding(file, title, check).fix.startswith(fix)
+    assert finding(file, title, check, Knowledge(known_model, GPUS["L4"])).fix.startswith(fix)
 
 
 def test_what_makes_something_unknown_is_said() -> None:
@@ -125,6 +131,15 @@ def test_problems_of_a_file_stand_beside_its_findings() -> None:
         "broken-and-good.yaml:4",
         "broken-and-good.yaml:18",
     ]
+
+
+def test_notes_never_change_the_exit_code() -> None:
+    report = reviewed("deployment-good.yaml")
+    engine = report.engines[0]
+    turned = [replace(one, status="fail") if one.level == "note" else one for one in engine.findings]
+    assert replace(report, engines=(replace(engine, findings=turned),)).exit_code == 0
+    turned = [replace(one, status="fail") if one.level == "warning" else one for one in engine.findings]
+    assert replace(report, engines=(replace(engine, findings=turned),)).exit_code == 1
 
 
 def test_exit_codes_tell_passed_failed_and_nothing_found_apart() -> None:

@@ -92,7 +92,7 @@ def test_json_carries_flags_limits_and_every_step() -> None:
     assert isinstance(steps, list)
     assert steps[0] == {
         "label": "KV cache per token",
-        "formula": "32 layers x 8 KV heads x 256 values x 2 B",
+        "formula": "2 (K, V) x 32 layers x 8 KV heads x 128 x 2 B",
         "value": 131072,
         "unit": "bytes",
     }
@@ -109,6 +109,32 @@ def test_sizes_are_understood_as_people_write_them(text: str) -> None:
     assert planned("--config", LLAMA[1], "--gpu-memory", text, *LENGTHS) == planned(*LLAMA, *LENGTHS)
 
 
+def test_a_gpu_is_known_by_its_name_and_by_what_its_driver_leaves() -> None:
+    by_name = planned(*LLAMA[:2], "--gpu", "h100", *LENGTHS)
+    assert by_name["flags"] == planned(*LLAMA[:2], "--gpu-memory", "79.1GiB", *LENGTHS)["flags"]
+    answer = plan(*LLAMA[:2], "--gpu", "A100", *LENGTHS)
+    assert (answer.exit_code, "an A100 is A100-40 or A100-80" in answer.stderr) == (2, True)
+    answer = plan(*LLAMA, "--gpu", "H100", *LENGTHS)
+    assert (answer.exit_code, "not both" in answer.stderr) == (2, True)
+
+
+def test_all_kinds_of_parallelism_become_flags() -> None:
+    model = ("--config", str(MODELS / "qwen3-30b-a3b.json"), "--gpu", "L40S", *LENGTHS)
+    answer = plan(
+        *model, "--tensor-parallel", "2", "--pipeline-parallel", "2", "--data-parallel", "2", "--expert-parallel"
+    )
+    assert answer.exit_code == 0
+    expected = "--tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel\n"
+    assert expected in answer.stdout
+    assert "on 8 GPUs; for each of 2 data-parallel ranks" in answer.stdout
+
+
+def test_what_the_server_refuses_ends_with_two_and_says_what_to_do() -> None:
+    answer = plan(*LLAMA, *LENGTHS, "--tensor-parallel", "3")
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert "vLLM refuses it; use one of 1, 2, 4, 8, 16\n" in answer.stderr
+
+
 def test_weights_and_pool_as_logged_replace_the_estimates() -> None:
     answer = planned(*LLAMA, *LENGTHS, "--kv-cache-memory", "50GiB")
     assert answer["pool_tokens"] == 50 * 8192 - 16
@@ -117,9 +143,9 @@ def test_weights_and_pool_as_logged_replace_the_estimates() -> None:
 
 def test_a_missing_field_is_named_with_the_file_and_ends_with_two(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config("llama-3-8b", hidden_size=..., vocab_size=...)))
+    path.write_text(json.dumps(config("llama-3-8b", hidden_size=..., torch_dtype=...)))
     answer = plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
-    assert (answer.exit_code, answer.stderr) == (2, f"{path}: missing hidden_size, vocab_size\n")
+    assert (answer.exit_code, answer.stderr) == (2, f"{path}: missing hidden_size, torch_dtype\n")
 
 
 def test_fields_for_the_weights_alone_are_not_asked_for_when_the_weights_are_given(tmp_path: Path) -> None:
@@ -142,11 +168,11 @@ def test_a_file_that_is_no_configuration_ends_with_two(tmp_path: Path, content: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (LENGTHS, "give --config for a model, or --url or --kv-cache-tokens"),
+        (LENGTHS, "give --config or --model for a model, or --url or --kv-cache-tokens"),
         (("--url", "http://x", "--kv-cache-tokens", "1000", *LENGTHS), "not both"),
         (LLAMA, "missing --prompt-p95 and --output-p95"),
         ((*LLAMA, "--prompt-p95", "5"), "missing --output-p95"),
-        (("--config", LLAMA[1], *LENGTHS), "--config needs --gpu-memory"),
+        (("--config", LLAMA[1], *LENGTHS), "--config needs --gpu, such as H100, or --gpu-memory"),
         ((*LLAMA, "--gpu-memory", "40GiB", "--tensor-parallel", "4", *LENGTHS), "given 2 times for 4 GPUs"),
         (("--config", "nowhere.json", "--gpu-memory", "80GiB", *LENGTHS), "nowhere.json: cannot be read: No such file"),
         (("--config", LLAMA[1], "--gpu-memory", "80 parsecs", *LENGTHS), "'80 parsecs' is not a size"),

@@ -7,6 +7,7 @@ import pytest
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.plan.arithmetic import GIB
 from kvpressure.plan.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
+from kvpressure.plan.parallel import RefusedError
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
 from kvpressure.runtimes.vllm.advice import PLANNING
@@ -128,7 +129,7 @@ def test_windowed_models_admit_requests_far_longer_than_their_windows() -> None:
 
 def test_a_prompt_in_prefill_holds_a_whole_steps_tokens_in_windowed_layers() -> None:
     plan = planned("mistral-7b-v0.1")
-    assert result(plan, "KV pool") - result(plan, "Pool for running requests") == (16 + 4096) * 128 * 1024
+    assert result(plan, "KV pool") - result(plan, "Pool for requests") == (16 + 4096) * 128 * 1024
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,73 @@ def test_weights_that_leave_no_pool_are_said_first() -> None:
     plan = planned("llama-3-70b")
     assert (plan.max_num_seqs, plan.max_model_len, plan.max_input_tokens, plan.pool_tokens) == (0, 0, 0, 0)
     assert plan.warnings[0].startswith("nothing is left for the KV pool")
-    assert result(plan, "KV pool") < 0
+    assert "needs at least --tensor-parallel-size 2," in plan.warnings[0]
+    assert min(step.value for step in plan.steps) >= 0
+    assert result(plan, "Memory missing") == pytest.approx((131.41 + 0.84 + 1 - 72) * GIB, rel=0.001)
+
+
+def test_the_fewest_gpus_are_those_with_which_it_fits() -> None:
+    small = Memory((24 * GIB,))
+    told = planned("llama-3-70b", small).warnings[0]
+    assert "needs at least --tensor-parallel-size 8," in told
+    assert planned("llama-3-70b", replace(small, tensor_parallel=8)).max_num_seqs > 0
+    assert not planned("llama-3-70b", replace(small, tensor_parallel=4)).max_num_seqs
+    huge = planned("llama-3.1-405b", small).warnings[0]
+    assert "needs at least --tensor-parallel-size 16 --pipeline-parallel-size 3" in huge
+
+
+def test_a_request_that_is_too_long_for_few_gpus_is_told_how_many_take_it() -> None:
+    plan = planned(memory=Memory((24 * GIB,)), traffic=Traffic(30_000, 20_000), limit=8192)
+    assert plan.max_num_seqs
+    short = planned("qwen3-8b", Memory((20 * GIB,)), Traffic(20_000, 10_000))
+    assert any("or at least --tensor-parallel-size 2)" in warning for warning in short.warnings)
+
+
+def test_a_pipeline_divides_layers_and_the_fullest_stage_decides() -> None:
+    plan = planned("llama-3-70b", Memory((80 * GIB,), pipeline_parallel=3))
+    assert result(plan, "KV cache per token") == 27 * 4096
+    ends = 128_256 * 8192
+    assert result(plan, "Weights") == pytest.approx(2 * (ends + (70.55e9 - 2 * ends) * 27 / 80), rel=0.001)
+
+
+def test_data_parallel_ranks_divide_experts_and_nothing_else() -> None:
+    one, eight = (
+        planned("deepseek-v3", Memory((141 * GIB,), 8, data_parallel=n, expert_parallel=True)) for n in (1, 8)
+    )
+    assert result(one, "KV cache per token") == result(eight, "KV cache per token")
+    experts = 58 * 256 * 3 * 7168 * 2048
+    assert result(one, "Weights") - result(eight, "Weights") == pytest.approx(experts / 8 - experts / 64)
+    dense = [planned(memory=Memory((80 * GIB,), data_parallel=n)).pool_tokens for n in (1, 4)]
+    assert dense[0] == dense[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "limit", "said"),
+    [
+        ("llama-3-8b", Memory((80 * GIB,), tensor_parallel=3), None, "use one of 1, 2, 4, 8, 16"),
+        ("qwen2.5-7b", Memory((80 * GIB,), tensor_parallel=7), None, "does not"),
+        ("llama-3-8b", Memory((80 * GIB,), pipeline_parallel=33), None, "use 32 at most"),
+        ("llama-3-8b", Memory((80 * GIB,), expert_parallel=True), None, "has no experts"),
+        ("llama-3-8b", Memory((80 * GIB,)), 8193, "--max-model-len 8193 is above the model's own 8192"),
+        (
+            "qwen3-235b-a22b-fp8",
+            Memory((80 * GIB,), tensor_parallel=8),
+            None,
+            "no whole blocks of 128 (scales of its FP8): vLLM refuses it; use --tensor-parallel-size 4",
+        ),
+    ],
+)
+def test_what_the_server_refuses_is_refused_with_what_to_do(
+    name: str, memory: Memory, limit: int | None, said: str
+) -> None:
+    said = said.replace("does not", "neither divides the model's 4 KV heads nor is a multiple of them")
+    with pytest.raises(RefusedError) as caught:
+        planned(name, memory, limit=limit)
+    assert said in str(caught.value)
+
+
+def test_whole_experts_on_each_gpu_need_no_whole_blocks() -> None:
+    assert planned("qwen3-235b-a22b-fp8", Memory((80 * GIB,), tensor_parallel=8, expert_parallel=True)).max_num_seqs
 
 
 def test_a_pool_below_max_model_len_keeps_vllm_from_starting() -> None:
@@ -253,7 +320,6 @@ def test_a_peak_that_does_not_fit_is_told_in_replicas() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "said"),
     [
-        ("llama-3-8b", 3, "does not divide the model's 32 attention heads"),
         ("llama-3-8b", 16, "16 GPUs share 8 KV heads"),
         ("deepseek-v3", 8, "kept in full on each of the GPUs"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +34,25 @@ PUBLISHED_BYTES_PER_TOKEN = {
     "qwen3-next-80b-a3b": 24 * KIB,
     "qwen3-235b-a22b-fp8": 188 * KIB,
     "minimax-m2": 248 * KIB,
+    "llama-3.1-8b": 128 * KIB,
+    "llama-3.1-70b": 320 * KIB,
+    "qwen2.5-14b": 192 * KIB,
+    "qwen2.5-32b": 256 * KIB,
+    "qwen3-4b": 144 * KIB,
+    "qwen3-14b": 160 * KIB,
+    "mistral-7b-v0.3": 128 * KIB,
+    "phi-4": 200 * KIB,
+    "gemma-3-4b": 136 * KIB,
+    "gpt-oss-120b": 72 * KIB,
+    "qwen3-8b": 144 * KIB,
+    "qwen3-32b": 256 * KIB,
+    "qwen3-30b-a3b": 96 * KIB,
+    "llama-4-scout": 192 * KIB,
+    "llama-4-maverick": 192 * KIB,
+    "mistral-small-24b": 160 * KIB,
+    "jamba-v0.1": 16 * KIB,
+    "granite-4.0-h-small": 16 * KIB,
+    "nemotron-nano-9b-v2": 16 * KIB,
 }
 
 PUBLISHED_PARAMETERS = {
@@ -53,6 +73,23 @@ PUBLISHED_PARAMETERS = {
     "gpt-oss-20b": 20.9e9,
     "falcon-7b": 7.22e9,
     "opt-13b": 12.85e9,
+    "qwen2.5-14b": 14.77e9,
+    "qwen2.5-32b": 32.5e9,
+    "qwen3-4b": 4.02e9,
+    "qwen3-14b": 14.8e9,
+    "mistral-7b-v0.3": 7.25e9,
+    "phi-4": 14.7e9,
+    "gemma-3-4b": 3.88e9,
+    "gpt-oss-120b": 116.8e9,
+    "qwen3-8b": 8.19e9,
+    "qwen3-32b": 32.8e9,
+    "qwen3-30b-a3b": 30.5e9,
+    "llama-4-scout": 107.8e9,
+    "llama-4-maverick": 400.7e9,
+    "mistral-small-24b": 23.6e9,
+    "jamba-v0.1": 51.6e9,
+    "granite-4.0-h-small": 32.2e9,
+    "nemotron-nano-9b-v2": 8.89e9,
 }
 
 
@@ -160,9 +197,41 @@ def test_layers_that_share_another_layers_cache_are_not_counted() -> None:
     assert (sum(group.layers for group in read.groups), read.shared_layers) == (20, 15)
 
 
-def test_layers_with_a_fixed_state_are_not_counted() -> None:
+def test_layers_with_a_fixed_state_have_no_cache_per_token() -> None:
     read = geometry("qwen3-next-80b-a3b")
     assert (read.groups[0].layers, read.state_layers) == (12, 36)
+
+
+def test_hybrids_take_large_blocks_and_two_of_them_in_each_layer_of_state() -> None:
+    # vLLM logs "Setting attention block size to 544 tokens" for this model.
+    read = cost("qwen3-next-80b-a3b")
+    assert read.block_tokens == 544
+    block = 544 * 2 * 2 * 256 * 2
+    assert read.request_bytes(4096) == 12 * math.ceil(4096 / 544) * block + 2 * 36 * block
+
+
+def test_a_field_that_is_left_out_means_the_default_of_its_class() -> None:
+    # The published text_config names five fields; heads, their size and the vocabulary are Gemma3TextConfig's.
+    read = geometry("gemma-3-4b")
+    assert (read.attention_heads, read.groups[0].kv_heads, read.groups[0].key_size) == (8, 4, 256)
+    assert (read.max_model_len, [(one.layers, one.window) for one in read.groups]) == (131_072, [(5, None), (29, 1024)])
+
+
+@pytest.mark.parametrize(("written", "windowed"), [(..., 32), (None, 0)])
+def test_a_null_is_no_field_that_is_left_out(written: object, windowed: int) -> None:
+    groups = geometry("mistral-7b-v0.1", sliding_window=written).groups
+    assert sum(group.layers for group in groups if group.window) == windowed
+
+
+def test_a_nested_model_without_a_type_is_the_familys_own() -> None:
+    whole = config("gemma-3-4b")
+    del whole["text_config"]["model_type"]
+    assert read_geometry(whole).groups == geometry("gemma-3-4b").groups
+
+
+def test_a_window_pattern_that_is_left_out_is_the_familys() -> None:
+    left_out = geometry("gpt-oss-120b", layer_types=...)
+    assert left_out.groups == geometry("gpt-oss-120b").groups
 
 
 @pytest.mark.parametrize(
@@ -222,7 +291,7 @@ def test_quantized_weights_are_recognised(quantization: dict[str, object], bits:
 
 def test_all_fields_that_are_missing_are_named_with_the_file() -> None:
     with pytest.raises(ModelConfigError) as caught:
-        read_geometry({"model_type": "llama", "vision_config": {"hidden_size": 8}}, "some/config.json")
+        read_geometry({"model_type": "unheard_of", "vision_config": {"hidden_size": 8}}, "some/config.json")
     assert caught.value.missing == (
         "num_hidden_layers",
         "num_attention_heads",
@@ -234,21 +303,27 @@ def test_all_fields_that_are_missing_are_named_with_the_file() -> None:
     assert str(caught.value).startswith("some/config.json: missing num_hidden_layers, num_attention_heads, ")
 
 
+def test_what_a_class_has_no_default_for_worth_assuming_is_asked_for() -> None:
+    with pytest.raises(ModelConfigError) as caught:
+        read_geometry({"model_type": "llama"}, "some/config.json")
+    assert caught.value.missing == ("num_hidden_layers", "hidden_size", "torch_dtype")
+
+
 @pytest.mark.parametrize("field", ["num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"])
 def test_each_missing_field_is_named_alone(field: str) -> None:
     with pytest.raises(ModelConfigError) as caught:
-        geometry("llama-3-8b", **{field: ...})
+        geometry("llama-3-8b", **{"model_type": "unheard_of", field: ...})
     assert caught.value.missing == (field,)
 
 
 def test_a_latent_cache_without_its_rope_part_names_it() -> None:
     with pytest.raises(ModelConfigError, match="missing qk_rope_head_dim"):
-        geometry("deepseek-v3", qk_rope_head_dim=...)
+        geometry("deepseek-v3", model_type="unheard_of", qk_rope_head_dim=...)
 
 
 def test_windowed_layers_without_a_window_name_it() -> None:
     with pytest.raises(ModelConfigError, match="missing sliding_window"):
-        geometry("gpt-oss-20b", sliding_window=...)
+        geometry("gpt-oss-20b", model_type="unheard_of", sliding_window=...)
 
 
 def test_fields_only_needed_for_the_estimate_may_be_missing_without_it() -> None:
@@ -280,7 +355,7 @@ def test_what_is_wrong_with_a_field_is_said(changed: dict[str, object], said: st
 
 def test_every_model_has_a_line_in_the_readme_of_the_fixtures() -> None:
     listed = (MODELS / "README.md").read_text()
-    assert [path.stem for path in MODELS.glob("*.json") if f"| {path.stem.removesuffix('-awq')} |" not in listed] == []
+    assert [path.stem for path in MODELS.glob("*.json") if path.stem.removesuffix("-awq") not in listed] == []
 
 
 _JSON = st.recursive(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.audit.checks import evidence, headroom, memory, separation, sequences, tokens
+from kvpressure.audit.checks import evidence, gpus, headroom, memory, separation, sequences, tokens
 from kvpressure.audit.checks.context import Context
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.model import Level, Verdict
@@ -27,9 +27,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "input-tokens",
         "error",
-        "The longest prompt is declared",
-        "One prompt may take as much of the KV cache as the longest one allowed. Without a limit that is the model's "
-        "own context length, which is often far more than anybody sends.",
+        "One request takes a small part of the KV cache",
+        "One prompt may take as much of the KV cache as the longest one allowed. Where nothing is declared that is the "
+        "model's own context length, often far more than anybody sends.",
         tokens.input_tokens,
     ),
     Check(
@@ -43,8 +43,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "max-num-seqs",
         "error",
-        "max_num_seqs is declared",
-        "The server's own default depends on its version and on the GPU, and not on the KV cache.",
+        "As many sequences as the KV cache holds",
+        "The server's own default depends on its version and on the GPU, and not on the KV cache: sequences above what "
+        "fits are admitted and then preempted.",
         sequences.declared,
     ),
     Check(
@@ -58,18 +59,34 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "max-num-batched-tokens",
         "warning",
-        "max_num_batched_tokens is declared",
-        "It bounds the activations of one step, which is where a device OOM comes from, and how long a prompt may hold "
-        "up everybody's next token. The default depends on version and GPU (2048 to 16384).",
+        "A step has no more tokens than the server itself would take",
+        "The memory of the largest step is set aside at start and comes out of the KV cache; a long step also holds up "
+        "everybody's next token. The default depends on version and GPU (2048 to 16384).",
         sequences.batched_tokens,
     ),
     Check(
         "memory-target",
         "warning",
-        "gpu_memory_utilization leaves room against a device OOM",
-        "The playbook's targets, 0.7 and for long contexts or bursts 0.6, are against a device OOM. They shrink the KV "
-        "cache: where that is what runs out, without an OOM, a lower target makes it worse.",
+        "The server starts with its share of the GPU, and leaves room beside it",
+        "Weights and one longest request must fit into gpu_memory_utilization, or the server ends at once. A lower "
+        "share shrinks the KV cache and is right after a device OOM alone; above 0.95 little is left for all else.",
         memory.target,
+    ),
+    Check(
+        "gpus",
+        "error",
+        "As many GPUs as the command needs",
+        "A server that divides its model among more GPUs than it gets does not start; GPUs that it leaves alone are "
+        "paid for.",
+        gpus.enough,
+    ),
+    Check(
+        "shared-memory",
+        "warning",
+        "Several GPUs have shared memory",
+        "Their processes exchange data in /dev/shm, which has 64 MiB in a container unless something larger is "
+        "mounted: the server hangs or ends with a bus error.",
+        gpus.shared_memory,
     ),
     Check(
         "separate-long-requests",

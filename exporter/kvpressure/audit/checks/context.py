@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.manifests import Manifests
 from kvpressure.audit.model import Verdict
+from kvpressure.audit.sizing import Sized
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.limits.declared import CHOOSES, NO_VALUE
+from kvpressure.limits.declared import NO_VALUE
 from kvpressure.model.workload import DeclaredLimit
 
 TRAFFIC = "kvpressure.io/traffic"
@@ -17,11 +19,16 @@ TRAFFIC = "kvpressure.io/traffic"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything that was given, all engines in it, and the thresholds in force."""
+    """Everything that was given, all engines in it, the thresholds in force, and what can be computed of each."""
 
     given: Manifests
     engines: tuple[Engine, ...]
     thresholds: Thresholds
+    sizes: Mapping[int, Sized | str] = field(default_factory=dict)
+
+    def sized(self, engine: Engine) -> Sized | str:
+        """The engine's memory, or why it is not known."""
+        return self.sizes.get(id(engine), "nothing is known of its memory")
 
 
 def number(value: float) -> str:
@@ -34,15 +41,18 @@ def traffic(engine: Engine) -> frozenset[str]:
     return frozenset(word.strip().lower() for word in engine.annotations.get(TRAFFIC, "").split(",") if word.strip())
 
 
-def longest_prompt(engine: Engine) -> DeclaredLimit | None:
-    """The limit on a prompt, which is at most as long as the longest request."""
-    limits = engine.reading.limits
-    return limits.get("max_input_tokens") or limits.get("max_model_len")
+def longest_prompt(engine: Engine, context: Context) -> DeclaredLimit | None:
+    """The limit on a prompt, which is at most as long as the longest request: as declared, else the model's own."""
+    limits, sized = engine.reading.limits, context.sized(engine)
+    declared = limits.get("max_input_tokens") or limits.get("max_model_len")
+    if declared is not None or isinstance(sized, str):
+        return declared
+    return DeclaredLimit("max_model_len", sized.longest, "the model's own length")
 
 
-def is_long(engine: Engine, thresholds: Thresholds) -> bool | None:
+def is_long(engine: Engine, context: Context) -> bool | None:
     """Whether prompts may be long here: what the annotation says, else what the limit allows; None if neither does."""
-    words, limit = traffic(engine), longest_prompt(engine)
+    words, limit = traffic(engine), longest_prompt(engine, context)
     if "long" in words:
         return True
     if "short" in words:
@@ -50,17 +60,16 @@ def is_long(engine: Engine, thresholds: Thresholds) -> bool | None:
     if limit is None:
         return None
     # The longest request has an output too: its prompt is shorter than max_model_len.
-    bound = thresholds.advice_long_context_min_tokens
+    bound = context.thresholds.advice_long_context_min_tokens
     return limit.value > bound if limit.name == "max_model_len" else limit.value >= bound
 
 
-def undeclared(engine: Engine, limit: str, reason: str, fix: str) -> Verdict:
-    """Say that a limit is not declared: failed where that is certain, unknown where it may be given unseen."""
+def unseen(engine: Engine, limit: str) -> Verdict | None:
+    """Unknown where a limit may be given where nobody can look, failed where it is given as no value; else None."""
     place = engine.limit_place(limit)
     if limit in engine.reading.unclear:
         why = engine.reading.unclear[limit]
-        certain = NO_VALUE in why or CHOOSES in why
-        return Verdict("fail" if certain else "unknown", why, place, fix)
-    if engine.reading.hidden:
+        return Verdict("fail" if NO_VALUE in why else "unknown", why, place)
+    if limit not in engine.reading.limits and engine.reading.hidden:
         return Verdict("unknown", f"not found, but {engine.reading.hidden[0]}", place)
-    return Verdict("fail", reason, place, fix)
+    return None

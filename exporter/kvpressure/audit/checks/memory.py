@@ -1,54 +1,89 @@
-"""The memory target, which is against a device OOM and against nothing else."""
+"""The share of the GPU: enough for weights and one longest request, and not so much that nothing else finds room."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from kvpressure.audit import fixes
-from kvpressure.audit.checks.context import Context, is_long, number, traffic
+from kvpressure.audit.checks.context import Context, number, unseen
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.model import Verdict
+from kvpressure.audit.sizing import Sized
+from kvpressure.plan.arithmetic import size
 
 _LIMIT: Final = "gpu_memory_utilization"
-_AGAINST: Final = "against a device OOM; if the KV cache is what runs out, do not lower it"
 
 
 def target(engine: Engine, context: Context) -> Verdict:
-    """At most 0.7, at most 0.6 for long contexts or bursts; undeclared it is the default, which is above both."""
-    place = engine.limit_place(_LIMIT)
-    sizes_pool = engine.runtime.starting.flags.sizes_pool
-    if sizes_pool in engine.reading.options:
-        reason = f"--{sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
-        return Verdict("unknown", reason, engine.option_place(sizes_pool))
-    limit = engine.reading.limits.get(_LIMIT)
-    bound, why = _bound(engine, context)
-    fix = fixes.limit(engine, _LIMIT, number(bound), _AGAINST)
-    if limit is None:
-        return _undeclared(engine, f"{number(bound)}{why}", fix)
-    shown = number(limit.value)
-    if limit.value > bound:
-        return Verdict("fail", f"{shown} is above {number(bound)}{why}, the target {_AGAINST}", place, fix)
-    lowest = context.thresholds.advice_memory_target_long_context_ratio
-    if limit.value > lowest and is_long(engine, context.thresholds) is None:
-        reason = f"{shown} is enough for short prompts and above {number(lowest)} for long ones; no limit says which"
-        return Verdict("unknown", reason, place)
-    return Verdict("pass", f"{shown} is at most {number(bound)}{why}", place)
+    """The server starts with it, and it is not above the largest that is safe; what is not declared is the default."""
+    place, flags = engine.limit_place(_LIMIT), engine.runtime.starting.flags
+    if flags.sizes_pool in engine.reading.options:
+        reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
+        return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
+    if (verdict := unseen(engine, _LIMIT)) is not None:
+        return verdict
+    limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
+    share = default if limit is None else limit.value
+    shown = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}" if limit is None else number(share)
+    sized, most = context.sized(engine), context.thresholds.advice_memory_target_max_ratio
+    if share > most:
+        reason = f"{shown} is above {number(most)}: what is needed beside weights and KV cache may not find room"
+        return Verdict("fail", reason, place, _share(engine, sized, default))
+    if isinstance(sized, str):
+        return Verdict("pass", f"{shown}, at most {number(most)}", place)
+    return _measured(engine, sized, shown)
 
 
-def _bound(engine: Engine, context: Context) -> tuple[float, str]:
-    thresholds = context.thresholds
-    if "bursty" in traffic(engine):
-        return thresholds.advice_memory_target_long_context_ratio, " for bursts"
-    if is_long(engine, thresholds):
-        return thresholds.advice_memory_target_long_context_ratio, " for long prompts"
-    return thresholds.advice_memory_target_ratio, ""
-
-
-def _undeclared(engine: Engine, bound: str, fix: str) -> Verdict:
-    place, reading = engine.limit_place(_LIMIT), engine.reading
-    if _LIMIT in reading.unclear:
-        return Verdict("unknown", reading.unclear[_LIMIT], place)
-    if reading.hidden:
-        return Verdict("unknown", f"not found, but {reading.hidden[0]}", place)
-    reason = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}, above {bound}, the target {_AGAINST}"
+def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
+    place, default = engine.limit_place(_LIMIT), engine.runtime.planning.memory_share
+    if sized.refused:
+        return Verdict("fail", sized.refused[0], place)
+    if sized.starts():
+        return Verdict("pass", f"{shown}: {_room(sized)}", place)
+    reason = f"{shown}: {engine.runtime.title} would not start, {_missing(sized)}"
+    fix = _share(engine, sized, default) or _shorter(engine, sized) or _gpus(engine, sized)
     return Verdict("fail", reason, place, fix)
+
+
+def _room(sized: Sized) -> str:
+    pool = sized.pool()
+    fits, longest = pool.fit(sized.longest, 1.0), number(sized.longest)
+    plural = "" if fits == 1 else "s"
+    return (
+        f"beside weights of {size(sized.weights_bytes)} the {sized.gpu.name} holds {number(fits)} longest "
+        f"request{plural} ({longest} tokens)"
+    )
+
+
+def _missing(sized: Sized) -> str:
+    each, pool = sized.pool().cost.request_bytes(sized.longest), sized.pool().size_bytes
+    usable = sized.memory.smallest_gpu_bytes * sized.memory.gpu_memory_utilization
+    return (
+        f"weights take {size(sized.weights_bytes)} of {size(usable)} on the {sized.gpu.name}, leaving {size(pool)} "
+        f"to the KV cache; one longest request ({number(sized.longest)} tokens) needs {size(each)}"
+    )
+
+
+def _share(engine: Engine, sized: Sized | str, share: float) -> str:
+    """The default share, where the server starts with it and it is another than in force."""
+    if isinstance(sized, str) or share == sized.memory.gpu_memory_utilization or not sized.starts_at(share):
+        return ""
+    return fixes.limit(engine, _LIMIT, number(share), "weights and one longest request fit")
+
+
+def _shorter(engine: Engine, sized: Sized) -> str:
+    """Shorter requests, where those that come are."""
+    if sized.plan is None or not sized.plan.max_num_seqs:
+        return ""
+    return fixes.limit(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
+
+
+def _gpus(engine: Engine, sized: Sized) -> str:
+    """More GPUs, where a usual number of them is enough."""
+    needs, flags = sized.needs, engine.runtime.starting.flags.sizing
+    if needs is None:
+        return ""
+    why = f"{needs.gpus} {sized.gpu.name} for each replica, in resources too; {sized.command}"
+    lines = [fixes.flag(engine, flags.tensor, str(needs.tensor), why)]
+    lines += [fixes.flag(engine, flags.pipeline, str(needs.pipeline), why)] if needs.pipeline > 1 else []
+    return "\n".join(lines)

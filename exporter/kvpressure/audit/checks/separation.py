@@ -12,8 +12,8 @@ def separate(engine: Engine, context: Context) -> Verdict:
     """An engine that takes long prompts says that it is for those, or has a sibling for the short ones."""
     if traffic(engine) & {"long", "short"}:
         return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", engine.annotation_place(TRAFFIC))
-    limit, place = longest_prompt(engine), engine.limit_place("max_model_len")
-    long = is_long(engine, context.thresholds)
+    limit, place = longest_prompt(engine, context), engine.limit_place("max_model_len")
+    long = is_long(engine, context)
     if limit is None or long is None:
         return Verdict("unknown", "the longest prompt is not known", place)
     if not long:
@@ -30,4 +30,4 @@ def _sibling(engine: Engine, context: Context) -> Engine | None:
     if not engine.model:
         return None
     others = (other for other in context.engines if other is not engine and other.model == engine.model)
-    return next((other for other in others if is_long(other, context.thresholds) is False), None)
+    return next((other for other in others if is_long(other, context) is False), None)

@@ -78,14 +78,20 @@ AUDIT: Final = Audit(
         "max_num_batched_tokens": "SGLang takes 2,048 to 16,384, by GPU",
         "gpu_memory_utilization": "SGLang takes 0.8 to 0.9, by GPU",
     },
-    sequences=("256", "a batch for most GPUs; kvpressure plan computes what fits"),
-    step_tokens="8192",
+    defaults={"max_num_seqs": (2048, 4096), "max_num_batched_tokens": (2048, 4096, 8192, 16384)},
     largest_sequences=4096,
 )
 
 PLANNING: Final = Planning(
     command="sglang.launch_server",
-    flags=_FLAGS | {"tensor_parallel": "--tp-size", "kv_cache_dtype": "--kv-cache-dtype"},
+    flags=_FLAGS
+    | {
+        "tensor_parallel": "--tp-size",
+        "pipeline_parallel": "--pp-size",
+        "data_parallel": "--dp-size",
+        "expert_parallel": "--ep-size",
+        "kv_cache_dtype": "--kv-cache-dtype",
+    },
     most_sequences=4096,
     step_tokens=(2048, 8192),
     step_default="SGLang's own default is 2,048 to 16,384, by the memory of the GPU.",
@@ -96,5 +102,6 @@ PLANNING: Final = Planning(
     windows="as SGLang's hybrid memory does; with --disable-hybrid-swa-memory they keep every token.",
     memory_share=0.85,
     activations_outside=True,
+    needs_longest=False,
     cache_types={"fp8": "fp8_e4m3"},
 )

@@ -119,22 +119,37 @@ ADVICE: Final = Advice(
     ),
 )
 
+_LARGE_GPU_BYTES: Final = 70 * 2**30
+
+
+def _default_sequences(gpu: str, gpu_bytes: float) -> int:
+    """`get_batch_defaults` of engine/arg_utils.py: by memory, and the A100 with the small ones."""
+    return 1024 if gpu_bytes >= _LARGE_GPU_BYTES and "a100" not in gpu.lower() else 256
+
+
 AUDIT: Final = Audit(
     undeclared={
         "max_num_seqs": "vLLM takes 256, or 1,024 on large GPUs, whatever fits into the KV cache",
         "max_num_batched_tokens": "vLLM takes 2,048 to 16,384, by version and GPU",
         "gpu_memory_utilization": "vLLM takes 0.9 (0.92 in recent versions)",
     },
-    sequences=("256", "vLLM's default on most GPUs; kvpressure plan computes what fits"),
-    step_tokens="8192",
+    defaults={"max_num_seqs": (128, 256, 1024), "max_num_batched_tokens": (2048, 8192, 16384)},
+    default_sequences=_default_sequences,
     largest_sequences=1024,
     needs_step=True,
-    output_cap='{"max_new_tokens": 1024}',
+    output_cap='{"max_new_tokens": %d}',
 )
 
 PLANNING: Final = Planning(
     command="vllm serve",
-    flags=_FLAGS | {"tensor_parallel": "--tensor-parallel-size", "kv_cache_dtype": "--kv-cache-dtype"},
+    flags=_FLAGS
+    | {
+        "tensor_parallel": "--tensor-parallel-size",
+        "pipeline_parallel": "--pipeline-parallel-size",
+        "data_parallel": "--data-parallel-size",
+        "expert_parallel": "--enable-expert-parallel",
+        "kv_cache_dtype": "--kv-cache-dtype",
+    },
     # engine/arg_utils.py: samplers and graphs are made for that many.
     most_sequences=1024,
     step_tokens=(2048, 8192),

@@ -17,6 +17,8 @@ PRODUCTION_STACK: Final = Chart(
         "maxModelLen": "--max-model-len",
         "maxNumSeqs": "--max-num-seqs",
         "gpuMemoryUtilization": "--gpu-memory-utilization",
+        "tensorParallelSize": "--tensor-parallel-size",
+        "dtype": "--dtype",
     },
     command=("vllm", "serve"),
     container="vllm",

@@ -10,16 +10,20 @@ from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import fraction, human, share, whole
 from kvpressure.commandline.options import Dialect, Given, parse_json
 from kvpressure.commandline.shell import unresolved
-from kvpressure.runtimes.starting import Flags
+from kvpressure.runtimes.starting import Flags, Sizing
 
 NAMES: Final[Mapping[str, str]] = {
     "backend": "backend",
     "block-size": "block-s",
     "config": "config",
+    "data-parallel-size": "data-parallel-size",
+    "dtype": "dtype",
+    "enable-expert-parallel": "enable-ex",
     "generation-config": "generation-c",
     "gpu-memory-utilization": "gpu-memory-u",
     "headless": "headl",
     "http-port": "http-port",
+    "kv-cache-dtype": "kv-cache-dtype",
     "kv-cache-memory-bytes": "kv-cache-mem",
     "max-model-len": "max-mo",
     "max-num-batched-tokens": "max-num-ba",
@@ -27,8 +31,11 @@ NAMES: Final[Mapping[str, str]] = {
     "model": "model",
     "num-gpu-blocks-override": "num-gpu-b",
     "override-generation-config": "override-g",
+    "pipeline-parallel-size": "pipeline",
     "port": "por",
+    "quantization": "quantiz",
     "served-model-name": "served-",
+    "tensor-parallel-size": "tensor-p",
     "watermark": "watermark",
 }
 """Options that are looked for, and the shortest beginning that means them in every version from 0.6 on."""
@@ -69,7 +76,17 @@ def _capacity(options: Mapping[str, Given]) -> tuple[float, str] | None:
 
 
 FLAGS: Final = Flags(
-    dialect=Dialect(NAMES, _SWITCH, output_caps=_output_caps),
+    dialect=Dialect(
+        NAMES,
+        _SWITCH,
+        output_caps=_output_caps,
+        short={
+            "-dp": "data-parallel-size",
+            "-pp": "pipeline-parallel-size",
+            "-q": "quantization",
+            "-tp": "tensor-parallel-size",
+        },
+    ),
     # `--max-model-len` and `--max-num-batched-tokens` are read by vLLM's `human_readable_int`.
     limits={
         "max_model_len": ("max-model-len", human),
@@ -88,4 +105,13 @@ FLAGS: Final = Flags(
         ("--data-parallel-size-local", "-dpl", "--data-parallel-size", "-dp"),
     ),
     tls="ssl-certfile",
+    sizing=Sizing(
+        tensor="tensor-parallel-size",
+        pipeline="pipeline-parallel-size",
+        data="data-parallel-size",
+        expert="enable-expert-parallel",
+        kv_cache_dtype="kv-cache-dtype",
+        dtype="dtype",
+        quantization="quantization",
+    ),
 )

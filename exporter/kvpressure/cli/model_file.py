@@ -1,0 +1,45 @@
+"""What `plan` and `audit` are told of a model and its GPU on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kvpressure.plan.gpus import GPUS, Gpu, gpu_named
+
+LARGEST_CONFIG_BYTES: Final = 4 << 20
+
+
+class ConfigFileError(Exception):
+    """A model's configuration cannot be read; the text says which, why, and what to do."""
+
+
+def known_gpu(text: str) -> Gpu:
+    """The GPU of that name. Raises click.BadParameter."""
+    if (found := gpu_named(text)) is None:
+        hint = "; an A100 is A100-40 or A100-80" if "a100" in text.lower() else ""
+        raise click.BadParameter(f"{text!r} is not known; give --gpu-memory, or one of {', '.join(GPUS)}{hint}")
+    return found
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The object in a `config.json`. Raises ConfigFileError."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_CONFIG_BYTES + 1)
+        if len(text) > LARGEST_CONFIG_BYTES:
+            raise ConfigFileError(
+                f"{path}: is larger than {LARGEST_CONFIG_BYTES >> 20} MiB: that is no model's config.json"
+            )
+        config = json.loads(text)
+    except OSError as error:
+        raise ConfigFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigFileError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigFileError(f"{path}: must hold one JSON object, as a model's config.json does")
+    return config
