@@ -63,14 +63,17 @@ def test_it_expects_what_the_advice_expects():
     advised = CliRunner().invoke(main, ["advise", "--trace", str(COLLAPSE), "--json"], catch_exceptions=False)
     (engine,) = json.loads(advised.stdout)["engines"]
     actions = {action["key"]: action["expected"] for action in engine["actions"]}
-    today, small, _, both = told("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--set", "replicas=2")["rows"]
+    (servers,) = [action["new"].split()[0] for action in engine["actions"] if action["key"] == "add_replica"]
+    today, small, _, both = told("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--set", f"replicas={servers}")[
+        "rows"
+    ]
     expected = actions["kv_cache_dtype"]["tokens_per_second"]
     assert tokens(today) == pytest.approx(expected["before"])
     assert small["figures"]["tokens_per_second"] == pytest.approx(
         {"value": expected["after"], "low": expected["low"], "high": expected["high"]}
     )
     assert tokens(both) == pytest.approx(actions["verify"]["tokens_per_second"]["after"])
-    assert both["set"] == {"kv-cache-dtype": "fp8", "replicas": "2"}
+    assert both["set"] == {"kv-cache-dtype": "fp8", "replicas": servers}
 
 
 def test_changes_are_spelled_as_the_server_spells_them_in_any_way_people_write_them():
