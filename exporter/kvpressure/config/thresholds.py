@@ -116,6 +116,8 @@ class Thresholds:
     stream_idle_max_usage_ratio: float = _in("ratio")
     at_cap_min_ratio: float = _in("ratio")
     refill_max_step_count: float = _in("count")
+    put_off_min_step_count: float = _in("count")
+    prefill_rare_max_ratio: float = _in("ratio")
     refill_spare_count: float = _in("count")
     refill_deviation_max_factor: float = _in("factor")
     layers_differ_cost_max_factor: float = _in("factor")

@@ -168,13 +168,21 @@ def _another_limit(inputs: Inputs) -> Cause:
 def _must_be_put_off(inputs: Inputs) -> bool:
     """Where no page tells what requests wait for: they all fit, no cap holds them, and something is there to wait for.
 
-    More adapters are asked for than may run at once, or most of the prompts' KV is brought from elsewhere.
+    More adapters are asked for than may run at once, or most of the prompts' KV is brought from elsewhere. Or they wait
+    for many steps, and for no prompt before them: then it is something that shows nowhere, such as a grammar.
     """
     recent, found = inputs.recent, inputs.recent.deferral
     if recent.blocked_by_longest_ratio != 0.0 or recent.preempted_lately:
         return False
     brought = (found.brought_ratio or 0.0) >= inputs.thresholds.deferred_min_ratio
-    return brought or bool(found.crowded and found.slots_taken)
+    return brought or bool(found.crowded and found.slots_taken) or _held_back(inputs)
+
+
+def _held_back(inputs: Inputs) -> bool:
+    recent, limits = inputs.recent, inputs.thresholds
+    long = (recent.waited_steps or 0.0) >= limits.put_off_min_step_count
+    behind = recent.prefilling is None or recent.prefilling > limits.prefill_rare_max_ratio
+    return long and not behind and (recent.waiting_ratio or 0.0) >= limits.starved_min_waiting_ratio
 
 
 def _always_queued(inputs: Inputs) -> bool:

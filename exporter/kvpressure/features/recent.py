@@ -35,6 +35,7 @@ class Recent:
     `preempted_in_window` and `preempted_lately` are whether any request was preempted in the window, in the longer one.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `paused`, `frozen_seconds`, `still_seconds` and `looping_seconds` are those of `progress.Progress`.
+    `waited_steps` is how many steps pass while a request waits, by Little's law.
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
     `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
@@ -81,6 +82,7 @@ class Recent:
     gpu_utilization: float | None = None
     slowdown: float | None = None
     step_tokens: float | None = None
+    waited_steps: float | None = None
     prefill_ratio: float | None = None
     prefilling: float | None = None
     answer_tokens: float | None = None
@@ -140,6 +142,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         gpu_utilization=_gpu_utilization(context, points[0].t),
         slowdown=_slowdown(window, context),
         step_tokens=_step_tokens(points),
+        waited_steps=_waited_steps(points, waiting),
         prefill_ratio=_prefill_ratio(points),
         prefilling=rate(points, "prefill_seconds"),
         answer_tokens=answers,
@@ -176,6 +179,12 @@ def _step_tokens(points: Sequence[Point]) -> float | None:
     steps = growth(points, "steps")
     prompt, output = growth(points, "prompt_tokens"), growth(points, "generation_tokens")
     return (prompt + output) / steps if steps and prompt is not None and output is not None else None
+
+
+def _waited_steps(points: Sequence[Point], waiting: Sequence[float]) -> float | None:
+    """Where nobody has started, at least as many as there were."""
+    steps, started = growth(points, "steps"), growth(points, "started")
+    return mean(waiting) * steps / max(1.0, started) if waiting and steps and started is not None else None
 
 
 def _preemption_bursts(points: Sequence[Point]) -> int | None:

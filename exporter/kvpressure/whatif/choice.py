@@ -85,21 +85,25 @@ def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choi
 
 
 def _add_replicas(search: _Search) -> None:
-    """As few as leave nobody waiting for the pool, or as many as help."""
-    outcome = search.model.outcome(search.state)
-    if outcome is None or outcome.waiting < NOBODY_WAITING:
+    """As few as leave nobody waiting for the pool, of all the engines that it may be; or as many as help."""
+    if _is_calm(search.model, search.chosen):
         return
     best: Cure | None = None
     for total in range(2, MOST_REPLICAS + 1):
         cure = replicas(total)
-        after = search.model.outcome(cure.apply(search.state))
-        if after is None:
+        if search.model.outcome(cure.apply(search.state)) is None:
             break
         best = cure
-        if after.waiting < NOBODY_WAITING:
+        if _is_calm(search.model, [*search.chosen, cure]):
             break
     if best is not None:
         search.add([best])
+
+
+def _is_calm(model: Model, cures: Sequence[Cure]) -> bool:
+    """Nobody waits for the pool, nor is thrown out of it."""
+    most = model.thresholds.preempting_min_ratio
+    return all(outcome.waiting < NOBODY_WAITING and outcome.preempted_ratio < most for outcome in model.outcomes(cures))
 
 
 def _told(search: _Search) -> Choice:

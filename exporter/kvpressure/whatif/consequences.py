@@ -64,6 +64,11 @@ class Model:
             self._runs[key] = simulate(server, demand, self.limit_seconds)
         return self._runs[key]
 
+    def outcomes(self, cures: Sequence[Cure]) -> list[Outcome]:
+        """What clients get with `cures`, of each engine that would show the same page."""
+        found = [model.outcome(applied(model.state, cures)) for model in (self, *self._others)]
+        return [outcome for outcome in found if outcome is not None]
+
     def gain(self, before: Sequence[Cure], cure: Cure) -> Gain | None:
         """What a change is worth after others; None where nobody would be answered."""
         pair = _pair(self, before, [cure])

@@ -38,8 +38,8 @@ class Outcome:
     """What clients get. Latencies are seconds from the request to the last token, of those answered.
 
     `goodput` counts answers a second that were whole and within the limit that was asked about, `worth` the late ones
-    too, each by the limit over what it took: it tells late from later. `running` and `waiting`
-    are means. `refused_ratio` is of what is asked today, `shortened_ratio` of the answers.
+    too, each by the limit over what it took: it tells late from later. `running` and `waiting` are means.
+    `preempted_ratio` is preemptions over answers, `refused_ratio` of what is asked today, `shortened_ratio` of answers.
     """
 
     tokens_per_second: float
@@ -50,6 +50,7 @@ class Outcome:
     running: float
     waiting: float
     preempted_per_second: float
+    preempted_ratio: float
     refused_ratio: float
     shortened_ratio: float
     answers: int
@@ -337,6 +338,7 @@ class _Run:
             running=self.running_seconds / seconds,
             waiting=self.waiting_seconds / seconds,
             preempted_per_second=self.preempted / seconds,
+            preempted_ratio=self.preempted / len(ordered),
             refused_ratio=sum(self._is_refused(one) for one in self.demand.asked) / len(self.demand.asked),
             shortened_ratio=self.shortened / len(ordered),
             answers=len(ordered),
