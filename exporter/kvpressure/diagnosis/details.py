@@ -125,6 +125,11 @@ def _deferred(inputs: Inputs, symptoms: Symptoms) -> Detail:  # noqa: ARG001
     left = [kind for kind, may_be in possible.items() if may_be]
     if left:
         return Detail("", f"For a grammar or {' or '.join(left)}: the page does not tell which.")
+    if not recent.reasons_known:
+        steps = number(round(recent.waited_steps or 0.0))
+        return Detail(
+            "", f"They fit, and wait for {steps} steps: for a grammar, or behind one that a limit holds back."
+        )
     return Detail("grammar", "Nothing else is left: no KV comes from elsewhere, no slot is short, no image was sent.")
 
 

@@ -114,6 +114,11 @@ def test_without_the_reasons_for_waiting_a_connector_is_named_by_what_it_brings(
     assert told == Detail("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
 
 
+def test_without_the_reasons_for_waiting_what_is_left_has_no_word():
+    told = detail_of(Cause.DEFERRED, inputs(deferral=NOTHING_ELSE, reasons_known=False, waited_steps=640.0), {})
+    assert told == Detail("", "They fit, and wait for 640 steps: for a grammar, or behind one that a limit holds back.")
+
+
 def test_without_a_word_the_grounds_say_between_what_it_is():
     made = inputs(deferral=Deferral(connector=True, images=True))
     assert detail_of(Cause.DEFERRED, made, {}).grounds == (
