@@ -62,6 +62,12 @@ class RuleScore:
         return self.right / (self.right + self.missed) if self.right + self.missed else None
 
     @property
+    def shown_recall(self) -> float | None:
+        """Share of KV pressure time in which people see it fire."""
+        total = self.right + self.missed
+        return (self.right + self.kept_right) / total if total else None
+
+    @property
     def delay(self) -> float | None:
         """Median seconds from onset to firing, of the episodes found."""
         return median(self.delays) if self.delays else None

@@ -123,13 +123,14 @@ def cases_table(outcomes: Sequence[Outcome]) -> Table:
 
 def rules_table(scores: Sequence[RuleScore], title: str) -> Table:
     """A row per rule."""
-    head = ("rule", "precision", "kept too", "recall", "episodes found", "false episodes", "delay s")
+    head = ("rule", "precision", "kept too", "recall", "kept too", "episodes found", "false episodes", "delay s")
     rows = [
         (
             score.rule.name,
             percent(score.precision),
             percent(score.shown_precision),
             percent(score.recall),
+            percent(score.shown_recall),
             f"{score.found}/{score.episodes}",
             str(score.false_episodes),
             number(score.delay),

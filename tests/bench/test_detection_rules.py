@@ -99,6 +99,7 @@ def test_time_that_is_only_kept_is_neither_right_nor_wrong_nor_an_episode_and_is
     score_rule(score, Firing(steps(0, 60), [75.0, *steps(90, 270)]), truth((90, PRESSED), (500, HEALTHY)))
     assert (score.right, score.missed, score.wrong, score.false_episodes) == (5, 1, 0, 0)
     assert (score.kept_right, score.kept_wrong) == (1, len(steps(135, 270)))
+    assert score.shown_recall == (score.right + 1) / (score.right + score.missed)
     assert score.precision == 1.0
     assert score.shown_precision == 6 / 16
 
