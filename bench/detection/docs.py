@@ -73,8 +73,8 @@ last only 20 s.
 Time in which an alert fires only because of its `keep_firing_for` counts for nothing: not as KV pressure found, not as
 wrong, not as an episode, nor does it shorten a delay. It is there on purpose, so that pressure that comes and goes is
 one alert, and nobody is told anew by it; but people do see it, so *kept too* is the precision, and the recall, of all
-the time in which an alert is shown as firing. The bars are those of the warning, the first that anybody hears: recall of 95 %, a median
-delay of 45 s, no false episode.
+the time in which an alert is shown as firing. The bars are those of the warning, the first that anybody hears: recall
+of 95 %, a median delay of 45 s, no false episode.
 
 """
 
