@@ -101,8 +101,8 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
     verdict = (
         f"Within these limits {enough} fit."
         if enough >= caps.wanted
-        else f"Even within these limits, near the typical request, only {enough} fit: the pool is too small for this "
-        "traffic, and only more KV memory or shorter requests will end this for good."
+        else f"Even within these limits only {enough} fit, and lower ones would refuse too many: the pool is too small "
+        "for this traffic, and only more KV memory or shorter requests will end this for good."
     )
     return Action(
         key="cap_tokens",
@@ -126,7 +126,8 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
 
 def _caps(case: Case, shape: Shape, capacity: float) -> Caps:
     running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-    return token_caps(shape, capacity, running, waiting).within(case.limits)
+    most = case.thresholds.advice_refused_max_ratio
+    return token_caps(shape, capacity, running, waiting, most_refused_ratio=most).within(case.limits)
 
 
 def _declared_caps(case: Case, shape: Shape) -> str:
@@ -137,7 +138,7 @@ def _declared_caps(case: Case, shape: Shape) -> str:
 
 
 def fewer_sequences(case: Case) -> Action | None:
-    """Cut `max_num_seqs` to what the pool holds within the caps; None where that is as much as runs, or not known.
+    """Cut `max_num_seqs` to what the pool holds of typical requests; None where as many run, or it is not known.
 
     Only against requests that throw each other out: where they wait without that, the pool holds them back as it is.
     """
@@ -146,7 +147,8 @@ def fewer_sequences(case: Case) -> Action | None:
     limit, caps = case.limits.max_num_seqs, _caps(case, case.shape, case.pool_after)
     highest = at(case.derived, "requests_running_max")
     bases = [value for value in (highest, None if limit is None else limit.value) if value]
-    room = fits(case.pool_after, caps.input_tokens + caps.output_tokens)
+    each = min(caps.input_tokens + caps.output_tokens, case.shape.prompt_p50 + case.shape.output_p50)
+    room = fits(case.pool_after, each)
     cut = cut_sequences(min(bases), room, case.thresholds) if bases else None
     if cut is None:
         return None
@@ -155,7 +157,7 @@ def fewer_sequences(case: Case) -> Action | None:
         title=f"Cut {case.own.words['max_num_seqs']}",
         current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
         new=number(cut.new),
-        why=_why_sequences(case, cut, caps, room),
+        why=_why_sequences(case, cut, each, room),
         cost="Requests beyond it wait in the queue instead of throwing each other out of the cache. "
         "When requests become shorter again, raise it.",
         checks=(
@@ -167,17 +169,15 @@ def fewer_sequences(case: Case) -> Action | None:
     )
 
 
-def _why_sequences(case: Case, cut: Cut, caps: Caps, room: int) -> str:
+def _why_sequences(case: Case, cut: Cut, each: float, room: int) -> str:
     t, limit = case.thresholds, case.limits.max_num_seqs
     span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
     base = f"At most {cut.base} run at once"
     if limit is not None and limit.value > cut.base:
         base += f", so a limit above that ({number(limit.value)} now) holds nothing back"
     shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
-    each = number(caps.input_tokens + caps.output_tokens)
-    sum_ = (
-        f"{number(round(case.pool_after or 0.0))} tokens{shrunk} / {each} per request within the caps = {room} that fit"
-    )
+    pool = f"{number(round(case.pool_after or 0.0))} tokens{shrunk}"
+    sum_ = f"{pool} / {number(round(each))} per typical request within the caps = {room} that fit"
     if cut.fewer:
         return f"{base}. {sum_}; one step cuts by {span}, so {cut.new} now, and again if requests are still preempted."
     return f"{base}. {sum_}: a cut of {1.0 - cut.new / cut.base:.0%}, within {span}."

@@ -61,6 +61,16 @@ def share_above(tokens: float, p50: float, p95: float) -> float:
     return 0.5 - 0.45 * along
 
 
+def length_above(share: float, p50: float, p95: float) -> float:
+    """The length that a `share` of the requests exceeds, on the same line.
+
+    >>> length_above(0.275, 1000.0, 2000.0)
+    1500.0
+    """
+    along = min(1.0, max(0.0, (0.5 - share) / 0.45))
+    return p50 + along * max(0.0, p95 - p50)
+
+
 def fits(capacity_tokens: float, tokens_each: float) -> int:
     """How many requests of `tokens_each` the pool holds together."""
     return int(capacity_tokens // tokens_each)
@@ -124,14 +134,18 @@ class Caps:
         )
 
 
-def token_caps(shape: Shape, capacity_tokens: float, running: float, waiting: float) -> Caps:
-    """Limits under which twice the batch fits (at most all the demand), each between p50 and p95 of what is asked now.
+def token_caps(
+    shape: Shape, capacity_tokens: float, running: float, waiting: float, *, most_refused_ratio: float
+) -> Caps:
+    """Limits under which twice the batch fits (at most all the demand), as far as they hit few enough of the requests.
 
-    Below p50 a limit would turn away most of the traffic, above p95 it would not change anything. Answers are cut
-    first: a shorter answer costs its user less than a refused prompt.
+    Each is between the length that `most_refused_ratio` of them exceed and p95: above that it would not change
+    anything. Answers are cut first: a shorter answer costs its user less than a refused prompt.
     """
     wanted = max(2, math.ceil(min(running + waiting, 2.0 * max(1.0, running))))
     each = capacity_tokens / wanted
-    output = min(max(each - shape.prompt_p50, shape.output_p50), shape.output_p95)
-    prompt = min(max(each - output, shape.prompt_p50), shape.prompt_p95)
+    shortest_output = length_above(most_refused_ratio, shape.output_p50, shape.output_p95)
+    shortest_prompt = length_above(most_refused_ratio, shape.prompt_p50, shape.prompt_p95)
+    output = min(max(each - shape.prompt_p50, shortest_output), shape.output_p95)
+    prompt = min(max(each - output, shortest_prompt), shape.prompt_p95)
     return Caps(round_up_tokens(prompt), round_up_tokens(output), wanted)

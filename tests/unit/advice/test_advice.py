@@ -54,7 +54,7 @@ def test_max_num_seqs_is_never_cut_below_what_the_pool_holds_within_the_caps():
     # 57,000 / 1900 = 30 fit: a cut of a third.
     action = tight(limits=limits(kv_capacity_tokens=Limit(57_000, "page")))["max_num_seqs"]
     assert (action.current, action.new, action.flags) == ("48 (declared)", "30", {"--max-num-seqs": "30"})
-    assert "57,000 tokens / 1,900 per request within the caps = 30 that fit: a cut of 32%" in action.why
+    assert "57,000 tokens / 1,900 per typical request within the caps = 30 that fit: a cut of 32%" in action.why
 
 
 def test_max_num_seqs_is_cut_by_half_at_most_and_says_that_fewer_fit():
@@ -103,12 +103,12 @@ def test_a_request_is_never_counted_longer_than_the_longest_allowed():
 
 def test_token_caps_are_computed_from_what_doubling_the_batch_leaves_for_each():
     # 64 want to run, 40 do: min(64, 80) = 64 requests share 100,000 tokens: 1562.5 each. Answers first: 1562.5 - 1500
-    # is below their p50, so 400; prompts get 1162.5, below their p50, so 1500.
+    # would cut more than a quarter of them, so 734; prompts get 822, which would refuse more than a quarter, so 2334.
     action = kv()["cap_tokens"]
-    assert action.new == "prompts 1,500, answers 400"
+    assert action.new == "prompts 2,400, answers 740"
     assert "64 requests, up to twice what runs, of 3,516 tokens (p95) need 224,995" in action.why
-    assert "only 52 fit" in action.why  # 100,000 / 1900
-    assert "Up to 50% of the prompts are refused and up to 50% of the answers end early" in action.cost
+    assert "only 31 fit" in action.why  # 100,000 / 3140
+    assert "Up to 23% of the prompts are refused and up to 24% of the answers end early" in action.cost
 
 
 def test_token_caps_between_p50_and_p95_say_how_many_requests_they_cut():
@@ -165,7 +165,7 @@ def test_a_lower_memory_target_leaves_fewer_sequences_room():
     assert "loses at least 22,222 of its 100,000 tokens; 22 requests fit" in actions["memory_headroom"].cost
     assert actions["max_num_seqs"].new == "40"
     why = actions["max_num_seqs"].why
-    assert "77,778 tokens left by the lower memory target / 1,900 per request within the caps = 40" in why
+    assert "77,778 tokens left by the lower memory target / 1,900 per typical request within the caps = 40" in why
 
 
 def test_a_target_that_is_low_already_is_not_raised_after_a_device_oom():
