@@ -238,7 +238,17 @@ def _compute_limits(inputs: Inputs) -> bool:
     gpu_idle = recent.gpu_utilization is not None and recent.gpu_utilization < limits.gpu_compute_low_max_ratio
     if slower and fuller and not gpu_idle:
         return True
-    return bool(_gpu_busy(inputs)) and (slower or queued(inputs))
+    # A busy GPU alone does not outweigh requests that wait all the time and are thrown out, or may not fit.
+    if _always_queued(inputs) and _another_limit(inputs) is Cause.KV_CACHE_PRESSURE:
+        return False
+    # Nor does it explain a queue behind a batch that stays at its highest, with steps as fast as ever.
+    return bool(_gpu_busy(inputs)) and (slower or (queued(inputs) and not _steady(inputs)))
+
+
+def _steady(inputs: Inputs) -> bool:
+    """Whether the batch stays at its highest of the last ten minutes while requests wait."""
+    steadiness = inputs.recent.steadiness
+    return steadiness is not None and steadiness >= inputs.thresholds.at_cap_min_ratio
 
 
 def _slower(inputs: Inputs) -> bool:

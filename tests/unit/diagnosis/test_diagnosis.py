@@ -461,6 +461,23 @@ def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(t
     assert cause(inputs(**HELD | told)) is expected
 
 
+FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0, "slowdown": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("recent", "expected"),
+    [
+        ({"steadiness": 0.5}, Cause.COMPUTE_BOUND),
+        ({"steadiness": 1.0}, Cause.CONCURRENCY_BOUND),
+        ({"steadiness": 1.0, "slowdown": 2.5}, Cause.COMPUTE_BOUND),
+        ({"steadiness": 0.5, "slowdown": 2.5, "preempted_in_window": True}, Cause.KV_CACHE_PRESSURE),
+        ({"steadiness": 0.5, "slowdown": 2.5, "blocked_by_longest_ratio": 0.8}, Cause.KV_CACHE_PRESSURE),
+    ],
+)
+def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
+    assert cause(with_gpu(0.95, **(QUEUE | FITS | recent))) is expected
+
+
 ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
 CROWDED = Deferral(slots=1.0, crowded=True, slots_taken=True)
 
