@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvpressure.audit.engine import Engine
@@ -42,7 +43,8 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine]:
             pod=at,
             style="shell" if read.in_shell or isinstance(spec.get("command"), str) else "args",
             reading=reading,
-            replicas=counted(item, scale),
+            # A second server needs GPUs and a port of its own, which no number gives it.
+            replicas=replace(counted(item, scale), key=""),
             annotations=annotations,
             resources=_resources(spec),
             resources_at=(*at, "deploy", "resources"),

@@ -23,7 +23,8 @@ argument of the engine."""
 class Replicas:
     """How many pods are asked for, None where that cannot be read; `why` is the sentence.
 
-    `place` is where the number stands, or would, under the name `key`; `ceiling` is what an autoscaler may go up to.
+    `place` is where the number stands, or would, under the name `key`, which is "" where a number alone would not do;
+    `ceiling` is what an autoscaler may go up to.
     """
 
     count: int | None

@@ -19,6 +19,15 @@ _LABELS: Final = re.compile(
 _TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 
 
+_SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
+
+
+def slice_asked(resources: Mapping[str, Any]) -> str:
+    """The part of a GPU (MIG) that a container asks for, "" where it asks for none: its memory is not the GPU's."""
+    names = (name for kind in ("limits", "requests") for name in mapping(get(resources, kind)))
+    return next((name for name in names if _SLICE.match(name)), "")
+
+
 def gpu_text(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
     """The GPU's name as written on the pod or in what it selects nodes by; "" where neither says one."""
     if told := annotations.get(GPU_ANNOTATION, "").strip():

@@ -12,6 +12,7 @@ from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, 
 from kvpressure.audit.pods import Container, container
 from kvpressure.audit.scaling import counted, replicas, scaled
 from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading, annotated, read_limits
 from kvpressure.limits.start import read_start
@@ -114,6 +115,7 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]
     if references:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
     where: Path = (*at, "template", "containers", main) if containers else at
+    reading = _divided(reading, mapping(get(item.data, *at, "parallelism")))
     asked, key = gpus_asked(mapping(spec.get("resources")))
     yield Engine(
         item=item,
@@ -134,6 +136,17 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]
         gpus=asked,
         gpu_key=key,
     )
+
+
+def _divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
+    """With the ranks that KServe's template makes options of; those of the command win."""
+    flags, options = reading.runtime.starting.flags.sizing, dict(reading.options)
+    for field, option in (("tensor", flags.tensor), ("pipeline", flags.pipeline), ("data", flags.data)):
+        if option and (count := text(parallelism.get(field))):
+            options.setdefault(option, Given(count, f"parallelism.{field}: {count}"))
+    if flags.expert and parallelism.get("expert") is True:
+        options.setdefault(flags.expert, Given("", "parallelism.expert: true"))
+    return replace(reading, options=options)
 
 
 def _llm_replicas(item: Item, given: Manifests, at: Path) -> Replicas:

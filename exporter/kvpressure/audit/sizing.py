@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine
-from kvpressure.audit.hardware import GPU_ANNOTATION
+from kvpressure.audit.hardware import GPU_ANNOTATION, slice_asked
 from kvpressure.commandline.numbers import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.limits.declared import ANNOTATION_PREFIX
@@ -38,8 +38,9 @@ NOTHING_KNOWN: Final = Knowledge()
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """An engine whose memory can be computed. `longest` is the longest request in force, `own` the model's own length.
+    """An engine whose memory can be computed.
 
+    `longest` is the longest request in force, `declared` that of a flag, `own` the model's own length.
     `refused` is why the server would not start at all; `plan` is there where traffic is known. `command` computes it.
     """
 
@@ -50,6 +51,7 @@ class Sized:
     longest: int
     command: str
     gpu: Gpu
+    declared: int | None = None
     refused: tuple[str, ...] = ()
     plan: Plan | None = None
 
@@ -92,6 +94,8 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     if config is None:
         which = engine.model or "the model"
         return f"the configuration of {which} is not known (--config NAME=FILE)"
+    if part := slice_asked(engine.resources):
+        return f"a part of a GPU is asked for ({part}), whose memory is not known here"
     gpu = knowledge.gpu if (told := engine.gpu) == "" else gpu_named(told)
     if gpu is None:
         which = f"the GPU {told!r} is not known" if told else "no GPU is named"
@@ -111,6 +115,8 @@ def traffic_of(engine: Engine) -> Traffic | None:
 def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds) -> Sized:
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
     geometry = read_geometry(_quantized(engine, config), engine.model, dtype=_choice(engine, flags.dtype, DTYPE_BYTES))
+    if any(option in engine.reading.options for option in flags.stretches):
+        geometry = replace(geometry, stretched=True)
     ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
@@ -148,8 +154,9 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
         traffic=assumed,
         longest=longest,
-        command=_command(engine, memory, kv, traffic),
+        command=_command(engine, memory, kv, traffic, limit),
         gpu=gpu,
+        declared=limit,
         refused=refused,
     )
     return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
@@ -163,7 +170,7 @@ def _step(engine: Engine, gpu: Gpu) -> int:
 
 
 def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
-    """The plan that the same values give at the prompt, for a model's own length."""
+    """The plan that the same values give at the prompt."""
     try:
         return plan_model(
             sized.geometry,
@@ -171,7 +178,7 @@ def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
             sized.memory,
             sized.traffic,
             thresholds,
-            limit=None,
+            limit=sized.declared,
             runtime=sized.memory.runtime,
         )
     except RefusedError:
@@ -205,7 +212,7 @@ def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, "quantization_config": {"quant_method": given.text}}
 
 
-def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None) -> str:
+def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None, longest: int | None) -> str:
     """`kvpressure plan` with the same values."""
     words = ["kvpressure", "plan", "--model", engine.model, "--gpu", memory.gpu]
     for kind, count in (
@@ -217,6 +224,11 @@ def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traff
     words += ["--runtime", engine.runtime.name] if not engine.runtime.assumed else []
     words += ["--expert-parallel"] if memory.expert_parallel else []
     words += ["--kv-cache-dtype", kv_cache_dtype] if kv_cache_dtype != "auto" else []
+    dtype = _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES)
+    words += ["--dtype", dtype] if dtype is not None else []
+    words += ["--max-model-len", str(longest)] if longest is not None else []
+    step = memory.max_num_batched_tokens
+    words += ["--max-num-batched-tokens", str(step)] if step is not None else []
     share = memory.gpu_memory_utilization
     words += ["--gpu-memory-utilization", f"{share:g}"] if share != engine.runtime.planning.memory_share else []
     if traffic is None:

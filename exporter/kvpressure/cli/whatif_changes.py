@@ -147,6 +147,11 @@ def _check_start(made: Sequence[Cure], runtime: Runtime, model: Model) -> None:
     """Refuse what the server would refuse."""
     keys = {cure.key for cure in made}
     server, _ = applied(model.state, made)
+    if "max_model_len" in keys and runtime.planning.needs_longest and server.cap_total > server.pool_tokens:
+        raise click.UsageError(
+            f"{runtime.title} would not start: one request of {server.cap_total:,.0f} tokens "
+            f"({runtime.advice.flags['max_model_len']}) does not fit the pool of {server.pool_tokens:,.0f}"
+        )
     known = math.isfinite(server.max_num_seqs) and runtime.audit.needs_step
     if not (known and keys & {"max_num_seqs", STEP}) or server.max_num_seqs <= server.step_tokens:
         return

@@ -151,7 +151,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield "What memory a smaller step leaves to the pool is not counted."
     if any(one.behind for one in rows):
         behind = ", ".join(label(one, source.runtime).replace("\n", ", ") for one in rows if one.behind)
-        yield f"More comes than is answered ({behind}): queue and p95 are those of ten minutes, and go on rising."
+        yield f"More comes than is answered ({behind}): queue and p95 rise for as long as that lasts."
     if any(one.figures is None for one in rows):
         yield "-: nobody would be answered."
 

@@ -122,7 +122,7 @@ def plan_running(
         formula = f"{number(said.capacity_tokens)} tokens x {size(each)}"
         steps.append(Step("KV pool", formula, pool.bytes, "bytes"))
     batched = max_num_batched_tokens or batched_tokens(traffic, running.runtime.planning)
-    longest = limit or running.max_model_len
+    longest = limit or running.max_model_len or (None if geometry is None else geometry.max_model_len)
     case = Case(pool, traffic, thresholds, batched, longest, geometry, runtime=running.runtime)
 
     def at(target: float) -> Pool | None:

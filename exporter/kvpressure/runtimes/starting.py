@@ -16,7 +16,10 @@ Read = Callable[[str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored."""
+    """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored.
+
+    `stretches` may make the model take longer requests than its configuration says.
+    """
 
     tensor: str = ""
     pipeline: str = ""
@@ -25,6 +28,7 @@ class Sizing:
     kv_cache_dtype: str = ""
     dtype: str = ""
     quantization: str = ""
+    stretches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

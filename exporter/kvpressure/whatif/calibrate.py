@@ -180,7 +180,7 @@ def _demand(
     came = grown + (_sum(intervals, "finished") or 0.0) * 0.75
     seconds = sum(one.seconds for one in intervals)
     if grown > max(2.0, GROWTH_RATIO * _mean(present)) and came > 0:
-        return Demand(tuple(made), rate=came / (0.75 * seconds), queue=round(present[-1]))
+        return Demand.at_rate(tuple(made), came / (0.75 * seconds), queue=round(present[-1]))
     return Demand(tuple(made), clients=max(1, round(statistics.median(present))))
 
 

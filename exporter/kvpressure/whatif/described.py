@@ -80,7 +80,7 @@ def within_caps(server: Server, limits: Limits) -> Server:
 
 def _known(server: Server, traffic: Traffic, prompts: Lengths, answers: Lengths, *, alike: float) -> Known:
     asked: tuple[Asked, ...] = tuple(requests(prompts, answers, 0.0, alike))
-    demand = Demand(asked, clients=traffic.clients, rate=traffic.rate)
+    demand = Demand.at_rate(asked, traffic.rate) if traffic.rate else Demand(asked, clients=traffic.clients)
     outcome = simulate(server, demand)
     if outcome is None or not outcome.tokens_per_second:
         raise UnknownError("the simulation completes no request: does one fit the pool?")

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
+
+OPEN_SECONDS: Final = 600.0
+MOST_ARRIVALS: Final = 20_000
+"""In one run, where requests come at a rate: of more, a shorter time is simulated, the same of all that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,13 @@ class Demand:
     rate: float = 0.0
     queue: int = 0
     """Requests that wait already where they come at a rate."""
+    seconds: float = OPEN_SECONDS
+    """Of requests that come at a rate; the same for all that are compared (`at_rate`)."""
+
+    @staticmethod
+    def at_rate(asked: tuple[Asked, ...], rate: float, queue: int = 0) -> Demand:
+        """Requests that come at a rate above 0, whoever is answered."""
+        return Demand(asked, 0, rate, queue, min(OPEN_SECONDS, MOST_ARRIVALS / rate))
 
     def times(self, factor: float) -> Demand:
         """So many times as many clients, or requests."""
@@ -74,6 +86,5 @@ class Demand:
 
     def divided(self, by: float) -> Demand:
         """The share of it that one of so many servers gets."""
-        return Demand(
-            self.asked, max(1, round(self.clients / by)) if self.clients else 0, self.rate / by, round(self.queue / by)
-        )
+        clients = max(1, round(self.clients / by)) if self.clients else 0
+        return Demand(self.asked, clients, self.rate / by, round(self.queue / by), self.seconds)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.whatif.run import MOST_TURNS, _Run, simulate
-from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.run import _Run, simulate
+from kvpressure.whatif.server import MOST_ARRIVALS, Asked, Demand, Server, StepSeconds
 
 STEPS = StepSeconds(0.03, 0.0, 1 / 16_000)
 ROOMY = Server(1e6, STEPS)
@@ -134,9 +134,12 @@ def test_what_holds_of_any_server(pool, clients, prompt, output, most, budget, f
     assert outcome.latency_p50 >= output * fixed * 0.999
 
 
-def test_a_flood_costs_no_more_than_a_queue(monkeypatch):
+@pytest.mark.parametrize("rate", [2.0, 100.0, 100_000.0])
+def test_a_flood_costs_no_more_than_a_queue_and_everything_tried_on_it_covers_the_same_time(monkeypatch, rate):
     drawn = []
     plain = _Run._drawn
     monkeypatch.setattr(_Run, "_drawn", lambda self, client: drawn.append(client) or plain(self, client))
-    simulate(ROOMY, Demand((Asked(100, 100, 50),), 0, rate=100_000.0))
-    assert len(drawn) <= MOST_TURNS
+    flood = Demand.at_rate((Asked(100, 100, 50),), rate)
+    simulate(ROOMY, flood)
+    assert len(drawn) <= 1.1 * MOST_ARRIVALS
+    assert flood.divided(2).seconds == flood.times(3).seconds == flood.seconds

@@ -27,6 +27,8 @@ def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - eve
         return Verdict("pass", asked.why, place)
     grows = "" if asked.ceiling is None else ", and a new one needs minutes to load the model"
     alone = "kind: Deployment  # with this pod as its template, and replicas: 2"
+    if not asked.key:
+        return Verdict("fail", f"{asked.why}: another service with GPUs and a port of its own, and a proxy", place)
     return Verdict("fail", asked.why + grows, place, alone if asked.place is None else f"{asked.key}: {_ENOUGH}")
 
 

@@ -22,6 +22,7 @@ NAMES: Final[Mapping[str, str]] = {
     "generation-config": "generation-c",
     "gpu-memory-utilization": "gpu-memory-u",
     "headless": "headl",
+    "hf-overrides": "hf-ov",
     "http-port": "http-port",
     "kv-cache-dtype": "kv-cache-dtype",
     "kv-cache-memory-bytes": "kv-cache-mem",
@@ -34,6 +35,7 @@ NAMES: Final[Mapping[str, str]] = {
     "pipeline-parallel-size": "pipeline",
     "port": "por",
     "quantization": "quantiz",
+    "rope-scaling": "rope-s",
     "served-model-name": "served-",
     "tensor-parallel-size": "tensor-p",
     "watermark": "watermark",
@@ -113,5 +115,6 @@ FLAGS: Final = Flags(
         kv_cache_dtype="kv-cache-dtype",
         dtype="dtype",
         quantization="quantization",
+        stretches=("rope-scaling", "hf-overrides"),
     ),
 )
