@@ -92,7 +92,8 @@ def watched(server: SlowServer, seconds: float = float(len(PAGES)), options: Pol
         async with FaultServer(server) as listening:
             source = EngineSource(Target(listening.url), PageReader(), NAMES, options, LoopClock())
             polling = asyncio.create_task(source.run(take))
-            await asyncio.sleep(seconds)
+            # Not at a whole second: an answer that is sent in the last instant is not read any more.
+            await asyncio.sleep(seconds + 0.1)
             seen.health, seen.stats = source.health(), source.stats()
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
