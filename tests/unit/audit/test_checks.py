@@ -88,6 +88,39 @@ def test_more_gpus_are_asked_for_where_no_share_is_enough() -> None:
     assert pasted.status == "pass"
 
 
+def test_a_part_of_a_gpu_is_not_judged_as_the_whole() -> None:
+    part: dict[str, Any] = {"container": {"resources": {"limits": {"nvidia.com/mig-3g.40gb": 1}}}}
+    assert sized("memory-target", QWEN, "--gpu-memory-utilization=0.6").status == "fail"
+    assert "would not start" not in sized("memory-target", QWEN, "--gpu-memory-utilization=0.6", **part).reason
+    assert "nvidia.com/mig-3g.40gb" in sized("max-num-seqs", QWEN, annotations=LENGTHS, **part).reason
+    assert sized("gpus", QWEN, **part).reason == "the command needs 1; nvidia.com/mig-3g.40gb is asked for here"
+
+
+def test_a_length_beyond_the_models_own_is_refused_unless_an_option_stretches_it() -> None:
+    long = ("--model=Qwen/Qwen3-8B", "--max-model-len=131072")
+    assert "above the model's own" in sized("memory-target", *long).reason
+    assert sized("memory-target", *long, '--rope-scaling={"rope_type":"yarn","factor":4.0}').status == "pass"
+
+
+def test_a_declared_length_bounds_the_lengths_that_are_planned_for() -> None:
+    finding = sized("max-num-seqs", "--model=Qwen/Qwen3-8B", "--max-model-len=2048", annotations=LENGTHS)
+    assert "of 2,048 tokens fit" in finding.reason
+    assert "--max-model-len 2048" in finding.fix
+
+
+def test_kserve_makes_options_of_its_parallelism() -> None:
+    resources = {"limits": {"nvidia.com/gpu": "4"}}
+    spec = {
+        "model": {"uri": "hf://meta-llama/Llama-3.3-70B-Instruct"},
+        "parallelism": {"tensor": 4},
+        "template": {"containers": [{"name": "main", "resources": resources}]},
+    }
+    assert found("gpus", kind("LLMInferenceService", spec)).status == "pass"
+    apart = {**spec, "parallelism": {"tensor": 2, "pipeline": 2}}
+    assert found("gpus", kind("LLMInferenceService", apart)).status == "pass"
+    assert found("gpus", kind("LLMInferenceService", {**spec, "parallelism": {"tensor": 8}})).status == "fail"
+
+
 def test_what_the_server_refuses_fails() -> None:
     finding = sized("memory-target", QWEN, "-tp=3")
     assert (finding.status, "vLLM refuses it; use one of 1, 2, 4, 8, 16" in finding.reason) == ("fail", True)

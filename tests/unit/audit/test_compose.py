@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from kvpressure.audit import read
+from kvpressure.audit.checks.headroom import replicas
 from kvpressure.audit.discovery import find_engines
 from kvpressure.audit.engine import Engine
 from tests.support.tools import FIXTURES
@@ -70,3 +71,10 @@ def test_what_makes_shared_memory_larger_is_found(spec: dict[str, Any], shared: 
 )
 def test_careless_files_hold_no_engine_and_break_nothing(services: object) -> None:
     assert find_engines(read(yaml.safe_dump({"services": services}), "c.yaml")) == []
+
+
+def test_a_second_server_is_no_number_where_it_needs_a_port_and_gpus_of_its_own() -> None:
+    (engine,) = service(command="--model m", ports=["8000:8000"])
+    verdict = replicas(engine, None)  # type: ignore[arg-type]
+    assert (verdict.status, verdict.fix) == ("fail", "")
+    assert "a port of its own" in verdict.reason

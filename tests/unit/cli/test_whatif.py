@@ -96,6 +96,7 @@ def test_changes_are_spelled_as_the_server_spells_them_in_any_way_people_write_t
         (("replicas=none",), "whole number"),
         (("kv-cache-dtype=bfloat16",), "such as fp8"),
         (("max-num-seqs=4", "max_num_seqs=5"), "is set twice"),
+        (("max-model-len=1000000",), "vLLM would not start: one request of 1,000,000 tokens (--max-model-len)"),
         (("max-num-seqs=2048", "max-num-batched-tokens=1024"), "vLLM would not start: --max-num-batched-tokens (1024)"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvpressure.audit.checks.context import Context
 from kvpressure.audit.engine import Engine
+from kvpressure.audit.hardware import slice_asked
 from kvpressure.audit.model import Verdict
 from kvpressure.commandline.numbers import whole
 
@@ -14,7 +15,8 @@ def enough(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every
     if needed is None:
         return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
     if asked is None:
-        return Verdict("unknown", f"the command needs {needed}; none is asked for here", place)
+        given = slice_asked(engine.resources) or "none"
+        return Verdict("unknown", f"the command needs {needed}; {given} is asked for here", place)
     if asked == "all":
         return Verdict("pass", f"the command needs {needed}, and all of the machine are given", place)
     if not isinstance(asked, int):
