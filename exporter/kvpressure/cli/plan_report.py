@@ -75,7 +75,7 @@ def _table(steps: tuple[Step, ...]) -> Iterator[str]:
 
 def _trade_offs(plan: Plan, runtime: Runtime) -> Iterator[str]:
     yield from _wrapped(
-        "fewer sequences or shorter requests wait longer at the door but are not preempted; more than this fit only "
+        "fewer sequences or shorter requests wait longer in the queue but are not preempted; more than this fit only "
         "while requests stay below p95.",
         "  max_num_seqs: ",
     )

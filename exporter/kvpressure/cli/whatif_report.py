@@ -87,7 +87,7 @@ def _head(source: Source) -> Iterator[str]:
     load = (
         f"{number(demand.clients)} clients that wait for their answers"
         if demand.clients
-        else f"{_short(demand.rate)} requests a second, come what may"
+        else f"{_short(demand.rate)} requests a second, whether or not they are answered"
     )
     most = "" if server.max_num_seqs == float("inf") else f", at most {number(server.max_num_seqs)} run"
     yield source.title
@@ -151,7 +151,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield "What memory a smaller step leaves to the pool is not counted."
     if any(one.behind for one in rows):
         behind = ", ".join(label(one, source.runtime).replace("\n", ", ") for one in rows if one.behind)
-        yield f"More comes than is answered ({behind}): queue and p95 rise for as long as that lasts."
+        yield f"More requests arrive than are answered ({behind}): the queue and p95 keep growing."
     if any(one.figures is None for one in rows):
         yield "-: nobody would be answered."
 

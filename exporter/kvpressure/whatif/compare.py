@@ -22,7 +22,7 @@ class Row:
     cures: tuple[Cure, ...]
     figures: Figures | None
     behind: bool = False
-    """More comes than is answered: queue and latencies are those of the simulated minutes, and go on rising."""
+    """More requests arrive than are answered: queue and latencies are those of the simulated time, and keep growing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,3 +287,54 @@ def test_what_a_poll_is_asked_twice_is_still_that_poll():
         assert window.series("running")[-1] == window.series("running")[-1] == running
     assert (window.mean("running"), window.max("running")) == (4.0, 6.0)
     assert window.signals() == {"running", "at_1", "at_2", "at_3"}
+
+
+READINGS = st.lists(
+    st.tuples(st.floats(0.01, 30.0), st.none() | st.floats(0, 100), st.none() | st.floats(0, 1)),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(READINGS)
+def test_readings_kept_as_polls_come_are_those_of_the_polls_in_the_window(polls: list[tuple[float, object, object]]):
+    window, t = EngineWindow(60, 600), 0.0
+    for step, running, usage in polls:
+        t += step
+        gauges = {"running": running, "kv_usage": usage}
+        window.add(t, sample({name: value for name, value in gauges.items() if value is not None}))
+        for gauge in gauges:
+            assert list(window.series(gauge)) == [p.gauges[gauge] for p in window.points if gauge in p.gauges]
+            assert window.shows(gauge) == (gauge in window.signals())
+
+
+def test_readings_are_forgotten_with_the_polls_that_are_too_many():
+    window = EngineWindow(60, 600)
+    for n in range(MAX_POINTS + 50):
+        window.add(n * 0.01, sample({"running": float(n)}))
+        window.series("running")
+    assert list(window.series("running")) == [float(n) for n in range(50, MAX_POINTS + 50)]
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=60), st.sampled_from([5.0, 20.0, 45.0]))
+def test_what_a_histogram_saw_lately_is_the_same_asked_at_every_poll_or_once(full: list[bool], seconds: float):
+    """Histograms come with some polls only: what is kept between them must follow the time."""
+    asked, once = EngineWindow(60, 600), EngineWindow(60, 600)
+    for n, has in enumerate(full):
+        polled = sample({"running": 1.0}, histograms={"ttft": hist(n, 2.0 * n, 3.0 * n, total=n)} if has else {})
+        for window in (asked, once):
+            window.add(float(n), polled)
+        asked.histogram("ttft", seconds)
+    assert asked.histogram("ttft", seconds) == once.histogram("ttft", seconds)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 40.0), st.lists(st.floats(0, 1), max_size=6)), min_size=1, max_size=40))
+def test_utilization_is_the_mean_of_the_drivers_samples_in_the_window(reads: list[tuple[float, list[float]]]):
+    window, t = GpuWindow(60), 0.0
+    for step, utilization in reads:
+        t += step
+        window.add(GpuSample(t, "u", "0", "nvidia", utilization=tuple(utilization)))
+        for since in (window.samples[0].t, t - 20):
+            lately = [value for one in window.samples if one.t >= since for value in one.utilization]
+            mean = statistics.fmean(lately) if utilization else None
+            assert window.utilization_since(since) == (None if mean is None else pytest.approx(mean))
