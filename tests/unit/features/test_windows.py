@@ -316,16 +316,15 @@ def test_readings_are_forgotten_with_the_polls_that_are_too_many():
     assert list(window.series("running")) == [float(n) for n in range(50, MAX_POINTS + 50)]
 
 
-@given(st.lists(st.booleans(), min_size=2, max_size=60), st.sampled_from([5.0, 20.0, 45.0]))
-def test_what_a_histogram_saw_lately_is_the_same_asked_at_every_poll_or_once(full: list[bool], seconds: float):
-    """Histograms come with some polls only: what is kept between them must follow the time."""
-    asked, once = EngineWindow(60, 600), EngineWindow(60, 600)
-    for n, has in enumerate(full):
-        polled = sample({"running": 1.0}, histograms={"ttft": hist(n, 2.0 * n, 3.0 * n, total=n)} if has else {})
-        for window in (asked, once):
-            window.add(float(n), polled)
-        asked.histogram("ttft", seconds)
-    assert asked.histogram("ttft", seconds) == once.histogram("ttft", seconds)
+def test_what_a_histogram_saw_lately_follows_the_time_also_between_two_pages_that_bring_it():
+    window = EngineWindow(60, 600)
+    for n in range(59):
+        brought = {"ttft": hist(n, 2.0 * n, 3.0 * n, total=n)} if n % 6 == 0 else {}
+        window.add(float(n), sample({"running": 1.0}, histograms=brought))
+        # The newest is that of `last`; what is compared with it, the newest that is 20 s old or older.
+        last, since = n - n % 6, max(0, (n - 20) // 6 * 6)
+        seen = window.histogram("ttft", 20.0)
+        assert (0 if seen is None else seen.count) == 3.0 * (last - since)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 40.0), st.lists(st.floats(0, 1), max_size=6)), min_size=1, max_size=40))
@@ -338,3 +337,4 @@ def test_utilization_is_the_mean_of_the_drivers_samples_in_the_window(reads: lis
             lately = [value for one in window.samples if one.t >= since for value in one.utilization]
             mean = statistics.fmean(lately) if utilization else None
             assert window.utilization_since(since) == (None if mean is None else pytest.approx(mean))
+        assert len(window._totals) == len(window.samples), "no more is kept than the window holds"
