@@ -26,6 +26,8 @@ TRIAGE_AFTER_SECONDS = 25.0
 PLAN_SECONDS = 30
 IDLE_WITHIN_SECONDS = 30
 COMMAND_WITHIN_SECONDS = 120.0
+STOPS = 20
+PUBLISHED_WITHIN_SECONDS = 1.5
 
 
 @dataclass(slots=True)
@@ -104,7 +106,10 @@ class Run:
         async with driving(self.engine.url, phase.load, seed=len(self.story.visits)) as visit.tally:
             if phase.event and phase.lead_seconds:
                 await asyncio.sleep(phase.lead_seconds)
-                await self._happen(phase.event, visit)
+                if phase.event is Event.STOP:
+                    await self._stop_at_work()
+                else:
+                    await self._happen(phase.event, visit)
             self.observer.phase = phase.name
             visit.began = time.time()
             triage = asyncio.create_task(_triage(self.engine.url, after=TRIAGE_AFTER_SECONDS))
@@ -130,6 +135,20 @@ class Run:
                 return
             await asyncio.sleep(1.0)
         raise RuntimeError(f"vLLM still has requests {IDLE_WITHIN_SECONDS} s after all clients left")
+
+    async def _stop_at_work(self) -> None:
+        """Stop the core so that its page stands still with requests running; between two waves of them it shows none.
+
+        The API process may still publish what the core sent before it was stopped.
+        """
+        for _ in range(STOPS):
+            servers.signal_core(self.engine.group, signal.SIGSTOP)
+            await asyncio.sleep(PUBLISHED_WITHIN_SECONDS)
+            if gauges_of(await get(f"{self.engine.url}/metrics")).get("num_requests_running"):
+                return
+            servers.signal_core(self.engine.group, signal.SIGCONT)
+            await asyncio.sleep(PUBLISHED_WITHIN_SECONDS / 2)
+        raise RuntimeError(f"vLLM was stopped {STOPS} times, and its page never stood still with requests running")
 
     async def _happen(self, event: Event, visit: Visit) -> None:
         engine = self.engine

@@ -77,17 +77,28 @@ def _concurrency_bound(inputs: Inputs, symptoms: Symptoms) -> Detail:
     """At its highest the batch is held by a cap on sequences: which flag sets it shows only in how it was started."""
     if sheds(symptoms) and not queued(inputs):
         return Detail("queue_limit", f"{_sentence(symptoms['load_shed'].text)}; hardly anybody waits.")
-    running, declared = inputs.value("requests_running_max"), inputs.declared.get("max_num_seqs")
-    if running is not None and at_cap(inputs):
-        stays = f"The batch stays at {number(running)}, its highest of the last ten minutes"
-        if declared is None:
-            return Detail("sequence_cap", f"{stays}; how many it may have was not to be read.")
-        if running >= inputs.thresholds.at_cap_min_ratio * declared:
-            return Detail("max_num_seqs", f"{stays}; {number(declared)} are allowed.")
-        return Detail("", f"{stays}, and {number(declared)} are allowed: another of the scheduler's limits holds it.")
+    running = inputs.value("requests_running_max")
+    return _of_sequences(running, inputs, symptoms) if running is not None and at_cap(inputs) else _of_steps(inputs)
+
+
+def _of_sequences(running: float, inputs: Inputs, symptoms: Symptoms) -> Detail:
+    declared = inputs.declared.get("max_num_seqs")
+    stays = f"The batch stays at {number(running)}, its highest of the last ten minutes"
+    if declared is None:
+        like = "; a watermark would look the same" if symptoms["kv_saturated"].state else ""
+        return Detail("sequence_cap", f"{stays}; how many it may have was not to be read{like}.")
+    if running >= inputs.thresholds.at_cap_min_ratio * declared:
+        return Detail("max_num_seqs", f"{stays}; {number(declared)} are allowed.")
+    return Detail("", f"{stays}, and {number(declared)} are allowed: another of the scheduler's limits holds it.")
+
+
+def _of_steps(inputs: Inputs) -> Detail:
     budget, step = inputs.declared.get("max_num_batched_tokens"), inputs.recent.step_tokens
-    if budget is not None and step is not None and step >= inputs.thresholds.at_cap_min_ratio * budget:
-        return Detail("prefill_budget", f"A step computes {number(round(step))} tokens; {number(budget)} are allowed.")
+    if budget is not None and step is not None:
+        told = f"A step computes {number(round(step))} tokens; {number(budget)} are allowed"
+        if step >= inputs.thresholds.at_cap_min_ratio * budget:
+            return Detail("prefill_budget", f"{told}.")
+        return Detail("head_of_line", f"{told}. The batch is below its highest, and those that wait would fit.")
     return Detail("", "Which of the scheduler's limits it is, the page does not tell.")
 
 

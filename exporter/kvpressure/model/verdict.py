@@ -39,6 +39,7 @@ DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {
         "max_num_seqs": "the batch stays at the most sequences it may have",
         "sequence_cap": "the batch stays at its highest; which flag holds it there is not known",
         "prefill_budget": "each step's tokens are spent before the queue is through",
+        "head_of_line": "steps have tokens to spare, but the first in the queue is not taken; the rest wait behind it",
         "queue_limit": "requests are refused at a limit of the queue, and hardly any wait",
     },
     Cause.HOST_BOUND: {"front_end": "the API process is slow", "cpu": "CPUs are short"},

@@ -43,5 +43,6 @@ def test_more_sequences_are_advised_only_where_a_cap_on_sequences_holds(view: En
 
     assert keys("sequence_cap")[0] == "max_num_seqs"
     assert keys("")[0] == "another_limit"
+    assert keys("head_of_line")[0] == "head_of_line"
     budget = Limit(2048.0)
     assert keys("prefill_budget", max_num_batched_tokens=budget)[:2] == ["max_num_batched_tokens", "apply"]

@@ -133,13 +133,21 @@ def test_without_a_word_the_grounds_say_between_what_it_is():
         ({"max_num_seqs": 16.0}, True, 40.0, "max_num_seqs"),
         ({"max_num_seqs": 64.0}, True, 40.0, ""),
         ({"max_num_seqs": 64.0, "max_num_batched_tokens": 2048.0}, False, 2040.0, "prefill_budget"),
-        ({"max_num_batched_tokens": 8192.0}, False, 2040.0, ""),
+        ({"max_num_batched_tokens": 8192.0}, False, 2040.0, "head_of_line"),
         ({}, False, 2040.0, ""),
     ],
 )
 def test_a_cap_is_named_by_its_flag_only_where_the_flag_is_known(declared, at_cap, step_tokens, expected):
     made = inputs({"requests_running_max": 16.0}, declared, at_cap=at_cap, step_tokens=step_tokens)
     assert word(Cause.CONCURRENCY_BOUND, made) == expected
+
+
+@pytest.mark.parametrize("usage", [0.5, 0.97])
+def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
+    made = inputs({"requests_running_max": 24.0}, at_cap=True, step_tokens=40.0, usage=usage, blocked_ratio=0.0)
+    told = detail_of(Cause.CONCURRENCY_BOUND, made, judge_all(made))
+    assert told.word == "sequence_cap"
+    assert ("a watermark would look the same" in told.grounds) == (usage > 0.9)
 
 
 @pytest.mark.parametrize(

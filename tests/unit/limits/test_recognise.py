@@ -24,6 +24,7 @@ OFFICIAL = "vllm/vllm-openai:v0.10.1"
         ("rocm/vllm:latest", [], ["vllm", "serve", "m"]),
         ("registry.redhat.io/rhaiis/vllm-cuda-rhel9:3", [], ["--model=m"]),
         ("anything", ["python3", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m"]),
+        ("anything", ["python3", "-m", "vllm.entrypoints.cli.main", "serve", "m"], []),
         ("anything", ["/opt/venv/bin/vllm"], ["serve", "m"]),
         ("anything", ["sh", "-c", "vllm serve m"], []),
         ("anything", ["/bin/bash", "-c"], ["set -e\nexec /usr/local/bin/vllm serve m \\\n  --port 9000"]),

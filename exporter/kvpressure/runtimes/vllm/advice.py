@@ -56,6 +56,15 @@ _REMEDIES: Final = {
         "costs more than it saves.",
         cost="Host memory, or the computing that the tier would have saved.",
     ),
+    "head_of_line": Remedy(
+        title="let the first in the queue be taken in parts",
+        current="not visible",
+        new="chunked prefill on (the default), or --max-num-batched-tokens above the longest prompt",
+        why="Without chunked prefill a prompt that is longer than what is left of a step lets those behind it wait. "
+        "So do --long-prefill-token-threshold, which takes little of a long prompt at a time, and "
+        "--prefill-schedule-interval, which takes prompts in every so many steps only: undo what is set.",
+        cost="Steps with a part of a long prompt take longer, so answers' tokens come further apart.",
+    ),
     "queue_limit": Remedy(
         title="raise --max-num-queued-reqs, or --max-num-queued-tokens",
         current="not visible",

@@ -18,6 +18,9 @@ from kvpressure.runtimes.vllm.flags import FLAGS
 MODULES: Final = frozenset(("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"))
 """Modules that `python -m` starts a server with; the second has no metrics page in old versions."""
 
+COMMAND_MODULE: Final = "vllm.entrypoints.cli.main"
+"""The module behind the command `vllm`: its first word says what it does."""
+
 KSERVE_MODULE: Final = "huggingfaceserver"
 
 KSERVE_PORT: Final = 8080
@@ -60,7 +63,7 @@ _SCRIPT: Final = re.compile(r"vllm|serv|start|entry")
 def _launch(words: Words) -> Launch | None:
     for at, word in enumerate(words[:-1]):
         following = words[at + 1]
-        if following == "serve" and base(word) == "vllm":
+        if following == "serve" and (base(word) == "vllm" or word == COMMAND_MODULE):
             return Launch(words[at + 2 :])
         if word == "-m" and (following in MODULES or following == KSERVE_MODULE):
             return Launch(words[at + 2 :], "" if following in MODULES else following)
