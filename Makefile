@@ -41,6 +41,10 @@ bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rul
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; an hour of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
 
+.PHONY: bench-cost
+bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.cost --write-docs
+
 .PHONY: lab
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
 	$(BIN)/python -m tests.lab

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -70,11 +71,12 @@ NOTHING = Load(0)
 
 @dataclass(slots=True)
 class Tally:
-    """How requests ended."""
+    """How requests ended; `seconds` is what each that finished took, with the monotonic time of its end before it."""
 
     finished: int = 0
     failed: int = 0
     output_tokens: int = 0
+    seconds: list[tuple[float, float]] = field(default_factory=list)
 
 
 @contextlib.asynccontextmanager
@@ -98,6 +100,7 @@ async def driving(url: str, load: Load, seed: int) -> AsyncIterator[Tally]:
 async def _client(session: aiohttp.ClientSession, url: str, load: Load, rng: random.Random, tally: Tally) -> None:
     while True:
         path, body = load.request(rng)
+        began = time.monotonic()
         try:
             async with session.post(url + path, json=body) as response:
                 response.raise_for_status()
@@ -107,5 +110,6 @@ async def _client(session: aiohttp.ClientSession, url: str, load: Load, rng: ran
             await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         else:
             tally.finished += 1
+            tally.seconds.append((time.monotonic(), time.monotonic() - began))
             tally.output_tokens += used.get("completion_tokens", 0)
             await asyncio.sleep(load.pause_seconds)

@@ -213,7 +213,7 @@ async def _triage(url: str, after: float) -> tuple[int, str]:
     """Exit code and cause of `kvpressure triage`."""
     await asyncio.sleep(after)
     try:
-        code, out = await _kvpressure("triage", url, "--duration", str(TRIAGE_SECONDS), "--json")
+        code, out = await kvpressure("triage", url, "--duration", str(TRIAGE_SECONDS), "--json")
     except TimeoutError:
         return -1, f"did not end within {COMMAND_WITHIN_SECONDS:.0f} s"
     return code, ", ".join(engine["cause"] for engine in json.loads(out)["engines"])
@@ -222,11 +222,12 @@ async def _triage(url: str, after: float) -> tuple[int, str]:
 async def _plan(url: str) -> dict[str, Any]:
     """What `kvpressure plan --url` makes of the traffic that collapses the engine."""
     await asyncio.sleep(TRIAGE_AFTER_SECONDS + TRIAGE_SECONDS)
-    code, out = await _kvpressure("plan", "--url", url, "--seconds", str(PLAN_SECONDS), "--json")
+    code, out = await kvpressure("plan", "--url", url, "--seconds", str(PLAN_SECONDS), "--json")
     return {"exit": code, **(json.loads(out) if out.startswith("{") else {"said": out})}
 
 
-async def _kvpressure(*arguments: str) -> tuple[int, str]:
+async def kvpressure(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command of ours; raises TimeoutError where it does not end."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "kvpressure", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -111,7 +111,7 @@ def test_the_way_of_a_page_turns_back_at_most_twice_for_each_engine(trace: str) 
 
 def test_every_room_of_the_way_is_walked_through() -> None:
     _, rooms = list(walks("long-context-collapse"))[-1]
-    assert stays(rooms) == ["scrape", "features", "diagnosis", "features", "advice", "exposition"]
+    assert stays(rooms) == ["scrape", "features", "diagnosis", "features", "whatif", "advice", "exposition"]
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,21 @@ from kvpressure.features import Context, derive_gpu
 from kvpressure.features.baseline import BATCH, STEP_TOKENS
 from kvpressure.features.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.features.evidence import OutsideEvidence, Restarts, outside_evidence
-from kvpressure.features.gpu import gpus_of
+from kvpressure.features.gpu import gpus_of, whole_gpus
 from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.features.past import EnginePast, Features
 from kvpressure.features.starts import Starts
 from kvpressure.features.windows import EngineWindow, stepped_back
 from kvpressure.model.canary import CanaryReport
+from kvpressure.model.incident import LOSING, Incident, Price
+from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Workload
 from kvpressure.runtimes.registry import named
+from kvpressure.whatif.room import WithRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class PipelineSettings:
     max_engines: int = 512
     max_label_length: int = 128
     always_observed: bool = False
+    price: Price | None = None
 
 
 STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
@@ -57,9 +61,10 @@ STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
 @dataclass(slots=True)
 class _Engine:
     past: EnginePast
-    diagnostician: Diagnostician = field(default_factory=Diagnostician)
     canary: CanaryWatch = field(default_factory=CanaryWatch)
+    diagnostician: Diagnostician = field(default_factory=Diagnostician)
     view: EngineView | None = None
+    room: WithRoom = field(default_factory=WithRoom)
 
 
 class Pipeline:
@@ -254,9 +259,22 @@ class Pipeline:
         features = engine.past.features(self._context(target, page))
         features, answers = self._with_answers(engine, features)
         diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features, answers))
-        engine.past.learn(features, healthy=diagnosis.cause is Cause.HEALTHY)
-        observed = engine.past.observed() if self.settings.always_observed or _predictable(diagnosis) else None
-        return replace(self._shown(target, page, sample, features, diagnosis), observed=observed)
+        engine.past.learn(features, diagnosis.cause, engine.room.rate)
+        features = replace(features, derived=features.derived | engine.past.cost.families())
+        incident = self._incident(target, page, engine)
+        losing, limits = diagnosis.cause in LOSING, engine.view.limits if engine.view else Limits()
+        wanted = self.settings.always_observed or _predictable(diagnosis)
+        observed = engine.past.observed() if wanted or losing else None
+        engine.room.update(features.t, observed if losing else None, limits)
+        shown = self._shown(target, page, sample, features, diagnosis)
+        return replace(shown, observed=observed if wanted else None, incident=incident)
+
+    def _incident(self, target: TargetIdentity, page: EnginePage, engine: _Engine) -> Incident | None:
+        incident, price = engine.past.cost.incident(self.thresholds), self.settings.price
+        if incident is None or price is None:
+            return incident
+        gpus = self._gpus_of(target, page.t, alone=len(page.engines) == 1)
+        return replace(incident, price=price, gpus=whole_gpus(gpus))
 
     def _with_answers(self, engine: _Engine, features: Features) -> tuple[Features, Mapping[str, OutsideEvidence]]:
         """The features without the load that requests of ours were, and what these were answered; see `set_canary`."""

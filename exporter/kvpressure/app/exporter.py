@@ -6,6 +6,7 @@ import asyncio
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -17,11 +18,12 @@ from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import NodeSources
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.config.loaded import Loaded, load
-from kvpressure.config.settings import ConfigError, Settings
+from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.target import Target
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Histories
 from kvpressure.model.canary import CanaryReport
+from kvpressure.model.incident import Price
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.model.workload import Workload
@@ -182,8 +184,10 @@ class Daemon:
 
     async def _put_in_force(self, before: Loaded) -> None:
         new = self.settings
-        if _pipeline_settings(before.settings) != _pipeline_settings(new):
+        settings, price = _pipeline_settings(new), _price(before.settings.gpu)
+        if _pipeline_settings(before.settings) != replace(settings, price=price):
             self._pipeline = _pipeline(self._loaded)
+        self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
         self._pipeline.set_canary(canary_times(self._loaded))
         if before.settings.gpu != new.gpu:
@@ -289,7 +293,12 @@ def _pipeline_settings(settings: Settings) -> PipelineSettings:
         ),
         max_engines=settings.limits.max_engines,
         max_label_length=settings.limits.max_label_length,
+        price=_price(settings.gpu),
     )
+
+
+def _price(gpu: GpuSettings) -> Price | None:
+    return None if gpu.price_per_hour is None else Price(gpu.price_per_hour, gpu.currency)
 
 
 def _pipeline(loaded: Loaded) -> Pipeline:

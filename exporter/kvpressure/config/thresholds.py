@@ -82,6 +82,7 @@ class Thresholds:
     kv_growth_min_r2: float = _in("ratio")
     baseline_half_life_seconds: float = _in("seconds")
     baseline_min_seconds: float = _in("seconds")
+    incident_gap_seconds: float = _in("seconds")
     verdict_window_seconds: float = _in("seconds")
     verdict_min_poll_count: float = _in("count")
     sparse_confidence_min_ratio: float = _in("ratio")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvpressure.exposition.incident import incident_json
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import Advise, no_advice
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
@@ -29,8 +30,13 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
 
 def _engine(view: EngineView, advise: Advise, error: str) -> dict[str, object]:
     found = engine_json(view, advise(view), error)
+    found["incident"] = incident_json(view.incident)
     return {**found, "advice": found["actions"]}  # "advice": the key's name up to 0.1, kept for a release
 
 
 def _unread(health: SourceHealth) -> dict[str, object]:
-    return {**unread_json(health.target, health.error, answering=False if health.errors else None), "advice": []}
+    return {
+        **unread_json(health.target, health.error, answering=False if health.errors else None),
+        "incident": None,
+        "advice": [],
+    }

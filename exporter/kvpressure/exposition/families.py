@@ -136,6 +136,12 @@ FAMILIES: tuple[Family, ...] = (
         "estimated_memory_bytes_per_second",
         "What each of its GPUs reads and writes in memory, likewise.",
     ),
+    _engine(
+        "lost_tokens_total",
+        "Generated tokens that are missing, while something held the engine back, against what it would do for "
+        "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
+        kind="counter",
+    ),
     _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
     _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
     _engine(

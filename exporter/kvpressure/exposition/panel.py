@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
+from kvpressure.exposition.incident import incident_text
 from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
 from kvpressure.features.history import History
@@ -85,6 +86,7 @@ def engine_panel(
         "uncharted": past is None,
         "open": wanted or not calm,
         "since": _since(diagnosis, now),
+        "incident": incident_text(view.incident, now),
         "facts": _facts(view, now if silence is None else view.t, calm=calm),
         "evidence": _evidence(diagnosis),
         "actions": [_action(action, f"{key}-{number}") for number, action in enumerate(actions, 1)],

@@ -98,6 +98,11 @@ def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]
     return [names[name] for name in wanted] if all(name in names for name in wanted) else []
 
 
+def whole_gpus(gpus: Sequence[GpuWindow]) -> int | None:
+    """How many GPUs these are; None of none, and where one is a part of a GPU."""
+    return None if not gpus or any(gpu.last.parent_uuid for gpu in gpus) else len(gpus)
+
+
 def memory_rise_ratio(context: Context) -> float | None:
     """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
     rises = []

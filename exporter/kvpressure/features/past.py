@@ -10,6 +10,7 @@ from kvpressure.features import compute
 from kvpressure.features.baseline import Baseline
 from kvpressure.features.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.features.context import Context
+from kvpressure.features.cost import Cost
 from kvpressure.features.gpu import memory_rise_ratio
 from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
@@ -20,6 +21,7 @@ from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause
 from kvpressure.model.workload import LogReport
 
 
@@ -47,6 +49,7 @@ class EnginePast:
     def __init__(self, window: EngineWindow, thresholds: Thresholds) -> None:
         self.window = window
         self.baseline = Baseline(thresholds)
+        self.cost = Cost()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -68,6 +71,8 @@ class EnginePast:
         window = self.window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
+        if restarted:
+            self.cost.restarted()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
         pair = newest_batch(window)
@@ -94,9 +99,13 @@ class EnginePast:
         """What a prediction of consequences starts from."""
         return observed(self.window, self.baseline.values())
 
-    def learn(self, features: Features, *, healthy: bool) -> None:
-        """Remember the newest features, as a healthy state if they were judged to be one."""
-        recent = features.recent
+    def learn(self, features: Features, cause: Cause, with_room: float | None = None) -> None:
+        """Remember the newest features and what was judged of them, as a healthy state if they were one.
+
+        `with_room` is that of `Cost.update`.
+        """
+        recent, healthy = features.recent, cause is Cause.HEALTHY
+        self.cost.update(self.window.points, cause, self.baseline.limits, with_room)
         self.demand = recent.demand
         self.baseline.update(features.t, features.derived, recent.step_tokens, recent.answer_tokens, healthy=healthy)
 

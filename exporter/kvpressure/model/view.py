@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.model.incident import Incident
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
@@ -40,7 +41,8 @@ class EngineView:
     `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
     batch tell. `runtime` is the name of what serves, "" when not known. `observed` is what
-    consequences of a change are predicted from, None where nothing is to be changed.
+    consequences of a change are predicted from, None where nothing is to be changed. `incident` is the present time of
+    trouble, or the last.
     """
 
     key: EngineKey
@@ -54,6 +56,7 @@ class EngineView:
     silence: Silence | None = None
     runtime: str = ""
     observed: Observed | None = None
+    incident: Incident | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:

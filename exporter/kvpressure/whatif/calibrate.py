@@ -31,6 +31,7 @@ LONG_FACTOR: Final = 1.3
 """Requests under way that are so many times as long as those that ended are others."""
 GROWTH_RATIO: Final = 0.25
 """A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
+GROWTH_SHARE: Final = 0.75
 SHARED_RATIO: Final = 0.05
 """Of prompt tokens, that are found in the cache again: fewer are chance."""
 FITS: Final = 4
@@ -93,12 +94,12 @@ def known(
     intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
     if len(intervals) < LEAST_INTERVALS:
         raise UnknownError("there are too few polls yet")
-    running, waiting = (_mean(one.running for one in intervals), _mean(one.waiting for one in intervals))
-    usage = _mean(one.usage_ratio for one in intervals)
-    seconds, generated = sum(one.seconds for one in intervals), _sum(intervals, "generated")
+    running, waiting = (mean_of(one.running for one in intervals), mean_of(one.waiting for one in intervals))
+    usage = mean_of(one.usage_ratio for one in intervals)
+    seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
     if not generated or not running:
         raise UnknownError("no tokens were generated")
-    preempted = _sum(intervals, "preempted") or 0.0
+    preempted = sum_of(intervals, "preempted") or 0.0
     server = Server(
         pool_tokens=pool,
         steps=_steps(observed, intervals, per_sequence),
@@ -143,12 +144,12 @@ def _fitted(found: Known, most_error: float) -> Known:
 
 def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:
     try:
-        return step_seconds(intervals, _prefill(observed), per_sequence=per_sequence)
+        return step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence)
     except StepsUnknownError as error:
         raise UnknownError("how long steps take is not known") from error
 
 
-def _prefill(observed: Observed) -> tuple[float, float] | None:
+def prefill_of(observed: Observed) -> tuple[float, float] | None:
     """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
     if not observed.prefill_seconds or not observed.prefill_tokens:
         return None
@@ -174,14 +175,27 @@ def _demand(
     made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
-    present = [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
-    first, last = present[: len(present) // 4], present[-(len(present) // 4) :]
-    grown = _mean(last) - _mean(first)
-    came = grown + (_sum(intervals, "finished") or 0.0) * 0.75
+    present, grown = _present(intervals), growth(intervals)
+    came = grown + (sum_of(intervals, "finished") or 0.0) * GROWTH_SHARE
     seconds = sum(one.seconds for one in intervals)
-    if grown > max(2.0, GROWTH_RATIO * _mean(present)) and came > 0:
-        return Demand.at_rate(tuple(made), came / (0.75 * seconds), queue=round(present[-1]))
+    if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
+        return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
     return Demand(tuple(made), clients=max(1, round(statistics.median(present))))
+
+
+def growth(intervals: Sequence[Interval]) -> float:
+    """How many more requests run and wait in the last quarter of the intervals than in the first.
+
+    Between the middles of these lies `GROWTH_SHARE` of the time.
+    """
+    present = _present(intervals)
+    quarter = max(1, len(present) // 4)
+    return mean_of(present[-quarter:]) - mean_of(present[:quarter])
+
+
+def _present(intervals: Sequence[Interval]) -> list[float]:
+    """Requests that run and wait."""
+    return [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
 
 
 def requests(prompts: Lengths, outputs: Lengths, cached: float, alike: float) -> list[Asked]:
@@ -210,11 +224,13 @@ def _under_way(observed: Observed, prompts: Lengths, outputs: Lengths, cached: f
     return [_asked(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
 
 
-def _mean(values: Iterable[float | None]) -> float:
+def mean_of(values: Iterable[float | None]) -> float:
+    """Mean of those that are known, 0 without any."""
     found = [value for value in values if value is not None]
     return sum(found) / len(found) if found else 0.0
 
 
-def _sum(intervals: Sequence[Interval], name: str) -> float | None:
+def sum_of(intervals: Sequence[Interval], name: str) -> float | None:
+    """Sum of a field where it is known, None where it is nowhere."""
     found = [value for one in intervals if (value := getattr(one, name)) is not None]
     return sum(found) if found else None

@@ -19,6 +19,7 @@ from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
 from kvpressure.config.settings.types import (
     Boolean,
     Integer,
+    Label,
     ListenAddress,
     ListenAddresses,
     Number,
@@ -63,6 +64,10 @@ class GpuSettings(Section):
     gpm: Boolean = Field(
         default=True, description="Read SM, tensor and DRAM activity where card and privileges allow it."
     )
+    price_per_hour: Number | None = Field(
+        default=None, gt=0, le=1e6, description="What one GPU costs an hour; the page then says what trouble cost."
+    )
+    currency: Label = Field(default="USD", description="What `price_per_hour` is in, as the page is to name it.")
     detach_seconds: Number = Field(
         default=120.0,
         ge=5,

@@ -1,0 +1,129 @@
+"""`python -m bench.cost`: tokens that the exporter says were lost, beside those that were.
+
+The truth is the same seconds of the same clients on a pool with room for all: the tokens that they got there and did
+not get here, over the seconds in which the verdict was one that loses tokens. `--write-docs` writes docs/cost.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.cost.situations import SECONDS, SITUATIONS
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.incident import LOSING
+from kvpressure.model.values import at
+from kvpressure.scrape.recordings import TraceError, read_trace
+from tests.lab.fetch import NEWEST, fetch
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDER: Final = ROOT / ".cache" / "lab" / "cost"
+ROOM_FOR_ALL_BLOCKS: Final = 200_000
+DOCS: Final = ROOT / "docs" / "cost.md"
+GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+TABLE: Final = "<!-- python -m bench.cost --write-docs -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One situation. Tokens per second are means over its seconds of trouble, of which there may be none."""
+
+    name: str
+    seconds: float
+    got: float
+    roomy: float
+    lost: float
+    told: float
+
+
+def main() -> int:
+    """Record what is missing, judge, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__)
+    parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="judge the recordings that are there")
+    given = parser.parse_args()
+    if not given.keep:
+        fetch(NEWEST)
+        record()
+    text = "\n".join(table([judged(name) for name in SITUATIONS]))
+    print(text)
+    if given.write_docs:
+        before = DOCS.read_text().split(TABLE)
+        DOCS.write_text(f"{before[0]}{TABLE}\n{text}\n{TABLE}{before[2]}")
+    return 0
+
+
+def record() -> None:
+    """Every situation as it is, and with room for all and nothing that goes wrong."""
+    wishes = []
+    for name, table in SITUATIONS.items():
+        made = {"seconds": SECONDS, **table}
+        roomy = {**made, "flags": {**table["flags"], "num_gpu_blocks": ROOM_FOR_ALL_BLOCKS}, "fault": []}
+        wishes += [{"name": name, "folder": kind, "table": one} for kind, one in (("as-is", made), ("roomy", roomy))]
+    subprocess.run(
+        [sys.executable, "-m", "tests.lab.written", NEWEST, str(FOLDER)],
+        input="".join(json.dumps(wish) + "\n" for wish in wishes),
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        text=True,
+    )
+
+
+def judged(name: str) -> Row:
+    """One situation, from its two recordings."""
+    got, roomy = (_generated(FOLDER / kind / f"{name}.jsonl.xz") for kind in ("as-is", "roomy"))
+    before: int | None = None
+    seconds = here = there = told = 0.0
+    for item in Replay(ReplayTarget("t"), load_thresholds()).views(FOLDER / "as-is" / f"{name}.jsonl.xz"):
+        if isinstance(item, TraceError):
+            raise item
+        line, views = item
+        (view,) = views
+        second = round(line.t)
+        told = at(view.derived, "lost_tokens_total") or 0.0
+        losing = view.diagnosis is not None and view.diagnosis.cause in LOSING
+        if losing and before is not None and {before, second} <= roomy.keys():
+            seconds += second - before
+            here += got[second] - got[before]
+            there += roomy[second] - roomy[before]
+        before = second
+    return Row(
+        name, seconds, here / seconds if seconds else 0.0, there / seconds if seconds else 0.0, there - here, told
+    )
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Markdown."""
+    lines = [
+        "| situation | seconds of trouble | tokens/s | with room for all | lost | told | told / lost |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for row in rows:
+        ratio = f"{row.told / row.lost:.2f}" if row.lost > 0 else ""
+        lines.append(
+            f"| {row.name} | {row.seconds:.0f} | {row.got:.0f} | {row.roomy:.0f} | {row.lost:,.0f} | {row.told:,.0f} | "
+            f"{ratio} |"
+        )
+    return lines
+
+
+def _generated(path: Path) -> dict[int, float]:
+    """Tokens generated so far by unix second."""
+    return {
+        round(line.t): sum(map(float, GENERATED.findall(line.page.decode())))
+        for line in read_trace(path)
+        if not isinstance(line, TraceError)
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

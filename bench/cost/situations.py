@@ -1,0 +1,78 @@
+"""Calm for four minutes, then five of trouble: loads that the pool held, and others beside or after them.
+
+Each is a regime of the lab. `alike` says whether those who come later ask for what the earlier ones did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+CALM_SECONDS: Final = 240
+SECONDS: Final = 540
+
+_LATE: Final = {"begin": CALM_SECONDS}
+
+SITUATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "more of the same": {
+        "flags": {"num_gpu_blocks": 512},
+        "load": [
+            {"clients": 6, "prompt": [800, 900], "output": [300, 350]},
+            {"clients": 14, "prompt": [800, 900], "output": [300, 350], **_LATE},
+        ],
+    },
+    "a few more than fit": {
+        "flags": {"num_gpu_blocks": 512},
+        "load": [
+            {"clients": 6, "prompt": [800, 900], "output": [300, 350]},
+            {"clients": 4, "prompt": [800, 900], "output": [300, 350], **_LATE},
+        ],
+    },
+    "long contexts come": {
+        "flags": {"num_gpu_blocks": 1024},
+        "load": [
+            {"clients": 16, "prompt": [200, 300], "output": [150, 200]},
+            {"clients": 12, "prompt": [2500, 3000], "output": [850, 1000], **_LATE},
+        ],
+    },
+    "long answers come": {
+        "flags": {"num_gpu_blocks": 1024},
+        "load": [
+            {"clients": 16, "prompt": [200, 300], "output": [150, 200]},
+            {"clients": 24, "prompt": [200, 300], "output": [1500, 2000], **_LATE},
+        ],
+    },
+    "long prompts, short answers come": {
+        "flags": {"num_gpu_blocks": 1024},
+        "load": [
+            {"clients": 16, "prompt": [200, 300], "output": [150, 200]},
+            {"clients": 16, "prompt": [3000, 4000], "output": [20, 40], **_LATE},
+        ],
+    },
+    "a rate that grows": {
+        "flags": {"num_gpu_blocks": 768},
+        "load": [
+            {"rate": 0.8, "prompt": [800, 900], "output": [300, 350]},
+            {"rate": 1.6, "prompt": [800, 900], "output": [300, 350], **_LATE},
+        ],
+    },
+    "a rate with a longer tail": {
+        "flags": {"num_gpu_blocks": 1024},
+        "load": [
+            {"rate": 3.0, "prompt": [200, 300], "output": [150, 200]},
+            {"rate": 0.6, "prompt": [2500, 3000], "output": [850, 1000], **_LATE},
+        ],
+    },
+    "the core hangs for two minutes": {
+        "flags": {"num_gpu_blocks": 2048},
+        "load": [{"clients": 12, "prompt": [300, 400], "output": [200, 300]}],
+        "fault": [{"kind": "hang", "at": 300, "until": 420}],
+    },
+    "nothing happens": {
+        "flags": {"num_gpu_blocks": 2048},
+        "load": [
+            {"clients": 8, "prompt": [300, 400], "output": [200, 300]},
+            {"clients": 8, "prompt": [300, 400], "output": [200, 300], **_LATE},
+        ],
+    },
+}

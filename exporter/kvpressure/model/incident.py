@@ -1,0 +1,65 @@
+"""What a time of trouble has cost."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.model.record import record
+from kvpressure.model.verdict import Cause
+
+LOSING: Final = frozenset(
+    {Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.HOST_BOUND, Cause.DEFERRED, Cause.STUCK}
+)
+"""Causes under which an engine does less than it could. Where compute limits it, it does all it can."""
+
+
+@record
+class Since:
+    """What came after an incident: `seconds` of it so far, and generated tokens per second in them."""
+
+    seconds: float
+    tokens_per_second: float
+
+
+@record
+class Price:
+    """What one GPU costs an hour, in `currency`."""
+
+    per_hour: float
+    currency: str
+
+
+@record
+class Incident:
+    """A time of trouble, still going on where `ended` is None (unix seconds).
+
+    `cause` held longest of the `seconds` in which it lost tokens. `lost_tokens` are generated tokens that are missing
+    against what the engine would do for the same demand, None where nothing tells; `lost_seconds` is how long it would
+    have taken it to make them; `gpus` are the whole GPUs that serve it, None where not known. `restarted`
+    says that another process has answered since it began.
+    """
+
+    cause: Cause
+    began: float
+    seconds: float
+    tokens_per_second: float
+    lost_tokens: float | None = None
+    lost_seconds: float | None = None
+    ended: float | None = None
+    restarted: bool = False
+    since: Since | None = None
+    gpus: int | None = None
+    price: Price | None = None
+
+    @property
+    def money(self) -> float | None:
+        """The GPUs' time that the lost tokens stand for, at their price; None where one of them is not known."""
+        if self.lost_seconds is None or self.price is None or not self.gpus:
+            return None
+        return self.lost_seconds / 3600 * self.gpus * self.price.per_hour
+
+    @property
+    def earned_tokens_per_second(self) -> float | None:
+        """How many more tokens per second came after it; None where no more did, or too little time has passed."""
+        more = None if self.since is None else self.since.tokens_per_second - self.tokens_per_second
+        return more if more is not None and more > 0 else None
