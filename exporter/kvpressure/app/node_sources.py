@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import Settings
@@ -19,12 +18,10 @@ from kvpressure.net.schedule import Clock
 from kvpressure.sources.host import HostSource
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
-from kvpressure.sources.port_owner import PortOwner, PortOwners
+from kvpressure.sources.port_owner import PortOwner, PortOwners, port_here
 
 SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
 """The sections of the settings that have a source each."""
-
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class NodeSources:
@@ -154,8 +151,7 @@ class NodeSources:
 
 def _local_port(target: Target) -> int | None:
     """The port of a target that is a process of this machine, None for others."""
-    where = urlsplit(target.url)
-    return where.port if not target.pod and where.hostname in _LOCAL else None
+    return None if target.pod else port_here(target.url)
 
 
 def _untold(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from kvpressure.model.view import EngineView, GpuView
 from kvpressure.model.workload import Workload
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.scrape.targets import Changes
+from kvpressure.sources.port_owner import find_owners, port_here
 
 GIVE_UP_SECONDS = 5.0
 """Sampling ends early when by then no engine has answered once."""
@@ -42,10 +43,12 @@ class Access:
 def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
     """One target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
 
-    With `gpus`, this machine's GPUs count as the engine's where there is only one. Raises ValueError.
+    The limits of a process of this machine are those of its command line. With `gpus`, this machine's GPUs count as the
+    engine's where there is only one. Raises ValueError.
     """
     pages = dict.fromkeys(map(split_engine_url, urls))
     tls = TlsSettings(ca_file=access.ca_file, insecure_skip_verify=access.insecure)
+    owners = find_owners({port for base, _ in pages if (port := port_here(base)) is not None})
     return tuple(
         Target(
             name=default_name(base) + (path if path and path != "/metrics" else ""),
@@ -54,6 +57,7 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
             tls=tls,
             bearer_token_file=access.bearer_token_file,
+            limits=None if (port := port_here(base)) is None else owners[port].limits,
         )
         for base, path in pages
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.limits.declared import declared, read_limits
@@ -39,6 +40,7 @@ from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_
 SOURCE: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0
 _DEVICE: Final = re.compile(r"/dev/(?:nvidia(\d+)|dri/(renderD\d+)|(kfd))")
+_HERE: Final = ("localhost", "127.0.0.1", "::1")
 _SAY: Final = "name the engine's GPUs in its `gpus`"
 
 
@@ -81,6 +83,12 @@ def command_line(port: int, proc: Path = PROC) -> list[str] | None:
     pids = {pid for pids in holders_of(listening((port,), proc)[port], proc).values() for pid in pids}
     root = root_of(pids, parents_of_all(proc))
     return (argv_of(root, proc) or None) if root is not None else None
+
+
+def port_here(url: str) -> int | None:
+    """The port of an address that is of this machine alone, None for any other and where it names none."""
+    where = urlsplit(url)
+    return where.port if where.hostname in _HERE else None
 
 
 class PortOwners:
