@@ -64,7 +64,7 @@ def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:
 
 
 def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
-    """Variables whose values are known; one from a Secret, or from a ConfigMap that was not given, is absent."""
+    """Variables by name; one from a Secret, or from a ConfigMap that was not given, stands for itself."""
     env: dict[str, str] = {}
     for source in sequence(spec.get("envFrom")):
         if (found := maps.get(text(get(source, "configMapRef", "name")))) is not None:
@@ -75,7 +75,7 @@ def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
         if reference is None:
             env[name] = text(get(entry, "value"))
             continue
-        env.pop(name, None)
+        env[name] = f"$({name})"  # it is set, so that no default replaces it, and to what is not known
         key = get(reference, "configMapKeyRef")
         found = maps.get(text(get(key, "name")))
         if found is not None and (value := get(found.data, "data", text(get(key, "key")))) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine
@@ -120,7 +120,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
-    for name in ("gpu_memory_utilization", "max_model_len"):
+    for name in ("gpu_memory_utilization", "max_model_len", *_options(engine)):
         if name in engine.reading.unclear:
             raise ValueError(engine.reading.unclear[name])
     if engine.runtime.starting.flags.sizes_pool in engine.reading.options:
@@ -160,6 +160,13 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         refused=refused,
     )
     return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
+
+
+def _options(engine: Engine) -> tuple[str, ...]:
+    """The options that memory follows from."""
+    flags = engine.runtime.starting.flags
+    named = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
+    return (*named, *flags.sizing.stretches, flags.sizes_pool)
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:

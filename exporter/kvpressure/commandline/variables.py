@@ -62,7 +62,8 @@ class Variables:
     def get(self, name: str) -> Value | Absent:
         """What a variable holds."""
         found = self._assigned[name] if name in self._assigned else self._env.get(name, ABSENT)
-        return None if found is ABSENT and self.foreign else found
+        # A variable of the container that stands for itself is set, and to what is not known.
+        return None if (found is ABSENT and self.foreign) or found == f"$({name})" else found
 
     def set(self, name: str, value: Value | Absent) -> None:
         """Let a variable hold this, in the branch that is being read."""

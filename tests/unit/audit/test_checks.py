@@ -354,3 +354,18 @@ def test_what_fails_has_something_to_paste_where_its_value_is_known() -> None:
     given = read(yaml.safe_dump(deployment(QWEN, annotations=LENGTHS)), "f.yaml")
     for one in audit(given, THRESHOLDS, knowledge=H100).engines[0].findings:
         assert (one.status != "fail") or one.fix, one.check
+
+
+def test_a_variable_from_a_secret_is_set_and_no_default_stands_in_for_it() -> None:
+    env = [{"name": "SEQS", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
+    script = {"command": ["sh", "-c", "vllm serve m --max-num-seqs ${SEQS:-8}"], "env": env}
+    assert status("max-num-seqs", container=script) == "unknown"
+
+
+def test_gpus_that_depend_on_a_condition_are_not_counted() -> None:
+    script = "TP=1\n[ $BIG ] && TP=4\nvllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size $TP --max-model-len 8192"
+    more = {"container": {"command": ["sh", "-c", script], "resources": {"limits": {"nvidia.com/gpu": 4}}}}
+    assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
+    branches = "if x; then vllm serve m -tp 4; else vllm serve m; fi"
+    more["container"]["command"] = ["sh", "-c", branches]
+    assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
