@@ -21,10 +21,10 @@ def audit(
     knowledge: Knowledge = NOTHING_KNOWN,
 ) -> Report:
     """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`."""
-    engines = tuple(find_engines(given))
+    engines, problems = find_engines(given)
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
-    context = Context(given, engines, thresholds, sized)
-    return Report(tuple(_reviewed(engine, context, skip) for engine in engines), given.problems)
+    context = Context(given, tuple(engines), thresholds, sized)
+    return Report(tuple(_reviewed(engine, context, skip) for engine in engines), (*given.problems, *problems))
 
 
 def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Reviewed:

@@ -242,7 +242,7 @@ def test_limits_that_may_stand_where_nobody_can_look_are_not_said_to_be_undeclar
 def test_a_variable_from_a_secret_is_set_and_no_default_stands_in_for_it() -> None:
     env = [{"name": "SEQS", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
     script = "vllm serve m --max-num-seqs ${SEQS:-8} --max-model-len ${LEN:-4096}"
-    (target,) = started_by({"command": ["sh", "-c", script], "env": env}).targets
+    (target,) = started_by({"name": "vllm", "command": ["sh", "-c", script], "env": env}).targets
     assert [limit.name for limit in target.limits or ()] == ["max_model_len"]
 
 
