@@ -112,6 +112,17 @@ def traffic_of(engine: Engine) -> Traffic | None:
     return Traffic(prompt, output) if prompt and output and prompt >= 1 <= output else None
 
 
+def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
+    """How many sequences may run: as declared, else the server's default, which is no more than a step has tokens."""
+    limit, step = (engine.reading.limits.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    if limit is not None:
+        return int(limit.value)
+    count = engine.runtime.audit.default_sequences(sized.gpu.name, sized.gpu.memory_bytes)
+    if count is None or step is None or not engine.runtime.audit.needs_step:
+        return count
+    return min(count, int(step.value))
+
+
 def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds) -> Sized:
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
     geometry = read_geometry(_quantized(engine, config), engine.model, dtype=_choice(engine, flags.dtype, DTYPE_BYTES))

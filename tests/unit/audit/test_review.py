@@ -47,7 +47,7 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
             "production-stack-values.yaml",
             {"values/llama-long": "pfppppuppppfpuf", "values/llama-short": "pfupppupppffpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "ufpfpuupufffpuf", "DaemonSet/edge": "uffuppupuuffuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "ufufpuupufffpuf", "DaemonSet/edge": "uffuppupuuffuuf"}),
         ("broken-and-good.yaml", {"Pod/survivor": "ufuuppupufffuuf"}),
         ("compose.yaml", {"compose/llama": "ufppppffufpfuuf", "compose/qwen": "pfuuppppfpffuuf"}),
         ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufufuuf", "ray/gpt-oss": "ppuuppupffufuuf"}),
