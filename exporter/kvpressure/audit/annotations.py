@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from kvpressure.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, traffic
 from kvpressure.audit.engine import Engine
@@ -12,7 +11,7 @@ from kvpressure.audit.model import Problem
 from kvpressure.audit.sizing import OUTPUT, PROMPT
 from kvpressure.commandline.numbers import human
 from kvpressure.limits.declared import ANNOTATIONS
-from kvpressure.plan.gpus import GPUS, gpu_named
+from kvpressure.plan.gpus import GPUS, gpu_named, nearest_gpus
 
 
 def unreadable(engine: Engine) -> Iterator[Problem]:
@@ -31,12 +30,7 @@ def _wrong(engine: Engine) -> Iterator[tuple[str, str]]:
         if name in given and other not in given and human(given[name]) is not None:
             yield name, f"says nothing without {other}"
     if (gpu := given.get(GPU_ANNOTATION, "").strip()) and gpu_named(gpu) is None:
-        yield GPU_ANNOTATION, f"is no GPU that is known{nearest(gpu)}"
+        near = " or ".join(nearest_gpus(gpu))
+        yield GPU_ANNOTATION, f"is no GPU that is known ({f'did you mean {near}?' if near else ', '.join(GPUS)})"
     if unknown := traffic(engine) - TRAFFIC_WORDS:
         yield TRAFFIC, f"has {', '.join(sorted(unknown))}, and the words are {', '.join(sorted(TRAFFIC_WORDS))}"
-
-
-def nearest(gpu: str) -> str:
-    """Names like this one, or all there are, to end a sentence with."""
-    close = get_close_matches(gpu.upper(), GPUS, 3)
-    return f"; did you mean {' or '.join(close)}?" if close else f" (known: {', '.join(GPUS)})"

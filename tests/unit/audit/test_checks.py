@@ -416,7 +416,7 @@ def test_a_fix_is_printed_once() -> None:
         ({"prompt-p95": "-1", "output-p95": "800"}, "prompt-p95 of Deployment/d: '-1' is no number of tokens"),
         ({"prompt-p95": "4000"}, "'4000' says nothing without kvpressure.io/output-p95"),
         ({"max-input-tokens": "many"}, "max-input-tokens of Deployment/d: 'many' is no number of tokens"),
-        ({"gpu": "H1000"}, "'H1000' is no GPU that is known; did you mean H100"),
+        ({"gpu": "H1000"}, "'H1000' is no GPU that is known (did you mean H100"),
         ({"traffic": "lonng"}, "'lonng' has lonng, and the words are bursty, long, short"),
     ],
 )
