@@ -141,7 +141,8 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     seconds = _short(source.model.limit_seconds)
     yield (
         f"goodput: whole answers within {seconds} s ({source.late_since}). Second lines: the range over "
-        "what is not known (how lengths lie in their buckets, whether long prompts get long answers, what a larger batch costs)."
+        "what is not known (how lengths lie in their buckets, whether long prompts get long answers, what a larger "
+        "batch costs)."
     )
     keys = {cure.key for one in rows for cure in one.cures}
     if "kv_cache_dtype" in keys:
