@@ -9,17 +9,30 @@ from typing import Any
 
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.hardware import gpu_text
-from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
-from kvpressure.audit.pods import container
+from kvpressure.audit.interpolation import interpolated
+from kvpressure.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts
+from kvpressure.audit.model import Problem
+from kvpressure.audit.pods import cautious, container, is_list, wrong_list
 from kvpressure.audit.scaling import counted
 from kvpressure.config.strict_yaml import Path
-from kvpressure.limits.declared import annotated, read_limits
+from kvpressure.limits.declared import annotated
 
 
-def engines(item: Item, given: Manifests) -> Iterator[Engine]:
+def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     """The services that serve an engine's API; labels of a service are its annotations."""
-    for name, described in mapping(item.data.get("services")).items():
+    services = item.data.get("services")
+    if services is None or "spec" in item.data:
+        return
+    if not isinstance(services, dict):
+        yield Problem(
+            f"services is {shape(services)} and should be a mapping; no engine is found in it",
+            item.place(("services",)),
+        )
+        return
+    item = replace(item, data={**item.data, "services": interpolated(services, item.source.variables)})
+    for name, described in mapping(item.data["services"]).items():
         spec = mapping(described)
+        wrong = tuple(_wrong(item, ("services", name), described))
         environment = _pairs(spec.get("environment"))
         as_container = {
             "name": name,
@@ -28,12 +41,15 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine]:
             "args": _words(spec.get("command")),
             "env": [{"name": key, "value": value} for key, value in environment.items()],
         }
-        read = container(as_container, {}, item, given)
-        if read.runtime is None:
-            continue
         at: Path = ("services", name)
+        read = container(as_container, {}, item, given, at)
+        if read.runtime is None:
+            # What is no mapping is no service, whatever was meant.
+            yield from wrong if not isinstance(described, dict) else ()
+            continue
+        yield from wrong
         annotations = _pairs(spec.get("labels"))
-        reading = annotated(read_limits(read.start), annotations)
+        reading = annotated(cautious(read.reading, wrong), annotations)
         scale: Path = (*at, "scale") if spec.get("scale") is not None else (*at, "deploy", "replicas")
         yield Engine(
             item=item,
@@ -55,10 +71,24 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine]:
         )
 
 
+def _wrong(item: Item, at: Path, described: Any) -> Iterator[Problem]:
+    """What of a service is of another kind than compose takes."""
+    if not isinstance(described, dict):
+        name = ".".join(map(str, at))
+        yield Problem(f"{name} is {shape(described)} and should be a mapping; no engine is found in it", item.place(at))
+    for key in ("entrypoint", "command"):
+        value = mapping(described).get(key)
+        if not isinstance(value, (str, int)) and not is_list(value, str):
+            yield wrong_list(value, item, (*at, key), "strings")
+    environment = mapping(described).get("environment")
+    if not isinstance(environment, dict) and not is_list(environment, str):
+        yield wrong_list(environment, item, (*at, "environment"), "strings")
+
+
 def _words(command: Any) -> list[str]:
     """A command as a list, or as one string, which compose splits as a shell would without running one."""
     if not isinstance(command, str):
-        return list(texts(command))
+        return list(texts(command)) if is_list(command, str) else list(flat(command))
     try:
         return shlex.split(command, comments=False)
     except ValueError:

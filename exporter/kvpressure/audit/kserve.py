@@ -9,7 +9,8 @@ from typing import Any, Final
 from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.hardware import gpu_text, gpus_asked
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
-from kvpressure.audit.pods import Container, container
+from kvpressure.audit.model import Problem
+from kvpressure.audit.pods import Container, cautious, container, misplaced
 from kvpressure.audit.scaling import counted, replicas, scaled
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Given
@@ -21,16 +22,20 @@ from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 _PREDICTOR: Final[Path] = ("spec", "predictor")
 
 
-def inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
+def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     """The predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
     predictor = mapping(get(item.data, *_PREDICTOR))
     model = mapping(predictor.get("model"))
+    yield from misplaced(item, (*_PREDICTOR, "containers"))
     for position, spec in enumerate(sequence(predictor.get("containers"))):
-        read = container(mapping(spec), predictor, item, given)
+        at: Path = (*_PREDICTOR, "containers", position)
+        read = container(mapping(spec), predictor, item, given, at)
         if read.runtime is not None:
-            yield _predictor(item, given, read, mapping(spec), (*_PREDICTOR, "containers", position))
+            yield from read.wrong
+            yield _predictor(item, given, read, mapping(spec), at)
     if model and any(one.kserve.serves(model) for one in RUNTIMES):
-        read = container(model, predictor, item, given)
+        read = container(model, predictor, item, given, (*_PREDICTOR, "model"))
+        yield from read.wrong
         yield _predictor(item, given, read, model, (*_PREDICTOR, "model"), model=model)
 
 
@@ -46,7 +51,7 @@ def _predictor(
     annotations = strings(get(item.data, "metadata", "annotations"))
     annotations |= strings(get(item.data, *_PREDICTOR, "annotations"))
     runtime = None if model is None else _runtime(given, text(model.get("runtime")))
-    reading = read_limits(read.start) if model is None else _with_runtime(given, read, model, runtime)
+    reading = read.reading if model is None else _with_runtime(given, read, model, runtime)
     reading = annotated(reading, annotations)
     asked, key = gpus_asked(mapping(spec.get("resources")))
     return Engine(
@@ -74,13 +79,14 @@ def _predictor(
 def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None) -> Reading:
     if found is None:
         name = text(model.get("runtime"))
-        reading = read_limits(read.start)
+        reading = read.reading
         which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
         return replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
     spec = mapping(get(found.data, "spec", "containers", 0))
-    base = container(spec, mapping(found.data.get("spec")), found, given)
+    base = container(spec, mapping(found.data.get("spec")), found, given, ("spec", "containers", 0))
     words = (read.command or base.command, (*base.args, *read.args))
-    return read_limits(read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files}))
+    start = read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files})
+    return cautious(read_limits(start), (*base.wrong, *read.wrong))
 
 
 def _runtime(given: Manifests, name: str) -> Item | None:
@@ -93,28 +99,30 @@ def _bounds(item: Item) -> Replicas:
     return scaled(item, _PREDICTOR, ("minReplicas", "maxReplicas"), "KServe")
 
 
-def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine]:
+def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     """The decode pods and, where prefill is apart, its pods. KServe's own template starts one where none is given."""
     yield from _role(item, given, ("spec",), "")
     if isinstance(get(item.data, "spec", "prefill"), dict):
         yield from _role(item, given, ("spec", "prefill"), " prefill")
 
 
-def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine]:
+def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine | Problem]:
     pod = mapping(get(item.data, *at, "template"))
     containers = sequence(pod.get("containers"))
     main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
     spec = mapping(containers[main]) if containers else {}
-    read = container(spec, pod, item, given)
+    where: Path = (*at, "template", "containers", main) if containers else at
+    read = container(spec, pod, item, given, where)
+    yield from misplaced(item, (*at, "template", "containers"))
     if read.runtime is None and (read.image or not ASSUMED.kserve.by_default):
         return
+    yield from read.wrong
     annotations = strings(get(item.data, "metadata", "annotations"))
     annotations |= strings(get(item.data, *at, "annotations"))
-    reading = annotated(read_limits(read.start), annotations)
+    reading = annotated(read.reading, annotations)
     references = [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]
     if references:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
-    where: Path = (*at, "template", "containers", main) if containers else at
     reading = _divided(reading, mapping(get(item.data, *at, "parallelism")))
     asked, key = gpus_asked(mapping(spec.get("resources")))
     yield Engine(

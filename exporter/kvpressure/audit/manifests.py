@@ -22,12 +22,16 @@ _TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*(if|range|with|include|toYaml|templa
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The document an object stands in: the lines of its file, of each value (counted from 1), and its last one."""
+    """The document an object stands in: the lines of its file, of each value (counted from 1), and its last one.
+
+    `variables` are those of the environment file beside it.
+    """
 
     name: str
     text: Sequence[str] = field(default=(), repr=False)
     lines: Mapping[Path, int] = field(default_factory=dict, repr=False)
     last: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,11 @@ class Manifests:
         return (item for item in self.items if item.kind in kinds)
 
 
-def read(text: str, name: str) -> Manifests:
-    """Read every document of a YAML or JSON text; `name` is the file's name in findings. Never raises."""
+def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Manifests:
+    """Read every document of a YAML or JSON text; `name` is the file's name in findings. Never raises.
+
+    `variables` are those of the environment file beside it, which compose files take.
+    """
     if len(text) > MAX_CHARS:
         return Manifests((), (Problem(f"is larger than {MAX_CHARS} characters", Place(name, None)),))
     items: list[Item] = []
@@ -106,7 +113,7 @@ def read(text: str, name: str) -> Manifests:
             problems.append(Problem(f"cannot be read: {type(error).__name__}", Place(name, offset + 1)))
         else:
             moved = {path: line + offset for path, line in document.lines.items()}
-            source = Source(name, lines, moved, min(offset + part.count("\n") + 1, len(lines)))
+            source = Source(name, lines, moved, min(offset + part.count("\n") + 1, len(lines)), variables or {})
             items += _items(document.data, source, ())
     return Manifests(tuple(items), tuple(problems))
 
@@ -167,6 +174,27 @@ def mapping(value: Any) -> Mapping[str, Any]:
 def sequence(value: Any) -> Sequence[Any]:
     """`value` if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()
+
+
+def shape(value: Any) -> str:
+    """What a value is, for a sentence: "a mapping"."""
+    for kind, name in ((dict, "a mapping"), (list, "a list"), (str, "text"), (bool, "true or false")):
+        if isinstance(value, kind):
+            return name
+    return "a number" if isinstance(value, (int, float)) else "nothing" if value is None else type(value).__name__
+
+
+def flat(value: Any) -> Iterator[str]:
+    """Every scalar in a value, keys too, in reading order; text falls into its words."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [part for pair in reversed(one.items()) for part in reversed(pair)]
+        elif isinstance(one, list):
+            left += reversed(one)
+        else:
+            yield from text(one).split()
 
 
 def text(value: Any) -> str:

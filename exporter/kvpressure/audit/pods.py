@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
+from kvpressure.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts
+from kvpressure.audit.model import Problem
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.config.strict_yaml import Path
+from kvpressure.limits.declared import Reading, read_limits
 from kvpressure.limits.recognise import runtime_of
 from kvpressure.limits.start import Start, read_start
 from kvpressure.runtimes.runtime import Runtime
@@ -22,7 +24,10 @@ Mounted = dict[str, tuple[Item, Path]]
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a container's spec says of how its program is started."""
+    """What a container's spec says of how its program is started.
+
+    `wrong` is what cannot be read of that: then nothing is said of the options.
+    """
 
     name: str
     image: str
@@ -32,6 +37,12 @@ class Container:
     files: Mapping[str, str]
     mounted: Mounted
     start: Start
+    wrong: tuple[Problem, ...] = ()
+
+    @property
+    def reading(self) -> Reading:
+        """The limits and options that the start declares."""
+        return cautious(read_limits(self.start), self.wrong)
 
     @property
     def in_shell(self) -> bool:
@@ -44,14 +55,62 @@ class Container:
         return runtime_of(self.image, self.start)
 
 
-def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests) -> Container:
-    """Read one container of a pod's spec; ConfigMaps are looked up among what was `given`."""
+def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests, at: Path) -> Container:
+    """Read one container of a pod's spec, `at` is its path; ConfigMaps are looked up among what was `given`."""
     maps = _config_maps(item, given)
     mounted = _mounted(spec, pod, maps)
-    command, args, env = texts(spec.get("command")), texts(spec.get("args")), _env(spec, maps)
+    wrong = tuple(
+        wrong_list(spec.get(key), item, (*at, key), of)
+        for key, of in (("command", "strings"), ("args", "strings"), ("env", "mappings with name and value"))
+        if not is_list(spec.get(key), str if of == "strings" else dict)
+    )
+    command, args, env = _words(spec.get("command")), _words(spec.get("args")), _env(spec, maps)
     files = {path: text(get(source.data, *at)) for path, (source, at) in mounted.items()}
     start = read_start(command, args, env, Budget(), files)
-    return Container(text(spec.get("name")), text(spec.get("image")), command, args, env, files, mounted, start)
+    return Container(text(spec.get("name")), text(spec.get("image")), command, args, env, files, mounted, start, wrong)
+
+
+def cautious(reading: Reading, wrong: Sequence[Problem]) -> Reading:
+    """A reading of what could be read, without what may stand in the rest."""
+    if not wrong:
+        return reading
+    return Reading(hidden=tuple(one.message for one in wrong), model=reading.model, runtime=reading.runtime)
+
+
+def wrong_list(value: Any, item: Item, at: Path, of: str) -> Problem:
+    """What to say of a value that is no list of these."""
+    kinds = dict if "mapping" in of else (str, int, float)
+    inner = [shape(one) for one in sequence(value) if not isinstance(one, kinds)]
+    found = f"a list with {inner[0]} in it" if inner else shape(value)
+    where = f"{item.kind} {item.name}".strip()
+    name = ".".join(map(str, at))
+    message = f"{name}{f' of {where}' if where else ''} is {found} and should be a list of {of}"
+    return Problem(f"{message}; what it says is not judged", item.place(at))
+
+
+def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
+    """What stands in the way of the containers that would be listed there."""
+    for end in range(1, len(listed)):
+        value = get(item.data, *listed[:end])
+        if value is not None and not isinstance(value, (dict, list)):
+            name = ".".join(map(str, listed[:end]))
+            message = (
+                f"{name} of {item.kind} {item.name} is {shape(value)} and should be a mapping; no engine is found in it"
+            )
+            yield Problem(message, item.place(listed[:end]))
+    if not is_list(get(item.data, *listed), dict):
+        yield wrong_list(get(item.data, *listed), item, listed, "mappings")
+
+
+def is_list(value: Any, kind: type) -> bool:
+    """Whether a value is absent or a list of these; of strings, numbers pass for what they would be in quotes."""
+    scalars = (str, int, float) if kind is str else (kind,)
+    return value is None or (isinstance(value, list) and all(isinstance(one, scalars) for one in value))
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """The words of a command; of one that is malformed all that may be words, by which an engine is still known."""
+    return texts(value) if is_list(value, str) else tuple(flat(value))
 
 
 def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:
@@ -64,7 +123,7 @@ def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:
 
 
 def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
-    """Variables whose values are known; one from a Secret, or from a ConfigMap that was not given, is absent."""
+    """Variables by name; one from a Secret, or from a ConfigMap that was not given, stands for itself."""
     env: dict[str, str] = {}
     for source in sequence(spec.get("envFrom")):
         if (found := maps.get(text(get(source, "configMapRef", "name")))) is not None:
@@ -75,7 +134,7 @@ def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
         if reference is None:
             env[name] = text(get(entry, "value"))
             continue
-        env.pop(name, None)
+        env[name] = f"$({name})"  # it is set, so that no default replaces it, and to what is not known
         key = get(reference, "configMapKeyRef")
         found = maps.get(text(get(key, "name")))
         if found is not None and (value := get(found.data, "data", text(get(key, "key")))) is not None:

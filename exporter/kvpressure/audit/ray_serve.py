@@ -11,7 +11,9 @@ import yaml
 
 from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.hardware import gpu_text
-from kvpressure.audit.manifests import Item, Manifests, Source, get, mapping, sequence, strings, text
+from kvpressure.audit.manifests import Item, Manifests, Source, get, mapping, sequence, shape, strings, text
+from kvpressure.audit.model import Problem
+from kvpressure.audit.pods import cautious, is_list, wrong_list
 from kvpressure.audit.scaling import counted, scaled
 from kvpressure.commandline.budget import Budget
 from kvpressure.config import strict_yaml
@@ -24,20 +26,26 @@ _CONFIG: Final[Path] = ("spec", "serveConfigV2")
 _WORKERS: Final[Path] = ("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template")
 
 
-def ray_service(item: Item, given: Manifests) -> Iterator[Engine]:  # noqa: ARG001 - every kind gets both
+def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
     """The applications in the YAML that a RayService holds as text; its workers' pods give memory and GPU."""
     inner = _inner(item)
     if inner is None:
+        if get(item.data, *_CONFIG) is not None:
+            wrong = f"spec.serveConfigV2 of {item.kind} {item.name} is no text with a YAML mapping"
+            yield Problem(f"{wrong}; no engine is found in it", item.place(_CONFIG))
         return
     pod = mapping(get(item.data, *_WORKERS, "spec"))
     annotations = strings(get(item.data, "metadata", "annotations"))
     annotations |= strings(get(item.data, *_WORKERS, "metadata", "annotations"))
     resources = mapping(get(pod, "containers", 0, "resources"))
     for engine in _in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod):
+        if isinstance(engine, Problem):
+            yield engine
+            continue
         yield replace(engine, resources=resources, labels=strings(get(item.data, *_WORKERS, "metadata", "labels")))
 
 
-def serve_config(item: Item, given: Manifests) -> Iterator[Engine]:  # noqa: ARG001 - every kind gets both
+def serve_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
     """A file for `serve run` or `serve deploy`, or one that such a file names under `llm_configs`."""
     if "model_loading_config" in item.data:
         yield from _engine(item, "ray", (), {}, {})
@@ -64,16 +72,23 @@ def _inner(item: Item) -> Item | None:
 
 def _in_serve_config(
     item: Item, title: str, annotations: Mapping[str, str], pod: Mapping[str, Any]
-) -> Iterator[Engine]:
-    for position, application in enumerate(sequence(item.data.get("applications"))):
+) -> Iterator[Engine | Problem]:
+    applications = item.data.get("applications")
+    if not is_list(applications, dict):
+        yield wrong_list(applications, item, ("applications",), "mappings")
+    for position, application in enumerate(sequence(applications)):
         at: Path = ("applications", position, "args", "llm_configs")
-        for index in range(len(sequence(get(application, "args", "llm_configs")))):
+        configs = get(application, "args", "llm_configs")
+        # A text is the path of a file, which is read where it is given.
+        if not is_list(configs, dict) and not is_list(configs, str):
+            yield wrong_list(configs, item, at, "mappings")
+        for index in range(len(sequence(configs))):
             yield from _engine(item, title, (*at, index), annotations, pod)
 
 
 def _engine(
     item: Item, title: str, at: Path, annotations: Mapping[str, str], pod: Mapping[str, Any]
-) -> Iterator[Engine]:
+) -> Iterator[Engine | Problem]:
     """An LLMConfig; the name of a file is left to the file, and another engine's to nobody here."""
     spec = mapping(get(item.data, *at)) if at else item.data
     engine = text(spec.get("llm_engine")).lower()
@@ -84,7 +99,13 @@ def _engine(
     model = text(loading.get("model_source")) or served
     env = strings(get(spec, "runtime_env", "env_vars"))
     words = (model or "model", *_words(mapping(spec.get("engine_kwargs"))))
+    given = spec.get("engine_kwargs")
     reading = read_limits(read_start(ASSUMED.charts[0].command, words, env, Budget()))
+    if given is not None and not isinstance(given, dict):
+        where: Path = (*at, "engine_kwargs")
+        message = f"{'.'.join(map(str, where))} is {shape(given)} and should be a mapping; what it says is not judged"
+        yield (wrong := Problem(message, item.place(where)))
+        reading = cautious(reading, (wrong,))
     yield Engine(
         item=item,
         title=title if "/" in title else f"{title}/{served}",

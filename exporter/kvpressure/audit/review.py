@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kvpressure.audit.annotations import unreadable
 from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.checks.context import Context
 from kvpressure.audit.discovery import find_engines
@@ -21,10 +22,14 @@ def audit(
     knowledge: Knowledge = NOTHING_KNOWN,
 ) -> Report:
     """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`."""
-    engines = tuple(find_engines(given))
+    engines, problems = find_engines(given)
+    said = (problem for engine in engines for problem in unreadable(engine))
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
-    context = Context(given, engines, thresholds, sized)
-    return Report(tuple(_reviewed(engine, context, skip) for engine in engines), given.problems)
+    context = Context(given, tuple(engines), thresholds, sized)
+    return Report(
+        tuple(_reviewed(engine, context, skip) for engine in engines),
+        tuple(dict.fromkeys((*given.problems, *problems, *said))),
+    )
 
 
 def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Reviewed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine
@@ -112,6 +112,17 @@ def traffic_of(engine: Engine) -> Traffic | None:
     return Traffic(prompt, output) if prompt and output and prompt >= 1 <= output else None
 
 
+def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
+    """How many sequences may run: as declared, else the server's default, which is no more than a step has tokens."""
+    limit, step = (engine.reading.limits.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    if limit is not None:
+        return int(limit.value)
+    count = engine.runtime.audit.default_sequences(sized.gpu.name, sized.gpu.memory_bytes)
+    if count is None or step is None or not engine.runtime.audit.needs_step:
+        return count
+    return min(count, int(step.value))
+
+
 def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds) -> Sized:
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
     geometry = read_geometry(_quantized(engine, config), engine.model, dtype=_choice(engine, flags.dtype, DTYPE_BYTES))
@@ -120,7 +131,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
-    for name in ("gpu_memory_utilization", "max_model_len"):
+    for name in ("gpu_memory_utilization", "max_model_len", *_options(engine)):
         if name in engine.reading.unclear:
             raise ValueError(engine.reading.unclear[name])
     if engine.runtime.starting.flags.sizes_pool in engine.reading.options:
@@ -160,6 +171,13 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         refused=refused,
     )
     return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
+
+
+def _options(engine: Engine) -> tuple[str, ...]:
+    """The options that memory follows from."""
+    flags = engine.runtime.starting.flags
+    named = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
+    return (*named, *flags.sizing.stretches, flags.sizes_pool)
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:

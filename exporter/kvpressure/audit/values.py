@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.hardware import gpu_text
-from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
-from kvpressure.audit.pods import container
+from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, shape, strings, text, texts
+from kvpressure.audit.model import Problem
+from kvpressure.audit.pods import cautious, container, is_list, wrong_list
 from kvpressure.audit.scaling import counted, scaled
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import whole
@@ -22,15 +23,32 @@ _SECTION: Final = "servingEngineSpec"
 _PORT: Final = 8000
 
 
-def engines(item: Item, given: Manifests) -> Iterator[Engine]:
+def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     """The models that a chart's values deploy; the values may be those of a parent chart, one level up."""
     for outer in ((), *((key,) for key in item.data)):
         section = get(item.data, *outer, _SECTION)
         if not isinstance(section, dict) or section.get("enableEngine") is False:
             continue
+        listed: Path = (*outer, _SECTION, "modelSpec")
+        if not is_list(section.get("modelSpec"), dict):
+            yield wrong_list(section["modelSpec"], item, listed, "mappings")
         for position, spec in enumerate(sequence(section.get("modelSpec"))):
             if isinstance(spec, dict) and spec.get("enabled") is not False:
-                yield _engine(item, given, (*outer, _SECTION, "modelSpec", position), spec, section, chart_of(spec))
+                at: Path = (*listed, position)
+                chart = chart_of(spec)
+                wrong = tuple(_wrong(item, at, spec, chart))
+                yield from wrong
+                yield _engine(item, given, at, spec, section, chart, wrong)
+
+
+def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Iterator[Problem]:
+    config = spec.get(chart.config)
+    if config is not None and not isinstance(config, dict):
+        where: Path = (*at, chart.config)
+        message = f"{'.'.join(map(str, where))} is {shape(config)} and should be a mapping; what it says is not judged"
+        yield Problem(message, item.place(where))
+    if not is_list(extra := mapping(config).get(chart.extra), str):
+        yield wrong_list(extra, item, (*at, chart.config, chart.extra), "strings")
 
 
 def chart_of(spec: Mapping[str, Any]) -> Chart:
@@ -40,12 +58,18 @@ def chart_of(spec: Mapping[str, Any]) -> Chart:
 
 
 def _engine(
-    item: Item, given: Manifests, at: Path, spec: dict[str, Any], section: Mapping[str, Any], chart: Chart
+    item: Item,
+    given: Manifests,
+    at: Path,
+    spec: dict[str, Any],
+    section: Mapping[str, Any],
+    chart: Chart,
+    wrong: Sequence[Problem],
 ) -> Engine:
     # Mounts and variables have the same fields here as in a pod, under other names.
     as_pod = {"volumes": spec.get("extraVolumes")}
     as_container = {"env": spec.get("env"), "volumeMounts": spec.get("extraVolumeMounts")}
-    read = container(as_container, as_pod, item, given)
+    read = container(as_container, as_pod, item, given, at)
     annotations = strings(spec.get("annotations")) | strings(spec.get("podAnnotations"))
     name = text(spec.get("name"))
     env = {**strings(section.get("configs")), **read.env}
@@ -59,7 +83,7 @@ def _engine(
         pod=at,
         style="values",
         chart=chart,
-        reading=annotated(read_limits(start), annotations),
+        reading=annotated(cautious(read_limits(start), (*wrong, *read.wrong)), annotations),
         replicas=_replicas(item, at, spec),
         annotations=annotations,
         labels={"model": name, **strings(section.get("labels"))},

@@ -9,10 +9,11 @@ from typing import Final
 from kvpressure.audit.engine import Engine, Replicas
 from kvpressure.audit.hardware import gpu_text, gpus_asked, shared_memory
 from kvpressure.audit.manifests import Item, Manifests, get, mapping, sequence, strings
-from kvpressure.audit.pods import container
+from kvpressure.audit.model import Problem
+from kvpressure.audit.pods import container, misplaced
 from kvpressure.audit.scaling import replicas
 from kvpressure.config.strict_yaml import Path
-from kvpressure.limits.declared import annotated, read_limits
+from kvpressure.limits.declared import annotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +47,29 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 
 
-def engines(item: Item, given: Manifests) -> Iterator[Engine]:
-    """The containers of an object that serve an engine's API."""
+def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """The containers of an object that serve an engine's API, and what cannot be read of any."""
     shape = SHAPES[item.kind]
     for template in shape.templates:
         found = list(_in_template(item, given, shape, template))
-        if found:
-            yield from found
+        yield from found
+        if any(isinstance(one, Engine) for one in found):
             return
 
 
-def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> Iterator[Engine]:
+def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> Iterator[Engine | Problem]:
     pod = mapping(get(item.data, *template, "spec"))
+    listed: Path = (*template, "spec", "containers")
+    yield from misplaced(item, listed)
     for position, spec in enumerate(sequence(pod.get("containers"))):
-        read = container(mapping(spec), pod, item, given)
+        at: Path = (*listed, position)
+        read = container(mapping(spec), pod, item, given, at)
         if read.runtime is None:
             continue
-        at: Path = (*template, "spec", "containers", position)
+        yield from read.wrong
         annotations = strings(get(item.data, "metadata", "annotations"))
         annotations |= strings(get(item.data, *template, "metadata", "annotations"))
-        reading = annotated(read_limits(read.start), annotations)
+        reading = annotated(read.reading, annotations)
         asked, key = gpus_asked(mapping(get(spec, "resources")))
         yield Engine(
             item=item,

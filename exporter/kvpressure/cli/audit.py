@@ -122,7 +122,7 @@ def _from_path(path: str) -> Manifests:
     for file in _files(Path(path)):
         try:
             with file.open("rb") as opened:
-                given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file))
+                given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), _environment(file))
         except OSError as error:
             given += _problem(f"cannot be read: {error.strerror or error}", str(file))
     return given
@@ -141,9 +141,21 @@ def _files(path: Path) -> Iterator[Path]:
         yield file
 
 
-def _parsed(data: bytes, name: str) -> Manifests:
+def _environment(file: Path) -> dict[str, str]:
+    """What compose would take from the .env beside a file; nothing where there is none that can be read."""
     try:
-        return read(data.decode("utf-8-sig"), name)
+        text = read_text(file.parent / ".env")
+    except ConfigError:
+        return {}
+    pairs = (line.strip().removeprefix("export ").partition("=") for line in text.splitlines())
+    return {
+        name.strip(): value.strip().strip("'\"") for name, equals, value in pairs if equals and not name.startswith("#")
+    }
+
+
+def _parsed(data: bytes, name: str, environment: Mapping[str, str] | None = None) -> Manifests:
+    try:
+        return read(data.decode("utf-8-sig"), name, environment)
     except UnicodeDecodeError as error:
         return _problem("is not UTF-8", name, data.count(b"\n", 0, error.start) + 1)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from kvpressure.plan.gpus import GPUS, Gpu, gpu_named
+from kvpressure.plan.gpus import GPUS, Gpu, gpu_named, nearest_gpus
 
 LARGEST_CONFIG_BYTES: Final = 4 << 20
 
@@ -21,8 +21,10 @@ class ConfigFileError(Exception):
 def known_gpu(text: str) -> Gpu:
     """The GPU of that name. Raises click.BadParameter."""
     if (found := gpu_named(text)) is None:
-        hint = "; an A100 is A100-40 or A100-80" if "a100" in text.lower() else ""
-        raise click.BadParameter(f"{text!r} is not known; give --gpu-memory, or one of {', '.join(GPUS)}{hint}")
+        near = " or ".join(nearest_gpus(text))
+        meant = f"did you mean {near}? Else " if near else ""
+        meant = "an A100 is A100-40 or A100-80; " if "a100" in text.lower() else meant
+        raise click.BadParameter(f"{text!r} is not known; {meant}give --gpu-memory, or one of {', '.join(GPUS)}")
     return found
 
 

@@ -28,7 +28,8 @@ from kvpressure.plan.geometry import (
     read_geometry,
 )
 from kvpressure.plan.gpus import GPUS, Gpu
-from kvpressure.plan.parallel import Parallel, RefusedError
+from kvpressure.plan.known_models import nearest_models
+from kvpressure.plan.parallel import Parallel, RefusedError, prompt_refused
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
@@ -128,7 +129,7 @@ def command(**options: Any) -> None:
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
     except (ModelConfigError, ConfigFileError, LiveError, RefusedError) as error:
-        say(error, err=True)
+        say(*f"{error}".splitlines(), err=True)
         sys.exit(2)
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     if options["as_json"]:
@@ -145,6 +146,8 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)
     cost = _cost(geometry, options, options["block_size"])
     longest = options["max_model_len"]
+    if (too_long := prompt_refused(geometry, longest, traffic, runtime)) is not None:
+        raise RefusedError([too_long])
     plan = plan_model(geometry, cost, memory, traffic, load_thresholds(), limit=longest, runtime=runtime)
     title = f"{geometry.model_type}: {geometry.layers} layers, {geometry.attention}, {geometry.dtype}"
     if memory.parallel.gpus > 1:
@@ -193,7 +196,9 @@ def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
     path, name = options["config"], options["model"]
     config = known_model(name) if path is None else read_config(path)
     if config is None:
-        raise ConfigFileError(f"--model {name} is not known here; give its config.json with --config")
+        near = " or ".join(nearest_models(name))
+        meant = f"did you mean {near}? Else " if near else ""
+        raise ConfigFileError(f"--model {name} is not known here; {meant}give its config.json with --config")
     return read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
 
 
@@ -212,7 +217,9 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         raise click.UsageError("give --gpu or --gpu-memory, not both")
     given, ranks = given if gpu is None else (gpu.memory_bytes,), parallel.gpus
     if not given:
-        raise click.UsageError("--config needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
+        raise click.UsageError(
+            f"--{'config' if options['config'] else 'model'} needs --gpu, such as H100, or --gpu-memory, such as 80GiB"
+        )
     if len(given) not in {1, ranks}:
         raise click.UsageError(f"--gpu-memory is given {len(given)} times for {ranks} GPUs: give it once, or once each")
     weights, reserve = options["weights_gib"], options["reserve_gib"]
@@ -241,4 +248,11 @@ def _traffic(options: Mapping[str, Any], shape: LiveShape) -> Traffic:
         lacking = [flag for flag, value in (("--prompt-p95", prompt), ("--output-p95", output)) if value is None]
         why = "the engine has finished no request" if options["url"] else "lengths in tokens"
         raise click.UsageError(f"missing {' and '.join(lacking)} ({why})")
+    for name, most in (("prompt", prompt), ("output", output)):
+        typical = options[f"{name}_p50"]
+        if typical is not None and typical > most:
+            raise click.UsageError(
+                f"--{name}-p50 {typical:g} is above the p95 of {most:g}: half of the requests cannot be longer than "
+                "what 5 % exceed; the two may be swapped"
+            )
     return Traffic(prompt, output, **known)

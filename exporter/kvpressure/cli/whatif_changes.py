@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from kvpressure.commandline.numbers import whole
+from kvpressure.commandline.numbers import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.whatif.consequences import Model
@@ -89,7 +89,7 @@ class _Given:
         """A limit as the server itself would read it."""
         _, read = self.runtime.starting.flags.limits[_READ_AS.get(self.kind, self.kind)]
         found = read(self.value)
-        return self.refuse(f"{self.runtime.title} would not take this value") if found is None else found
+        return self.refuse(f"{self.runtime.title} takes {TAKES[read]} here") if found is None else found
 
     def refuse(self, why: str) -> int:
         """Raises click.UsageError."""
@@ -100,7 +100,8 @@ def _memory(given: _Given) -> Cure:
     now = given.limits.gpu_memory_utilization
     if now is None:
         name = given.runtime.advice.flags[MEMORY]
-        given.refuse("what is in force is not on the page; say it with --gpu-memory-utilization" + f" ({name})")
+        also = "" if name == "--gpu-memory-utilization" else f" ({name})"
+        given.refuse(f"what is in force is not on the page; say it with --gpu-memory-utilization{also}")
         raise AssertionError
     return memory_share(now.value, given.limit())
 

@@ -43,6 +43,7 @@ def json_of(
         "title": source.title,
         "runtime": source.runtime.name,
         "limit_seconds": source.model.limit_seconds,
+        "limit_from": source.late_since,
         "today": {
             "kv_cache_tokens": round(server.pool_tokens),
             "clients": demand.clients or None,
@@ -139,8 +140,9 @@ def _share(span: Span) -> str:
 def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     seconds = _short(source.model.limit_seconds)
     yield (
-        f"goodput: whole answers within {seconds} s. Second lines: the range over what is not known (how "
-        "lengths lie in their buckets, whether long prompts get long answers, what a larger batch costs)."
+        f"goodput: whole answers within {seconds} s ({source.late_since}). Second lines: the range over "
+        "what is not known (how lengths lie in their buckets, whether long prompts get long answers, what a larger "
+        "batch costs)."
     )
     keys = {cure.key for one in rows for cure in one.cures}
     if "kv_cache_dtype" in keys:

@@ -28,6 +28,9 @@ from kvpressure.whatif.consequences import Model, model_of, modelled
 from kvpressure.whatif.described import Shape, Traffic, alternatives, within_caps
 from kvpressure.whatif.server import Server, StepSeconds
 
+MOST_ERRORS = 3
+"""Lines of a recording that are told one by one."""
+
 OBSERVED = PipelineSettings(always_observed=True)
 
 
@@ -37,13 +40,17 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An engine that can be simulated: how it is called, its limits, and the traffic where that was described."""
+    """An engine that can be simulated: how it is called, its limits, and the traffic where that was described.
+
+    `late_since` says where the time comes from that an answer may take.
+    """
 
     title: str
     runtime: Runtime
     limits: Limits
     model: Model
     traffic: Traffic | None = None
+    late_since: str = ""
 
 
 def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
@@ -63,27 +70,49 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     if options["kv_cache_tokens"] is not None:
         limits = limits.with_declared({"kv_capacity_tokens": float(options["kv_cache_tokens"])})
     model = model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic)
+    late = _late_since(within, view, traffic, thresholds)
     which = f", engine {view.key.rank}" if len(views) > 1 else ""
-    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, traffic)
+    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, traffic, late)
+
+
+def _late_since(given: float | None, view: EngineView | None, traffic: Traffic | None, thresholds: Thresholds) -> str:
+    """Where the time comes from that an answer may take, as the model chooses it."""
+    if given is not None:
+        return "--slo-p95-seconds"
+    healthy = view is not None and view.observed is not None and view.observed.healthy_seconds is not None
+    what = "this engine's healthy p95" if traffic is None and healthy else "the p95 with room for all"
+    return f"{thresholds.advice_late_min_factor:g} times {what}; --slo-p95-seconds sets it"
 
 
 def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[EngineView]:
     """The engines of a recording at its end, or `at` so many seconds from its beginning. Raises SourceError."""
     newest: list[EngineView] = []
-    began: float | None = None
+    errors: list[TraceError] = []
+    began, last = 0.0, -1.0
     try:
         for item in Replay(ReplayTarget(stem(path)), thresholds, OBSERVED).views(path):
             if isinstance(item, TraceError):
-                say(item, err=True)
+                errors.append(item)
                 continue
-            began = item[0].t if began is None else began
-            if at is not None and item[0].t - began > at:
+            began = item[0].t if last < 0 else began
+            last = item[0].t - began
+            if at is not None and last > at:
                 break
             newest = item[1]
     except TraceError as error:
         raise SourceError(f"{error}") from error
+    if last < 0 and errors:
+        raise SourceError(
+            f"{path} is no recording, as `kvpressure record` writes it: none of its lines can be read. {errors[0]}"
+        )
     if not newest:
         raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
+    if at is not None and last < at:
+        raise SourceError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
+    for unreadable in errors[:MOST_ERRORS]:
+        say(unreadable, err=True)
+    if len(errors) > MOST_ERRORS:
+        say(f"{path}: {len(errors) - MOST_ERRORS} more lines cannot be read", err=True)
     return newest
 
 
@@ -158,7 +187,8 @@ def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts,
         server = replace(server, max_num_seqs=limits.max_num_seqs.value)
     first, *others = alternatives(within_caps(server, limits), traffic)
     model = modelled(first, others, thresholds, options["slo_p95_seconds"])
-    return Source("described traffic", named(options["runtime"]), limits, model, traffic)
+    late = _late_since(options["slo_p95_seconds"], None, traffic, thresholds)
+    return Source("described traffic", named(options["runtime"]), limits, model, traffic, late)
 
 
 __all__ = ["Source", "SourceError", "UnknownError", "source_of"]

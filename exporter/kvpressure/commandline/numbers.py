@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 # Python's int() takes more (underscores between digits, a sign); eighteen digits are more than any limit has.
@@ -50,3 +51,12 @@ def share(text: str) -> float | None:
         return None
     value = float(match[0])  # not of `text`: float() knows fewer blanks than strip()
     return value if _LEAST_SHARE <= value <= 1 else None
+
+
+TAKES: Final[Mapping[Callable[[str], float | None], str]] = {
+    whole: "a whole number of 1 or more",
+    human: "a whole number of 1 or more, or a short one such as 32k or 1.5k",
+    fraction: "a ratio of 0 or more and less than 1",
+    share: "a ratio above 0 and at most 1",
+}
+"""What each of these takes, for a sentence."""

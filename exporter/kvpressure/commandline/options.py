@@ -84,7 +84,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     for at, word in enumerate(words):
         budget.take(len(word))
         if _may_be_options(words, at, dialect):
-            hidden[f"{word} is not set in the manifest"] = None
+            hidden[f"{word} is not known from the manifest"] = None
         if (found := _option(words, at, budget, dialect)) is not None:
             name, key, value = found
             if name == "config":

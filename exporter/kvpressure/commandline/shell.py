@@ -1,8 +1,8 @@
 """Reads the commands out of a shell script as far as their words can be known without running it.
 
-Quotes, comments, continuations, `$VAR` and `${VAR:-default}` are understood; what cannot be known (`$(...)`, backticks,
-variables that nobody set) stays in the word as it was written, see `unresolved`. All of it is paid for out of a
-`Budget` before it is made, and SpentError is all that is raised here.
+Quotes, comments, continuations, arrays, `$VAR` and `${VAR:-default}` are understood; what cannot be known (`$(...)`,
+backticks, variables that nobody set, or that depend on a condition) stays in the word as it was written, see
+`unresolved`. All of it is paid for out of a `Budget` before it is made, and SpentError is all that is raised here.
 """
 
 from __future__ import annotations
@@ -12,22 +12,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Final
 
-from kvpressure.commandline.budget import Budget, SpentError
+from kvpressure.commandline.budget import NESTING, Budget, SpentError
+from kvpressure.commandline.control import ASSIGNMENT, RESERVED, Control, Operator
+from kvpressure.commandline.variables import ABSENT, POSITIONAL, Absent, Value, Variables
 
 Words = tuple[str, ...]
 """One simple command: the program and its arguments."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_BRACED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::?[-=](.*))?", re.DOTALL)
+_BRACED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-=])(.*))?", re.DOTALL)
+_WHOLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]|[@*]")
+_ENDS: Final[Mapping[str, Operator]] = {"\n": "\n", ";": ";", "&": "&", "|": "|", "(": "(", ")": ")"}
+_TWICE: Final[Mapping[str, Operator]] = {";": ";;", "&": "&&", "|": "||"}
+_ARRAY: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _KUBERNETES: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-A-Za-z0-9_.]*)\)")
 _UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
-_RESERVED: Final = frozenset(("then", "do", "else", "elif", "if", "while", "until", "!", "{", "time"))
 # Characters that mean themselves, outside and inside double quotes.
 _PLAIN: Final = re.compile(r"[^ \t\r\n;&|()<>\\'\"$`#]+")
 _PLAIN_QUOTED: Final = re.compile(r'[^"\\$]+')
+_MEANS_MORE: Final = re.compile(r"[\\'\"$`]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _PARENTHESIS: Final = re.compile(r"[()]")
+_BRACE: Final = re.compile(r"[{}]")
 # What is done with a command beside its words takes as long as reading so many more.
 _COMMAND: Final = 4
 
@@ -63,13 +69,17 @@ def commands(script: str, env: Mapping[str, str], budget: Budget, positional: Se
 
 
 class _Scanner:
-    def __init__(self, text: str, env: Mapping[str, str], budget: Budget, positional: Sequence[str]) -> None:
+    def __init__(
+        self, text: str, env: Mapping[str, str], budget: Budget, positional: Sequence[str], depth: int = NESTING
+    ) -> None:
         self.text = text
         self.at = 0
-        self.env = env
-        self.assigned: dict[str, str] = {}
+        self.variables = Variables(env, budget)
+        self.control = Control(self.variables)
         self.positional = positional
         self.budget = budget
+        self.depth = depth
+        """How many more defaults within defaults are read."""
         self.words: list[str] = []
         self.word: list[str] | None = None
         """The parts of the word that is being read, None between words."""
@@ -83,14 +93,22 @@ class _Scanner:
             if char == "#" and self.word is None:
                 self._until("\n")
                 char = "\n"
+            if char == "(" and (self._took_array() or self._took_function()):
+                continue
             if char in "\n;&|()":
-                yield from self._command()
+                yield from self._command(self._operator(char))
             else:
                 self._take(char)
-        yield from self._command()
+        yield from self._command("")
 
     def begun(self) -> Words:
-        return _program(dropwhile(_RESERVED.__contains__, self.words))
+        return _program(dropwhile(RESERVED.__contains__, self.words))
+
+    def _operator(self, char: str) -> Operator:
+        if char in _TWICE and char == self.text[self.at : self.at + 1]:
+            self.at += 1
+            return _TWICE[char]
+        return _ENDS[char]
 
     def _took(self, plain: re.Pattern[str]) -> bool:
         match = plain.match(self.text, self.at)
@@ -99,10 +117,48 @@ class _Scanner:
             self._add(match[0])
         return match is not None
 
+    def _took_array(self) -> bool:
+        """`NAME=(...)`: the words until the closing parenthesis are the variable's."""
+        match = _ARRAY.fullmatch(self.word[0]) if self.word is not None and len(self.word) == 1 else None
+        if match is None:
+            return False
+        outer, self.words, self.word = self.words, [], None
+        while self.at < len(self.text):
+            if self._took(_PLAIN):
+                continue
+            char = self.text[self.at]
+            self.at += 1
+            if char == ")":
+                break
+            if char == "#" and self.word is None:
+                self._until("\n")
+            elif char in "\n;&|(":
+                self.budget.take()
+                self._end_word()
+            else:
+                self._take(char)
+        self._end_word()
+        self.control.assign(match[1], tuple(self.words), append=bool(match[2]))
+        self.words = outer
+        return True
+
+    def _took_function(self) -> bool:
+        """`NAME()`: a function's body follows."""
+        if self.text[self.at : self.at + 1] != ")" or (self.word is None and not self.words):
+            return False
+        self.at += 1
+        self.budget.take()
+        self.words, self.word = [], None
+        self.control.function()
+        return True
+
     def _take(self, char: str) -> None:
         self.budget.take()
-        if char in " \t\r<>":
+        if char in " \t\r":
             self._end_word()
+        elif char in "<>":
+            self._end_word()
+            self.at += self.text[self.at : self.at + 1] == "&"
         elif char == "\\":
             self._escaped()
         elif char == "'":
@@ -143,32 +199,74 @@ class _Scanner:
         char = self.text[self.at : self.at + 1]
         if char in {"@", "*"}:
             self.at += 1
-            self._all_positional(f"${char}")
+            self._all(POSITIONAL, f"${char}")
         elif char == "(":
-            self._add("$" + self._substitution())
+            self._add("$" + self._enclosed(_PARENTHESIS, "("))
         elif char == "{":
-            self.at += 1
-            inner = self._until("}")
-            self._expand(self._braced(inner), f"${{{inner}}}", quoted=quoted)
+            inner = self._enclosed(_BRACE, "{")[1:].removesuffix("}")
+            if whole := _WHOLE.fullmatch(inner):
+                self._all(whole[1] or POSITIONAL, f"${{{inner}}}")
+            else:
+                self._expand(self._braced(inner), f"${{{inner}}}", quoted=quoted)
         elif char.isdecimal() and char.isascii():
             self.at += 1
-            number = int(char)
-            self._expand(self.positional[number] if number < len(self.positional) else "", "", quoted=quoted)
+            self._expand(self._argument(int(char)), f"${{{char}}}", quoted=quoted)
         elif name := _NAME.match(self.text, self.at):
             self.at = name.end()
-            self._expand(self._value(name[0]), f"${name[0]}", quoted=quoted)
+            self._expand(_first(self.variables.get(name[0])), f"${name[0]}", quoted=quoted)
         else:
             self._add("$")
 
-    def _value(self, name: str) -> str | None:
-        return self.assigned.get(name, self.env.get(name))
+    def _argument(self, number: int) -> str | None:
+        """`$1` and others: empty where there are not as many, None where they are not known."""
+        if not number:
+            return "".join(self.positional[:1])
+        held = self.variables.get(POSITIONAL)
+        if isinstance(held, tuple):
+            return "".join(held[number - 1 : number])
+        return "".join(self.positional[number : number + 1]) if held is ABSENT else None
 
     def _braced(self, inner: str) -> str | None:
         match = _BRACED.fullmatch(inner)
         if match is None:
             return None
-        default = match[2]
-        return self._value(match[1]) or (self._value(match[1]) if default is None else default)
+        value = _first(held := self.variables.get(match[1]))
+        if match[2] is None or held is None:
+            return value
+        if held is not ABSENT and (value or match[2][0] != ":"):
+            return value
+        value = self._default(match[3])
+        if match[2][-1] == "=":
+            self.variables.set(match[1], value)
+        return value
+
+    def _default(self, text: str) -> str | None:
+        """A default may hold quotes and variables in its turn."""
+        if _MEANS_MORE.search(text) is None:
+            return text
+        if not self.depth:
+            return None
+        self.budget.take(steps=_COMMAND)
+        inner = _Scanner(text, {}, self.budget, self.positional, self.depth - 1)
+        inner.variables, inner.control = self.variables, self.control
+        return inner.in_one()
+
+    def in_one(self) -> str:
+        """The whole text as one word."""
+        while self.at < len(self.text):
+            if self._took(_PLAIN):
+                continue
+            char = self.text[self.at]
+            self.at += 1
+            if char == "$":
+                self._variable(quoted=True)
+            elif char in "\\'\"`":
+                self._take(char)
+            else:
+                self.budget.take()
+                self._add(char)
+        self._end_word()
+        return " ".join(self.words)
 
     def _expand(self, value: str | None, written: str, *, quoted: bool) -> None:
         """Without quotes a value falls apart into words."""
@@ -186,23 +284,28 @@ class _Scanner:
         if at < len(value):
             self._add(value[at:])
 
-    def _all_positional(self, written: str) -> None:
-        """`$@`: one word each; as written where it is not known with what the script is called."""
-        if not self.positional:
+    def _all(self, name: str, written: str) -> None:
+        """`$@` and `${ARRAY[@]}`: one word each; as written where it is not known what is in it."""
+        held = self.variables.get(name)
+        words = self.positional[1:] if name == POSITIONAL and held is ABSENT and self.positional else held
+        if isinstance(words, str):
+            words = (words,)
+        if words is None or isinstance(words, Absent):
             self._add(written)
-        for position, word in enumerate(self.positional[1:]):
+            return
+        for position, word in enumerate(words):
             if position:
                 self._end_word()
             self._add(word)
 
-    def _substitution(self) -> str:
+    def _enclosed(self, brackets: re.Pattern[str], opening: str) -> str:
         start, depth = self.at, 0
         self.at = len(self.text)
-        for parenthesis in _PARENTHESIS.finditer(self.text, start):
+        for bracket in brackets.finditer(self.text, start):
             self.budget.take()
-            depth += 1 if parenthesis[0] == "(" else -1
+            depth += 1 if bracket[0] == opening else -1
             if depth == 0:
-                self.at = parenthesis.end()
+                self.at = bracket.end()
                 break
         self.budget.take(self.at - start)
         return self.text[start : self.at]
@@ -223,26 +326,29 @@ class _Scanner:
     def _end_word(self) -> None:
         if self.word is not None:
             self.budget.take()
-            self.words.append("".join(self.word))
-            self.word = None
+            word, self.word = "".join(self.word), None
+            if self.words or not self.control.leads(word):
+                self.words.append(word)
 
-    def _command(self) -> Iterator[Words]:
+    def _command(self, operator: Operator) -> Iterator[Words]:
         """The command that ends here, unless it only assigns variables."""
         self.budget.take()
         self._end_word()
-        if not self.words:
-            return
-        self.budget.take(steps=_COMMAND)
-        words, self.words = list(dropwhile(_RESERVED.__contains__, self.words)), []
-        exported = words[:1] == ["export"]
-        given = [match for word in words[exported:] if (match := _ASSIGNMENT.fullmatch(word))]
-        if exported or len(given) == len(words):
-            # Before a command they are that command's alone, and not known to its own words.
-            self.assigned.update((match[1], match[2]) for match in given)
-        else:
-            yield _program(words)
+        if operator == "\n" and not self.words:
+            return  # the list of commands goes on, such as behind `&&`
+        words, self.words = self.words, []
+        self.budget.take(steps=_COMMAND if words else 1)
+        if program := _program(self.control.command(words, operator)):
+            yield program
+
+
+def _first(value: Value | Absent) -> str | None:
+    """What a variable's name alone stands for: of an array its first word. None where that is not known."""
+    if isinstance(value, tuple):
+        return value[0] if value else ""
+    return None if isinstance(value, Absent) else value
 
 
 def _program(words: Iterable[str]) -> Words:
     """A command without the variables that are set for it alone."""
-    return tuple(dropwhile(_ASSIGNMENT.fullmatch, words))
+    return tuple(dropwhile(ASSIGNMENT.fullmatch, words))

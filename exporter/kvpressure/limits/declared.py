@@ -26,6 +26,7 @@ ANNOTATIONS: Final[Mapping[str, str]] = {
 NO_VALUE: Final = "that is not a value"
 CHOOSES: Final = "chooses the value"
 
+_DIFFER: Final = "the command starts several servers that differ in it"
 _CUT: Final = "the start command expands to more than can be read"
 
 
@@ -33,7 +34,8 @@ _CUT: Final = "the start command expands to more than can be read"
 class Reading:
     """All that can be said of an engine's limits.
 
-    `unclear` says of a limit that is given why its value is not known; `hidden` why others may be given unseen.
+    `unclear` says of a limit that is given, and of an option that several servers differ in, why its value is not
+    known; `hidden` why others may be given unseen.
     `options` are the options behind them, by name without dashes; `model` is what is served, "" where that is not said.
     `runtime` is whose options they were read as.
     """
@@ -113,7 +115,7 @@ def _note(
         unclear.pop(name, None)
     else:
         limits.pop(name, None)  # what stood before is overridden, by whatever it is
-        why = "its value is not set in the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
+        why = "its value is not known from the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
         unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
 
 
@@ -130,10 +132,18 @@ def _agreed(readings: Sequence[Reading]) -> Reading:
         if first.limits.get(name) is not None and len({None if one is None else one.value for one in found}) == 1:
             limits[name] = first.limits[name]
         else:
-            unclear[name] = "the command starts several servers that differ in it"
-    unseen = tuple(dict.fromkeys(why for reading in readings for why in reading.hidden))
-    return Reading(limits, {n: w for n, w in unclear.items() if n not in limits}, unseen, *_of(first))
-
-
-def _of(first: Reading) -> tuple[Mapping[str, Given], str, Runtime]:
-    return first.options, first.model, first.runtime
+            unclear[name] = _DIFFER
+    options, of_limits = {}, {option for option, _ in first.runtime.starting.flags.limits.values()}
+    for name in {name for reading in readings for name in reading.options}:
+        if len({given.text if (given := reading.options.get(name)) else None for reading in readings}) == 1:
+            options[name] = first.options[name]
+        elif name not in of_limits:
+            unclear[name] = f"{_DIFFER}: --{name}"
+    return Reading(
+        limits,
+        {name: why for name, why in unclear.items() if name not in limits},
+        tuple(dict.fromkeys(why for reading in readings for why in reading.hidden)),
+        options,
+        first.model if len({reading.model for reading in readings}) == 1 else "",
+        first.runtime,
+    )

@@ -78,6 +78,13 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
         )
     elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
         yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
+    most = case.thresholds.advice_memory_target_max_ratio
+    if case.memory is not None and case.memory.kv_cache_bytes is None and case.memory.gpu_memory_utilization > most:
+        flag = case.runtime.planning.flags["gpu_memory_utilization"]
+        yield (
+            f"{flag} {case.memory.gpu_memory_utilization:g} is above {most:g}: what is needed beside weights and KV "
+            "cache may not find room, and the server may end with a device OOM"
+        )
     if case.limit is not None and case.pool.fit(case.limit, 1.0) < 1:
         fits = case.pool.longest(1.0, case.limit)
         flag, title = case.runtime.planning.flags["max_model_len"], case.runtime.title

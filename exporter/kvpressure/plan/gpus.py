@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from kvpressure.plan.arithmetic import GIB
@@ -75,3 +76,8 @@ def gpu_named(text: str) -> Gpu | None:
             size = "40"  # GKE's name for the small one; the large one has its size in it
         return GPUS.get(_SIZED.get((part, size), ""))
     return next((GPUS[name] for name, pattern in _PARTS if pattern.search(words)), None)
+
+
+def nearest_gpus(text: str) -> list[str]:
+    """Up to three names like one that is not known, the likest first."""
+    return get_close_matches(text.upper(), GPUS, 3)

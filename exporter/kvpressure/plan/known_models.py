@@ -7,6 +7,7 @@ fine-tuned or requantized copies are not here: their files may differ. `--config
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Final
 
 KNOWN_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -137,3 +138,12 @@ def file_of(served: str) -> str | None:
     name = name.strip().rstrip("/").partition(":")[0].lower()
     in_path = name.startswith(("/", ".")) or name.count("/") > 1
     return _ALONE.get(name.rpartition("/")[2]) if in_path else _FILES.get(name)
+
+
+def nearest_models(served: str) -> list[str]:
+    """Up to three names on the hub that are like one that is not known, the likest first."""
+    whole = {name.lower(): name for names in KNOWN_MODELS.values() for name in names}
+    alone = {key.rpartition("/")[2]: name for key, name in whole.items()}
+    name = served.lower().rstrip("/")
+    close = get_close_matches(name, whole, 3) if "/" in name else get_close_matches(name, alone, 3)
+    return [(whole if "/" in name else alone)[one] for one in close]

@@ -354,3 +354,76 @@ def test_what_fails_has_something_to_paste_where_its_value_is_known() -> None:
     given = read(yaml.safe_dump(deployment(QWEN, annotations=LENGTHS)), "f.yaml")
     for one in audit(given, THRESHOLDS, knowledge=H100).engines[0].findings:
         assert (one.status != "fail") or one.fix, one.check
+
+
+def test_a_variable_from_a_secret_is_set_and_no_default_stands_in_for_it() -> None:
+    env = [{"name": "SEQS", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
+    script = {"command": ["sh", "-c", "vllm serve m --max-num-seqs ${SEQS:-8}"], "env": env}
+    assert status("max-num-seqs", container=script) == "unknown"
+
+
+def test_gpus_that_depend_on_a_condition_are_not_counted() -> None:
+    script = "TP=1\n[ $BIG ] && TP=4\nvllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size $TP --max-model-len 8192"
+    more = {"container": {"command": ["sh", "-c", script], "resources": {"limits": {"nvidia.com/gpu": 4}}}}
+    assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
+    branches = "if x; then vllm serve m -tp 4; else vllm serve m; fi"
+    more["container"]["command"] = ["sh", "-c", branches]
+    assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
+
+
+QWEN_SMALL = "--model=Qwen/Qwen3-8B"
+
+
+def test_a_request_that_takes_little_passes_whatever_a_plan_would_set() -> None:
+    of = sized("input-tokens", QWEN_SMALL, annotations=LENGTHS)
+    assert (of.status, of.reason) == ("pass", "40,960 tokens, the model's own length: at most 10% of the KV cache each")
+
+
+def test_long_requests_pass_where_all_that_may_run_fit_together() -> None:
+    model = "--model=Qwen/Qwen3-30B-A3B"
+    share = "--gpu-memory-utilization=0.85"
+    assert sized("input-tokens", model, share).status == "fail"
+    assert sized("input-tokens", model, share, "--max-num-seqs=64").status == "fail"
+    few = sized("input-tokens", model, share, "--max-num-seqs=1")
+    assert (few.status, few.reason.rpartition(": ")[2]) == ("pass", "all 1 sequences fit the KV cache at their longest")
+
+
+def test_more_sequences_than_tokens_in_a_step_have_one_reason_and_one_fix() -> None:
+    args = (QWEN_SMALL, "--max-num-batched-tokens=64", "--max-num-seqs=128")
+    seqs, plausible = (sized(check, *args, annotations=LENGTHS) for check in ("max-num-seqs", "max-num-seqs-plausible"))
+    assert (seqs.status, seqs.fix) == ("unknown", "")
+    assert plausible.status == "fail"
+    assert "--max-num-seqs=64" in plausible.fix
+    undeclared = sized("max-num-seqs", *args[:2], annotations=LENGTHS)
+    assert undeclared.status == "pass", "vLLM takes no more by itself than a step has tokens"
+    assert undeclared.reason.startswith("not declared, so 64: ")
+
+
+def test_a_fix_is_printed_once() -> None:
+    args = (QWEN_SMALL, "--max-num-seqs=2000")
+    found = [sized(check, *args, annotations=LENGTHS) for check in ("max-num-seqs", "max-num-seqs-plausible")]
+    assert [one.status for one in found] == ["fail", "fail"]
+    assert [bool(one.fix) for one in found] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        (
+            {"prompt-p95": "4000 tokens", "output-p95": "800"},
+            "'4000 tokens' is no number of tokens, such as 4096 or 4k",
+        ),
+        ({"prompt-p95": "-1", "output-p95": "800"}, "prompt-p95 of Deployment/d: '-1' is no number of tokens"),
+        ({"prompt-p95": "4000"}, "'4000' says nothing without kvpressure.io/output-p95"),
+        ({"max-input-tokens": "many"}, "max-input-tokens of Deployment/d: 'many' is no number of tokens"),
+        ({"gpu": "H1000"}, "'H1000' is no GPU that is known (did you mean H100"),
+        ({"traffic": "lonng"}, "'lonng' has lonng, and the words are bursty, long, short"),
+    ],
+)
+def test_an_annotation_that_cannot_be_read_is_told(annotations: dict[str, str], says: str) -> None:
+    given = {f"kvpressure.io/{name}": text for name, text in annotations.items()}
+    report = audit(read(yaml.safe_dump(deployment(annotations=given)), "f.yaml"), THRESHOLDS)
+    (problem,) = report.problems
+    assert says in problem.message
+    assert problem.message.endswith("; it counts as not given")
+    assert problem.place.line is not None

@@ -13,12 +13,14 @@ from tests.support.tools import FIXTURES
 
 
 def service(**spec: Any) -> list[Engine]:
-    return find_engines(read(yaml.safe_dump({"services": {"s": {"image": "vllm/vllm-openai:v1", **spec}}}), "c.yaml"))
+    return find_engines(read(yaml.safe_dump({"services": {"s": {"image": "vllm/vllm-openai:v1", **spec}}}), "c.yaml"))[
+        0
+    ]
 
 
 def test_services_with_a_server_are_engines_and_others_are_not() -> None:
     text = (FIXTURES / "manifests" / "compose.yaml").read_text()
-    llama, qwen = find_engines(read(text, "compose.yaml"))
+    llama, qwen = find_engines(read(text, "compose.yaml"))[0]
     assert (llama.title, llama.model, llama.gpu, llama.gpus) == (
         "compose/llama",
         "meta-llama/Llama-3.3-70B-Instruct",
@@ -70,7 +72,7 @@ def test_what_makes_shared_memory_larger_is_found(spec: dict[str, Any], shared: 
     "services", [None, [], {"a": None}, {"a": {"image": 3, "command": {"x": 1}}}, {"a": {"command": "'"}}]
 )
 def test_careless_files_hold_no_engine_and_break_nothing(services: object) -> None:
-    assert find_engines(read(yaml.safe_dump({"services": services}), "c.yaml")) == []
+    assert find_engines(read(yaml.safe_dump({"services": services}), "c.yaml"))[0] == []
 
 
 def test_a_second_server_is_no_number_where_it_needs_a_port_and_gpus_of_its_own() -> None:
@@ -78,3 +80,28 @@ def test_a_second_server_is_no_number_where_it_needs_a_port_and_gpus_of_its_own(
     verdict = replicas(engine, None)  # type: ignore[arg-type]
     assert (verdict.status, verdict.fix) == ("fail", "")
     assert "a port of its own" in verdict.reason
+
+
+def test_defaults_of_variables_are_taken_and_others_stay_open() -> None:
+    command = (
+        "--model ${MODEL:-m} --max-num-seqs ${SEQS:-8} --max-model-len ${LEN} --gpu-memory-utilization ${SHARE:-0.8}"
+    )
+    services = {
+        "s": {
+            "image": "vllm/vllm-openai:${TAG:-v1}",
+            "command": command,
+            "scale": "${N:-2}",
+            "environment": {"LEN": "4096"},
+        }
+    }
+    text = yaml.safe_dump({"services": services})
+    (engine,) = find_engines(read(text, "c.yaml"))[0]
+    assert {name: one.value for name, one in engine.reading.limits.items()} == {
+        "max_num_seqs": 8,
+        "gpu_memory_utilization": 0.8,
+    }
+    assert engine.model == "m"
+    assert list(engine.reading.unclear) == ["max_model_len"], "a variable of the container is not one of compose"
+    assert engine.replicas.count == 2
+    (engine,) = find_engines(read(text, "c.yaml", {"SEQS": "16"}))[0]
+    assert engine.reading.limits["max_num_seqs"].value == 16

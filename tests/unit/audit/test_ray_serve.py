@@ -12,7 +12,7 @@ from tests.support.tools import FIXTURES
 
 
 def engines(file: str) -> list[Engine]:
-    return find_engines(read((FIXTURES / "manifests" / file).read_text(), file))
+    return find_engines(read((FIXTURES / "manifests" / file).read_text(), file))[0]
 
 
 def test_the_configuration_in_a_ray_services_text_is_read_with_its_lines() -> None:
@@ -44,12 +44,12 @@ def test_text_that_is_no_configuration_holds_no_engine(text: str) -> None:
     given = read(
         yaml.safe_dump({"kind": "RayService", "metadata": {"name": "x"}, "spec": {"serveConfigV2": text}}), "f"
     )
-    assert find_engines(given) == []
+    assert find_engines(given)[0] == []
 
 
 def config(**fields: Any) -> list[Engine]:
     llm = {"model_loading_config": {"model_id": "m"}, **fields}
-    return find_engines(read(yaml.safe_dump(llm), "f.yaml"))
+    return find_engines(read(yaml.safe_dump(llm), "f.yaml"))[0]
 
 
 def test_another_engine_is_not_taken_for_the_assumed_one() -> None:

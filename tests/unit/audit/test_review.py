@@ -47,7 +47,7 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
             "production-stack-values.yaml",
             {"values/llama-long": "pfppppuppppfpuf", "values/llama-short": "pfupppupppffpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "ufpfpuupufffpuf", "DaemonSet/edge": "uffuppupuuffuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "ufufpuupufffpuf", "DaemonSet/edge": "uffuppupuuffuuf"}),
         ("broken-and-good.yaml", {"Pod/survivor": "ufuuppupufffuuf"}),
         ("compose.yaml", {"compose/llama": "ufppppffufpfuuf", "compose/qwen": "pfuuppppfpffuuf"}),
         ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufufuuf", "ray/gpt-oss": "ppuuppupffufuuf"}),
@@ -145,3 +145,72 @@ def test_notes_never_change_the_exit_code() -> None:
 def test_exit_codes_tell_passed_failed_and_nothing_found_apart() -> None:
     codes = [reviewed(file).exit_code for file in ("deployment-good.yaml", "deployment-bare.yaml", "no-engine.yaml")]
     assert codes == [0, 1, 2]
+
+
+POD = "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: v, image: %s, %s}]}}"
+OWN, VLLM = "own", "vllm/vllm-openai:v0.11.0"
+
+
+@pytest.mark.parametrize(
+    ("image", "malformed", "says"),
+    [
+        (VLLM, "args: 8", "spec.containers.0.args of Pod p is a number and should be a list of strings"),
+        (VLLM, "args: {max-num-seqs: 8}", "args of Pod p is a mapping"),
+        (VLLM, "args: --max-num-seqs 8", "args of Pod p is text"),
+        (VLLM, "args: [[--max-num-seqs, 8]]", "args of Pod p is a list with a list in it"),
+        (VLLM, "args: [--max-num-seqs: 8]", "args of Pod p is a list with a mapping in it"),
+        (VLLM, "args: [--max-num-seqs, null]", "args of Pod p is a list with nothing in it"),
+        (OWN, "command: vllm serve m", "command of Pod p is text"),
+        (OWN, "command: {vllm: serve}", "command of Pod p is a mapping"),
+        (OWN, "command: [[vllm, serve, m]]", "command of Pod p is a list with a list in it"),
+        (VLLM, "env: {SEQS: 8}", "env of Pod p is a mapping and should be a list of mappings with name and value"),
+    ],
+)
+def test_a_malformed_start_is_told_and_nothing_is_claimed_of_its_flags(image: str, malformed: str, says: str) -> None:
+    report = audit(read(POD % (image, malformed), "f.yaml"), load_thresholds())
+    ((engine,), (problem,)) = report.engines, report.problems
+    assert says in str(problem)
+    assert str(problem).startswith("f.yaml:1: ")
+    assert str(problem).endswith("; what it says is not judged")
+    of_flags = [one for one in engine.findings if one.check in FLAG_CHECKS]
+    assert [one.status for one in of_flags] == ["unknown"] * len(FLAG_CHECKS)
+    assert engine.limits == {}
+
+
+FLAG_CHECKS = (
+    *("input-tokens", "output-tokens", "max-num-seqs", "max-num-seqs-plausible", "max-num-batched-tokens"),
+    *("memory-target", "gpus", "shared-memory"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "{kind: Pod, metadata: {name: p}, spec: {containers: {image: vllm/vllm-openai:v1}}}",
+            "spec.containers of Pod p",
+        ),
+        ("{kind: Pod, metadata: {name: p}, spec: {containers: [vllm]}}", "a list with text in it"),
+        ("{kind: Deployment, metadata: {name: p}, spec: {template: 3}}", "spec.template of Deployment p is a number"),
+        ("{services: [{image: vllm/vllm-openai:v1}]}", "services is a list and should be a mapping"),
+        ("{services: {a: vllm}}", "services.a is text and should be a mapping"),
+        ("{services: {a: {image: vllm/vllm-openai:v1, command: {a: b}}}}", "services.a.command is a mapping"),
+        ("{services: {a: {image: vllm/vllm-openai:v1, environment: 3}}}", "services.a.environment is a number"),
+        ("{kind: RayService, metadata: {name: r}, spec: {serveConfigV2: {a: b}}}", "serveConfigV2 of RayService r"),
+        ("{applications: [{args: {llm_configs: {a: b}}}]}", "llm_configs is a mapping"),
+        ("{model_loading_config: {model_id: m}, engine_kwargs: [a]}", "engine_kwargs is a list"),
+        ("{servingEngineSpec: {modelSpec: {name: a}}}", "servingEngineSpec.modelSpec is a mapping"),
+        ("{servingEngineSpec: {modelSpec: [{name: a, vllmConfig: [b]}]}}", "vllmConfig is a list"),
+        ("{servingEngineSpec: {modelSpec: [{name: a, vllmConfig: {extraArgs: --x 8}}]}}", "extraArgs is text"),
+        (
+            "{kind: InferenceService, metadata: {name: i}, spec: {predictor: {containers: {image: vllm/vllm-openai}}}}",
+            "spec.predictor.containers of InferenceService i is a mapping",
+        ),
+    ],
+)
+def test_what_may_hold_an_engine_and_cannot_be_read_is_told(text: str, says: str) -> None:
+    report = audit(read(text, "f.yaml"), load_thresholds())
+    (problem,) = report.problems
+    assert says in problem.message
+    for engine in report.engines:
+        assert {one.status for one in engine.findings if one.check in FLAG_CHECKS} == {"unknown"}

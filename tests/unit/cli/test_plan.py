@@ -280,3 +280,45 @@ def test_a_page_without_a_capacity_names_the_fields_it_lacks() -> None:
     page = b"".join(line for line in lines if not line.startswith(b"vllm:cache_config_info"))
     with pytest.raises(LiveError, match="neither kv_cache_size_tokens nor num_gpu_blocks"):
         engine_on(PageReader().read(page, 1.0), "here")
+
+
+LLAMA_H100 = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*LLAMA_H100, *LENGTHS, "--prompt-p50", "5000"), "--prompt-p50 5000 is above the p95 of 4000"),
+        ((*LLAMA_H100, *LENGTHS, "--output-p50", "900"), "--output-p50 900 is above the p95 of 800"),
+        (
+            (*LLAMA_H100, "--prompt-p95", "200000", "--output-p95", "10"),
+            "prompts of 200000 tokens do not fit the model's own length of 131072 tokens: vLLM refuses such requests",
+        ),
+        (
+            (*LLAMA_H100, *LENGTHS, "--max-model-len", "4000"),
+            "prompts of 4000 tokens do not fit --max-model-len 4000: vLLM refuses such requests",
+        ),
+        (("--model", "meta-llama/Llama-3.1-8B", *LENGTHS), "--model needs --gpu"),
+        (("--model", "Lama-3.1-8B", "--gpu", "H100", *LENGTHS), "did you mean meta-llama/Llama-3.1-8B or"),
+        (("--model", "Qwen/Qwen3-8", "--gpu", "H100", *LENGTHS), "did you mean Qwen/Qwen3-8B"),
+        (("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H101", *LENGTHS), "did you mean H100"),
+        (("--model", "meta-llama/Llama-3.1-8B", "--gpu", "A100", *LENGTHS), "an A100 is A100-40 or A100-80"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused_with_what_may_be_meant(arguments: tuple[str, ...], said: str) -> None:
+    answer = plan(*arguments)
+    assert answer.exit_code == 2
+    assert said in " ".join(answer.output.split())
+
+
+def test_every_reason_of_a_refusal_has_its_line() -> None:
+    answer = plan(*LLAMA_H100, *LENGTHS, "--tensor-parallel", "3")
+    assert (answer.exit_code, len(answer.stderr.splitlines())) == (2, 2)
+    assert "?" not in answer.stderr
+
+
+def test_all_of_the_memory_is_planned_with_a_warning() -> None:
+    assert "--gpu-memory-utilization 1 is above 0.95" in " ".join(
+        plan(*LLAMA_H100, *LENGTHS, "--gpu-memory-utilization", "1.0").output.split()
+    )
+    assert "is above" not in plan(*LLAMA_H100, *LENGTHS, "--gpu-memory-utilization", "0.95").output

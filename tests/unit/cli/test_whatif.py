@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from kvpressure.cli import main
 from kvpressure.cli.whatif_source import recorded
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.scrape.recordings import TraceLine, read_trace
-from tests.support.tools import FIXTURES, check_golden
+from kvpressure.scrape.recordings import TraceLine, open_trace, read_trace
+from tests.support.tools import FIXTURES, ROOT, check_golden
 
 COLLAPSE = FIXTURES / "lab" / "kv-collapse-0.33.0.jsonl.xz"
 THRASH = FIXTURES / "traces" / "preemption-thrash.jsonl.xz"
@@ -91,8 +91,8 @@ def test_changes_are_spelled_as_the_server_spells_them_in_any_way_people_write_t
         (("tensor-parallel-size=2",), "cannot be simulated; what can: max-num-seqs, "),
         (("max-num-seqs",), "give NAME=VALUE"),
         (("max-num-seqs=",), "give NAME=VALUE"),
-        (("max-num-seqs=-4",), "vLLM would not take this value"),
-        (("watermark=1.5",), "vLLM would not take this value"),
+        (("max-num-seqs=-4",), "vLLM takes a whole number of 1 or more here"),
+        (("watermark=1.5",), "vLLM takes a ratio of 0 or more and less than 1 here"),
         (("replicas=none",), "whole number"),
         (("kv-cache-dtype=bfloat16",), "such as fp8"),
         (("max-num-seqs=4", "max_num_seqs=5"), "is set twice"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_simulated_or_served_is_refused_with_the_reason(given: tu
 def test_a_memory_share_is_changed_from_the_one_in_force():
     hidden = whatif(*LENGTHS, *ENGINE, "--rate", "1", "--set", "gpu-memory-utilization=0.9")
     assert hidden.exit_code == 2
-    assert "say it with --gpu-memory-utilization" in " ".join(hidden.stderr.split())
+    assert " ".join(hidden.stderr.split()).endswith("say it with --gpu-memory-utilization")
     given = ("--gpu-memory-utilization", "0.6", "--set", "gpu-memory-utilization=0.9")
     half = told(*LENGTHS, *ENGINE, "--rate", "1", *given)["rows"][-1]
     pool = told(*LENGTHS, *ENGINE, "--rate", "1", "--set", "kv-cache-tokens=180000")["rows"][-1]
@@ -117,12 +117,32 @@ def test_a_memory_share_is_changed_from_the_one_in_force():
 
 
 def test_a_recording_is_read_up_to_the_second_that_is_asked_for():
-    early, late = (told("--trace", RAMP, "--at", second)["today"] for second in ("100", "100000"))
-    assert early != late
-    assert late == told("--trace", RAMP)["today"]
+    assert told("--trace", RAMP, "--at", "100")["today"] != told("--trace", RAMP)["today"]
+    after = whatif("--trace", RAMP, "--at", "100000")
+    assert after.exit_code == 2
+    assert f"--at 100000 is after the end of {RAMP}: its last page is of second " in after.stderr
     (view,) = recorded(RAMP, 100.0, load_thresholds())
     first = next(line for line in read_trace(RAMP) if isinstance(line, TraceLine))
     assert 98 <= view.t - first.t <= 100
+
+
+def test_a_file_that_is_no_recording_is_one_error(tmp_path: Path):
+    answer = whatif("--trace", ROOT / "README.md")
+    assert (answer.exit_code, len(answer.stderr.splitlines())) == (2, 1)
+    assert "README.md is no recording, as `kvpressure record` writes it: none of its lines can be read" in answer.stderr
+    with open_trace(RAMP, "rt") as file:
+        lines = file.readlines()
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("".join(["no\n" * 9, *lines[-9:]]))
+    said = whatif("--trace", broken).stderr.splitlines()
+    assert [line.partition(": ")[0] for line in said[:4]] == [f"{broken}:{line}" for line in (1, 2, 3)] + [f"{broken}"]
+    assert said[3].endswith("6 more lines cannot be read")
+
+
+def test_it_says_where_the_time_comes_from_that_an_answer_may_take():
+    assert told("--trace", RAMP, "--slo-p95-seconds", "9")["limit_from"] == "--slo-p95-seconds"
+    described = told(*LENGTHS, *ENGINE, "--rate", "1")["limit_from"]
+    assert described == "2 times the p95 with room for all; --slo-p95-seconds sets it"
 
 
 def test_of_several_engines_the_busiest_is_taken_or_the_one_that_is_named():

@@ -105,8 +105,8 @@ def test_a_variable_that_is_not_set_makes_its_limit_unclear_and_others_possible(
     script = "vllm serve m --max-num-seqs ${SEQS} ${MORE}"
     reading = read_limits(["sh", "-c", script], [], {}, {})
     assert reading.limits == {}
-    assert reading.unclear == {"max_num_seqs": "--max-num-seqs ${SEQS}: its value is not set in the manifest"}
-    assert reading.hidden == ("${MORE} is not set in the manifest",)
+    assert reading.unclear == {"max_num_seqs": "--max-num-seqs ${SEQS}: its value is not known from the manifest"}
+    assert reading.hidden == ("${MORE} is not known from the manifest",)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,26 @@ def test_two_servers_in_one_script_declare_what_both_say() -> None:
     reading = read_limits(["sh", "-c", script], [], {}, {})
     assert {name: one.value for name, one in reading.limits.items()} == {"max_num_seqs": 8}
     assert reading.unclear == {"max_model_len": "the command starts several servers that differ in it"}
+
+
+def test_servers_in_branches_have_no_options_and_no_model_in_which_they_differ() -> None:
+    script = "if x; then vllm serve a -tp 2 --dtype half; else vllm serve b --dtype half; fi"
+    reading = read_limits(["sh", "-c", script], [], {}, {})
+    assert (reading.model, list(reading.options)) == ("", ["dtype"])
+    assert list(reading.unclear) == ["tensor-parallel-size"]
+
+
+@pytest.mark.parametrize(
+    "condition", ["if x; then {}; fi", "x && {}", "case x in y) {};; esac", "for x in y; do {}; done"]
+)
+def test_what_is_set_under_a_condition_declares_nothing(condition: str) -> None:
+    setting = condition.format('SEQS=64 MORE="--max-model-len 4K"')
+    reading = read_limits(
+        ["sh", "-c", f"SEQS=8\nMORE=\n{setting}\nvllm serve m --max-num-seqs $SEQS $MORE"], [], {}, {}
+    )
+    assert reading.limits == {}
+    assert list(reading.unclear) == ["max_num_seqs"]
+    assert reading.hidden == ("$MORE is not known from the manifest",)
 
 
 def test_the_command_line_wins_over_the_configuration_file() -> None:

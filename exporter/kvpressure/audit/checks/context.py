@@ -14,7 +14,8 @@ from kvpressure.limits.declared import NO_VALUE
 from kvpressure.model.workload import DeclaredLimit
 
 TRAFFIC = "kvpressure.io/traffic"
-"""Annotation: what an engine is for, as words among long, short and bursty, with commas between them."""
+"""Annotation: what an engine is for, as words among these, with commas between them."""
+TRAFFIC_WORDS = frozenset(("long", "short", "bursty"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         return Verdict("pass", "one GPU shares nothing", place)
     if given:
         return Verdict("pass", given, place)
-    if needed is None or given is None:
+    if needed is None:
+        return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
+    if given is None:
         return Verdict("unknown", "whether /dev/shm is larger than 64 MiB is not known", place)
     if engine.item.kind:
         fix = (
@@ -62,6 +64,8 @@ def _ranks(engine: Engine) -> int | None:
         return None
     sizing, count = engine.runtime.starting.flags.sizing, 1
     for option in (sizing.tensor, sizing.pipeline, sizing.data):
+        if option in engine.reading.unclear:
+            return None
         given = engine.reading.options.get(option)
         number = 1 if given is None else whole(given.text)
         if number is None:

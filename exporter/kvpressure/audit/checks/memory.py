@@ -20,6 +20,8 @@ def target(engine: Engine, context: Context) -> Verdict:
     if flags.sizes_pool in engine.reading.options:
         reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
         return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
+    if why := engine.reading.unclear.get(flags.sizes_pool):
+        return Verdict("unknown", why, place)
     if (verdict := unseen(engine, _LIMIT)) is not None:
         return verdict
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share

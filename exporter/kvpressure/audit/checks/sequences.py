@@ -8,7 +8,8 @@ from kvpressure.audit import fixes
 from kvpressure.audit.checks.context import Context, number, unseen
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.model import Verdict
-from kvpressure.audit.sizing import OUTPUT, PROMPT, Sized
+from kvpressure.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force
+from kvpressure.plan.capacity_plan import Plan
 
 _LIMIT: Final = "max_num_seqs"
 _STEP: Final = "max_num_batched_tokens"
@@ -19,8 +20,10 @@ def declared(engine: Engine, context: Context) -> Verdict:
     if (verdict := unseen(engine, _LIMIT)) is not None:
         return verdict
     place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
-    count = _in_force(engine, sized)
+    count = None if isinstance(sized, str) else sequences_in_force(engine, sized)
     shown = _default(engine, count) if limit is None else number(limit.value)
+    if limit is not None and _refused(engine):
+        return Verdict("unknown", f"{shown}: the server would not start (max-num-seqs-plausible)", place)
     if not isinstance(sized, str) and count is not None and not sized.refused:
         return _measured(engine, sized, count, shown)
     if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
@@ -28,15 +31,6 @@ def declared(engine: Engine, context: Context) -> Verdict:
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
         return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}", place)
     return Verdict("pass", f"{number(limit.value)} sequences", place)
-
-
-def _in_force(engine: Engine, sized: Sized | str) -> int | None:
-    limit = engine.reading.limits.get(_LIMIT)
-    if limit is not None:
-        return int(limit.value)
-    if isinstance(sized, str):
-        return None
-    return engine.runtime.audit.default_sequences(sized.gpu.name, sized.gpu.memory_bytes)
 
 
 def _default(engine: Engine, count: int | None) -> str:
@@ -48,11 +42,7 @@ def _default(engine: Engine, count: int | None) -> str:
 def _measured(engine: Engine, sized: Sized, count: int, shown: str) -> Verdict:
     place = engine.limit_place(_LIMIT)
     if sized.plan is not None and sized.plan.max_num_seqs:
-        fits, each = sized.plan.max_num_seqs, number(sized.plan.tokens_per_request)
-        if count <= fits:
-            return Verdict("pass", f"{shown}: {number(fits)} of {each} tokens fit the KV cache", place)
-        reason = f"{shown}: only {number(fits)} of {each} tokens fit the KV cache, the others are preempted"
-        return Verdict("fail", reason, place, fixes.limit(engine, _LIMIT, str(fits), sized.command))
+        return _planned(engine, sized, sized.plan, (count, shown))
     fits = sized.pool().fit(sized.longest, 1.0)
     if not fits:
         return Verdict("unknown", f"{shown}; the server would not start (memory-target)", place)
@@ -64,6 +54,18 @@ def _measured(engine: Engine, sized: Sized, count: int, shown: str) -> Verdict:
     return Verdict("pass", f"{shown} sequences; {number(fits)} fit the KV cache at their longest", place)
 
 
+def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
+    """By the lengths that are annotated; `in_force` is the number of sequences, and how it is written."""
+    place, (count, shown), fits = engine.limit_place(_LIMIT), in_force, plan.max_num_seqs
+    found = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
+    if count <= fits:
+        return Verdict("pass", f"{shown}: {found}", place)
+    if fits == engine.runtime.audit.largest_sequences:
+        return Verdict("unknown", f"{shown}: {found}, and more are never planned (max-num-seqs-plausible)", place)
+    fix = fixes.limit(engine, _LIMIT, str(fits), sized.command)
+    return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
+
+
 def plausible(engine: Engine, context: Context) -> Verdict:
     """At most what the server itself would take, what the token budget and the KV cache allow; at least a batch."""
     limits = engine.reading.limits
@@ -73,7 +75,7 @@ def plausible(engine: Engine, context: Context) -> Verdict:
     place, fix = engine.limit_place(_LIMIT), _fix(engine, context)
     batched, pool = limits.get(_STEP), limits.get("kv_capacity_tokens")
     count, title, largest = number(limit.value), engine.runtime.title, engine.runtime.audit.largest_sequences
-    if engine.runtime.audit.needs_step and batched is not None and limit.value > batched.value:
+    if batched is not None and _refused(engine):
         reason = f"{count} is above max_num_batched_tokens ({number(batched.value)}): {title} refuses to start"
         return Verdict("fail", reason, place, fix)
     if largest is not None and limit.value > largest:
@@ -87,9 +89,17 @@ def plausible(engine: Engine, context: Context) -> Verdict:
     return Verdict("pass", f"{count} is between a batch and {_most(engine)}", place)
 
 
+def _refused(engine: Engine) -> bool:
+    """Whether there are more sequences than tokens in a step, which the server refuses."""
+    count, step = (engine.reading.limits.get(name) for name in (_LIMIT, _STEP))
+    return engine.runtime.audit.needs_step and count is not None and step is not None and count.value > step.value
+
+
 def _fix(engine: Engine, context: Context) -> str:
-    """What a plan would set; "" where it cannot be computed."""
+    """What a plan would set; "" where it cannot be computed, or where `declared` prints it."""
     sized = context.sized(engine)
+    if declared(engine, context).status == "fail":
+        return ""
     plan = None if isinstance(sized, str) else sized.plan
     if isinstance(sized, str) or plan is None or plan.max_num_seqs <= context.thresholds.batch_collapse_max_sequences:
         return ""

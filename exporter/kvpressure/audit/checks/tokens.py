@@ -6,10 +6,12 @@ from kvpressure.audit import fixes
 from kvpressure.audit.checks.context import Context, number, unseen
 from kvpressure.audit.engine import Engine
 from kvpressure.audit.model import Verdict
-from kvpressure.audit.sizing import Sized, traffic_of
+from kvpressure.audit.sizing import Sized, sequences_in_force, traffic_of
 from kvpressure.limits.declared import ANNOTATIONS
 
 _LIMIT = "max_model_len"
+_LEAST_SHOWN = 0.005
+"""What is shown as 1 %; less would be shown as none."""
 
 
 def input_tokens(engine: Engine, context: Context) -> Verdict:
@@ -43,12 +45,13 @@ def _measured(engine: Engine, sized: Sized, context: Context) -> Verdict:
         )
     share = pool.cost.request_bytes(sized.longest) / pool.size_bytes
     planned = sized.plan.max_model_len if sized.plan is not None else None
-    if share <= bound if planned is None else sized.longest <= planned:
-        return Verdict("pass", f"{said}: at most {share:.0%} of the KV cache each", place)
-    reason = f"{said}: one request may take {share:.0%} of the KV cache, "
-    reason += (
-        f"above {bound:.0%}" if planned is None else f"more than a batch of others leaves ({number(planned)} tokens)"
-    )
+    if share <= bound or (planned is not None and sized.longest <= planned):
+        shown = f"{share:.0%}" if share >= _LEAST_SHOWN else "less than 1%"
+        return Verdict("pass", f"{said}: at most {shown} of the KV cache each", place)
+    count = sequences_in_force(engine, sized)
+    if count is not None and pool.fit(sized.longest, 1.0) >= count:
+        return Verdict("pass", f"{said}: all {number(count)} sequences fit the KV cache at their longest", place)
+    reason = f"{said}: one request may take {share:.0%} of the KV cache, above {bound:.0%}"
     return Verdict("fail", reason, place, _shorter(engine, sized, bound))
 
 

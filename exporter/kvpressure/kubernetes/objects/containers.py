@@ -85,8 +85,10 @@ def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
+    """Variables by name; one that is set from a Secret or such stands for itself, so that no default replaces it."""
     budget.take(steps=2 * _entries(entry, "env"))
-    return {text(item, "name"): text(item, "value") for item in objects(entry, "env", limit=MOST) if "value" in item}
+    named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MOST))
+    return {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
 
 
 def _entries(entry: Object, name: str) -> int:

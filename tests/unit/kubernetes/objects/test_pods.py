@@ -239,6 +239,13 @@ def test_limits_that_may_stand_where_nobody_can_look_are_not_said_to_be_undeclar
     assert target.limits == declared
 
 
+def test_a_variable_from_a_secret_is_set_and_no_default_stands_in_for_it() -> None:
+    env = [{"name": "SEQS", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
+    script = "vllm serve m --max-num-seqs ${SEQS:-8} --max-model-len ${LEN:-4096}"
+    (target,) = started_by({"name": "vllm", "command": ["sh", "-c", script], "env": env}).targets
+    assert [limit.name for limit in target.limits or ()] == ["max_model_len"]
+
+
 def test_limits_of_a_hidden_start_that_are_annotated_are_known() -> None:
     container = {"name": "main", "image": "own", "command": ["/start.sh"]}
     (target,) = started_by(container, {"scrape": "true"}).targets
