@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvpressure.advice.case import Case
-from kvpressure.whatif.calibrate import UnknownError
+from kvpressure.whatif.calibrate import UnknownError, growing_share, held_at
 from kvpressure.whatif.choice import Choice, choose
 from kvpressure.whatif.consequences import Model, model_of
 from kvpressure.whatif.cures import (
@@ -16,8 +17,10 @@ from kvpressure.whatif.cures import (
     keep_free,
     kv_in_8_bits,
     memory_share,
+    sequences,
     step_tokens,
 )
+from kvpressure.whatif.relief import larger_steps, more_sequences, more_servers, without_hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,43 @@ def forecast_of(case: Case) -> Forecast:
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model, tuple(_settings(case)), tuple(_more_memory(case))))
+
+
+def more_batch(case: Case) -> Forecast:
+    """Where a cap on sequences, or a step's tokens, hold requests back: with more of them."""
+    limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
+    if case.diagnosis.detail == "prefill_budget" and step is not None:
+        return _relieved(case, math.inf, lambda model: larger_steps(model, step.value))
+    if limit is None:
+        return Forecast(reason="how many sequences may run is not known")
+    most = case.thresholds.advice_raise_max_factor
+    return _relieved(case, limit.value, lambda model: more_sequences(model, limit.value, most))
+
+
+def more_gpus(case: Case) -> Forecast:
+    """Where the GPU does all it can: with more servers; and what more sequences would not do."""
+    limit = case.limits.max_num_seqs
+    vain = () if limit is None else (sequences(int(2 * limit.value)),)
+    growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
+    return _relieved(case, math.inf, lambda model: more_servers(model, vain), growing)
+
+
+def without_limit(case: Case) -> Forecast:
+    """Where something that is not simulated holds the batch at what runs now: the same engine without that."""
+    limit = case.limits.max_num_seqs
+    return _relieved(
+        case, held_at(case.observed), lambda model: without_hold(model, math.inf if limit is None else limit.value)
+    )
+
+
+def _relieved(
+    case: Case, held: float | None, choose: Callable[[Model], Choice], growing: float | None = None
+) -> Forecast:
+    try:
+        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing)
+    except UnknownError as error:
+        return Forecast(reason=str(error))
+    return Forecast(model, choose(model))
 
 
 def _settings(case: Case) -> Iterator[Cure]:

@@ -18,6 +18,7 @@ from kvpressure.model.values import number
 from kvpressure.whatif.choice import Choice, Step
 from kvpressure.whatif.consequences import Model
 from kvpressure.whatif.cures import KV_DTYPE, MEMORY, STEP, holds
+from kvpressure.whatif.relief import HOLD
 
 _APART: Final = (KV_DTYPE, "add_replica")
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
@@ -36,7 +37,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
         host_memory(case),
         controlled_restart(case),
         memory,
-        _declined(case, choice),
+        declined(case, choice),
         _verify(case, choice),
     ]
 
@@ -158,10 +159,11 @@ def _replicas(case: Case, _: Model, step: Step) -> Action:
     return replica(case, why, int(step.cure.value), step.expected)
 
 
-def _declined(case: Case, choice: Choice) -> Action | None:
+def declined(case: Case, choice: Choice) -> Action | None:
     """What somebody might think of, each by itself on the engine as it is."""
     lines = [
-        f"{_told(case, step)}: {_why_not(step, case.thresholds.advice_gain_min_ratio)} ({step.expected.text})"
+        f"{_told(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
+        f"({step.expected.text})"
         for step in choice.declined
     ]
     if not lines:
@@ -181,6 +183,7 @@ def _told(case: Case, step: Step) -> str:
         "kept_free": f"{step.cure.value:.0%} of the pool kept free for those that run",
         KV_DTYPE: "the KV cache in 8 bits",
         "add_replica": f"{value} replicas",
+        HOLD: "more at once than run now",
     }
     return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.shell import apply_flags, last_words, more_host_memory, restart
-from kvpressure.advice.verify import rolled_out, series
+from kvpressure.advice.shell import apply_flags, last_words, look_again, more_host_memory, restart
+from kvpressure.advice.verify import no_longer, rolled_out, series
 from kvpressure.model.action import Action
 
 
@@ -60,4 +60,15 @@ def host_memory(case: Case) -> Action | None:
         cost="The node must have it to spare.",
         checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
         commands=more_host_memory(case.place),
+    )
+
+
+def watch(case: Case, cause: str, within: str) -> Action:
+    """How to see that a cause is gone."""
+    return Action(
+        key="verify",
+        title="Verify recovery",
+        why="Only traffic shows whether it helped.",
+        checks=no_longer(case, cause, within),
+        commands=look_again(case.place),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +21,8 @@ class Step:
 
     cure: Cure
     expected: Expected
+    against: str = ""
+    """What speaks against it though it gains, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,17 @@ class Choice:
 
 
 @dataclass(slots=True)
-class _Search:
+class Search:
+    """What was chosen of the changes of an engine, and the first that was tried of each kind."""
+
     model: Model
     chosen: list[Cure] = field(default_factory=list)
     tried: dict[str, Cure] = field(default_factory=dict)
+    against: dict[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
+        """The engine with what was chosen."""
         return applied(self.model.state, self.chosen)
 
     def add(self, cures: Iterable[Cure]) -> bool:
@@ -64,7 +71,7 @@ class _Search:
 
 def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choice:
     """The best of caps, sequences and `settings` first, as long as one helps; then `more` memory, then replicas."""
-    search = _Search(model)
+    search = Search(model)
     now = model.known.measured.running
 
     def left() -> list[Cure]:
@@ -80,13 +87,16 @@ def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choi
         pass
     for cure in more:
         search.add([cure])
-    _add_replicas(search)
-    return _told(search)
+    add_replicas(search)
+    return told(search)
 
 
-def _add_replicas(search: _Search) -> None:
-    """As few as leave nobody waiting for the pool, of all the engines that it may be; or as many as help."""
-    if _is_calm(search.model, search.chosen):
+def add_replicas(search: Search, *, in_time: bool = False) -> None:
+    """As few as leave nobody waiting for the pool, of all the engines that it may be; or as many as help.
+
+    With `in_time` 95 % must be answered within the model's limit as well, and two is the least that is tried.
+    """
+    if not in_time and is_calm(search.model, search.chosen):
         return
     best: Cure | None = None
     for total in range(2, MOST_REPLICAS + 1):
@@ -94,19 +104,28 @@ def _add_replicas(search: _Search) -> None:
         if search.model.outcome(cure.apply(search.state)) is None:
             break
         best = cure
-        if _is_calm(search.model, [*search.chosen, cure]):
+        if is_calm(search.model, [*search.chosen, cure], in_time=in_time):
             break
     if best is not None:
         search.add([best])
 
 
-def _is_calm(model: Model, cures: Sequence[Cure]) -> bool:
-    """Nobody waits for the pool, nor is thrown out of it."""
+def is_calm(model: Model, cures: Sequence[Cure], *, in_time: bool = False) -> bool:
+    """Nobody waits for the pool, nor is thrown out of it; with `in_time`, nor too late."""
+    latest = model.limit_seconds if in_time else math.inf
+    return preempts_nobody(model, cures) and all(
+        outcome.waiting < NOBODY_WAITING and outcome.latency_p95 <= latest for outcome in model.outcomes(cures)
+    )
+
+
+def preempts_nobody(model: Model, cures: Sequence[Cure]) -> bool:
+    """No more requests are thrown out than do not count as preempting, of all the engines that it may be."""
     most = model.thresholds.preempting_min_ratio
-    return all(outcome.waiting < NOBODY_WAITING and outcome.preempted_ratio < most for outcome in model.outcomes(cures))
+    return all(outcome.preempted_ratio < most for outcome in model.outcomes(cures))
 
 
-def _told(search: _Search) -> Choice:
+def told(search: Search) -> Choice:
+    """What was chosen with what each step adds, and what was not with what it would do by itself."""
     model, steps = search.model, []
     for number, cure in enumerate(search.chosen):
         expected = model.expected(search.chosen[:number], [cure])
@@ -114,7 +133,7 @@ def _told(search: _Search) -> Choice:
             steps.append(Step(cure, expected))
     kinds = {cure.key for cure in search.chosen}
     declined = [
-        Step(cure, expected)
+        Step(cure, expected, search.against.get(key, ""))
         for key, cure in search.tried.items()
         if key not in kinds and (expected := model.expected([], [cure])) is not None
     ]

@@ -161,18 +161,22 @@ def model_of(
     *,
     limit_seconds: float | None = None,
     traffic: Traffic | None = None,
+    held: float | None = None,
+    growing: float | None = None,
 ) -> Model:
     """The engine as it can be simulated, under other `traffic` than its own where some is given.
 
+    `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
+    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls.
     Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
     """
-    found = known(observed, limits, thresholds)
+    found = known(observed, limits, thresholds, held=held, per_sequence=growing)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
-    others = []
+    others, share = [], {} if growing is None else {"per_sequence": growing}
     for otherwise in OTHERWISE:
         try:
-            others.append(known(observed, limits, thresholds, **otherwise))
+            others.append(known(observed, limits, thresholds, held=held, **share | otherwise))
         except UnknownError:
             continue
     if traffic is not None:
