@@ -34,6 +34,12 @@ REGIMES: Final = (
     "kv-restarted",
     "kv-json-half",
     "kv-late",
+    "cap-sequences",
+    "cap-prefix",
+    "cap-budget",
+    "deferred-lora",
+    "deferred-lora-many",
+    "compute-decode",
 )
 SECONDS: Final = 330
 WARM_SECONDS: Final = 120
@@ -72,9 +78,9 @@ def main() -> int:
 def _wanted(found: Advised, *, search: bool) -> list[Key]:
     if found.choice is None:
         return []
-    every = {found.printed, *(key([step.cure]) for step in found.choice.steps)}
+    every = {found.printed, *(key([found.done(step.cure)]) for step in found.choice.steps)}
     if search:
-        every.update(sets(found.choice))
+        every.update(sets(found.done(step.cure) for step in (*found.choice.steps, *found.choice.declined)))
     else:
         every.update(key([step.cure]) for step in found.choice.declined if step.cure.key == "max_num_seqs")
     return sorted(every - {NOTHING})

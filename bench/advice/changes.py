@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.whatif.choice import Choice
 from kvpressure.whatif.cures import Cure
 from tests.lab.regime import Regime
 
@@ -42,7 +41,7 @@ def change(regime: Regime, cures: Key) -> Change:
                 edge["max_prompt"] = int(value)
             case "cap_output":
                 edge["max_output"] = int(value)
-            case "max_num_seqs" | "max_num_batched_tokens":
+            case "max_num_seqs" | "max_num_batched_tokens" | "max_loras":
                 flags[kind] = int(value)
             case "kept_free":
                 flags["watermark"] = value
@@ -56,13 +55,13 @@ def change(regime: Regime, cures: Key) -> Change:
     return Change(flags, edge, shared)
 
 
-def sets(choice: Choice) -> Iterator[Key]:
+def sets(cures: Iterable[Cure]) -> Iterator[Key]:
     """Every set of the cures that were advised or tried, one value of each kind; replicas as they were advised."""
     kinds: dict[str, list[float]] = {}
-    for step in (*choice.steps, *choice.declined):
-        values = kinds.setdefault(step.cure.key, [])
-        if step.cure.value not in values:
-            values.append(step.cure.value)
+    for cure in cures:
+        values = kinds.setdefault(cure.key, [])
+        if cure.value not in values:
+            values.append(cure.value)
     options: list[Sequence[tuple[str, float] | None]] = [
         [None, *((kind, value) for value in values)] for kind, values in sorted(kinds.items())
     ]

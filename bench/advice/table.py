@@ -22,6 +22,7 @@ _NAMES: Final = {
     "kept_free": "watermark {:g}",
     "kv_cache_dtype": "KV in 8 bits",
     "add_replica": "{:.0f} servers",
+    "max_loras": "max_loras {:.0f}",
 }
 
 

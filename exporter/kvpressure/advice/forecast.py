@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.limits import SEQUENCE_CAPS
+from kvpressure.model.verdict import Cause
 from kvpressure.whatif.calibrate import UnknownError, growing_share, held_at
 from kvpressure.whatif.choice import Choice, choose
 from kvpressure.whatif.consequences import Model, model_of
@@ -39,6 +41,16 @@ def forecast_of(case: Case) -> Forecast:
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model, tuple(_settings(case)), tuple(_more_memory(case))))
+
+
+def forecast(case: Case) -> Forecast:
+    """What is predicted for the case, whatever its cause is."""
+    cause, detail = case.diagnosis.cause, case.diagnosis.detail
+    if cause is Cause.COMPUTE_BOUND:
+        return more_gpus(case)
+    if cause is Cause.CONCURRENCY_BOUND and detail in (*SEQUENCE_CAPS, "prefill_budget"):
+        return more_batch(case)
+    return without_limit(case) if cause in (Cause.CONCURRENCY_BOUND, Cause.DEFERRED) else forecast_of(case)
 
 
 def more_batch(case: Case) -> Forecast:
