@@ -14,6 +14,8 @@ Key = tuple[tuple[str, float], ...]
 NOTHING: Final[Key] = ()
 PRICED: Final = ("kv_cache_dtype", "add_replica")
 """Cures that cost accuracy or hardware: a set is compared with sets that have no more of these."""
+UNTRIED: Final = ("kv_offloading",)
+"""What the lab has nothing for: an offload tier in which what was thrown out is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Change:
     flags: dict[str, Any]
     edge: dict[str, Any]
     shared: int = 1
+    long_last: float = 0.0
 
 
 def key(cures: Iterable[Cure]) -> Key:
@@ -34,7 +37,7 @@ def change(regime: Regime, cures: Key) -> Change:
     """Those cures done to a regime."""
     flags: dict[str, Any] = {}
     edge: dict[str, Any] = {}
-    shared = 1
+    shared, long_last = 1, 0.0
     for kind, value in cures:
         match kind:
             case "cap_prompt":
@@ -48,17 +51,23 @@ def change(regime: Regime, cures: Key) -> Change:
             case "kv_cache_dtype":
                 # One block is the null block, whatever a block holds.
                 flags["num_gpu_blocks"] = 2 * (regime.flags.num_gpu_blocks - 1) + 1
+            case "prefix_caching":
+                flags["enable_prefix_caching"] = True
+            case "short_first":
+                long_last = value
             case "add_replica":
                 shared = int(value)
             case _:
                 raise ValueError(f"the lab has nothing for {kind}")
-    return Change(flags, edge, shared)
+    return Change(flags, edge, shared, long_last)
 
 
 def sets(cures: Iterable[Cure]) -> Iterator[Key]:
     """Every set of the cures that were advised or tried, one value of each kind; replicas as they were advised."""
     kinds: dict[str, list[float]] = {}
     for cure in cures:
+        if cure.key in UNTRIED:
+            continue
         values = kinds.setdefault(cure.key, [])
         if cure.value not in values:
             values.append(cure.value)

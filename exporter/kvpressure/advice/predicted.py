@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.further import by_priority, caching, keep_apart, tier
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import replica
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
@@ -17,10 +18,10 @@ from kvpressure.model.action import Action
 from kvpressure.model.values import number
 from kvpressure.whatif.choice import Choice, Step
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import KV_DTYPE, MEMORY, STEP, holds
+from kvpressure.whatif.cures import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP, holds
 from kvpressure.whatif.relief import HOLD
 
-_APART: Final = (KV_DTYPE, "add_replica")
+_APART: Final = (KV_DTYPE, "add_replica", APART)
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
 
 
@@ -184,12 +185,18 @@ def _told(case: Case, step: Step) -> str:
         KV_DTYPE: "the KV cache in 8 bits",
         "add_replica": f"{value} replicas",
         HOLD: "more at once than run now",
+        APART: f"{step.cure.by} servers of which {step.cure.long} for prompts beyond {value}",
+        SHORT_FIRST: f"prompts up to {value} before longer ones",
+        PREFIX_CACHING: "prefix caching (without what prompts may share)",
+        OFFLOAD: f"{value} GiB of host memory for KV that is thrown out",
     }
     return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
 
 
 def _why_not(step: Step, least: float) -> str:
     shift = step.expected.tokens_per_second
+    if step.cure.at_best:
+        return "gains too little even at best"
     if step.expected.shortened_ratio > 0:
         return "answers that are cut short do not count as served"
     gain = shift.after / shift.before - 1 if shift.before else 0.0
@@ -202,7 +209,7 @@ def _why_not(step: Step, least: float) -> str:
 
 def _verify(case: Case, choice: Choice) -> Action:
     step = choice.step("max_num_seqs")
-    shared = choice.step("add_replica") is not None
+    shared = any(step.cure.by > 1 for step in choice.steps)
     together = "" if choice.together is None else " The expected figures are for all steps above together."
     return Action(
         key="verify",
@@ -237,4 +244,8 @@ _MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
     MEMORY: _memory,
     KV_DTYPE: _kv_dtype,
     "add_replica": _replicas,
+    SHORT_FIRST: by_priority,
+    APART: keep_apart,
+    PREFIX_CACHING: caching,
+    OFFLOAD: tier,
 }

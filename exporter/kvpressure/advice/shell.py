@@ -46,7 +46,7 @@ def quoted(name: str, placeholder: str) -> str:
 
 def flag_words(flags: Mapping[str, str]) -> list[str]:
     """Flags as engines take them, unquoted."""
-    return [f"{name}={value}" for name, value in flags.items()]
+    return [f"{name}={value}" if value else name for name, value in flags.items()]
 
 
 def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:

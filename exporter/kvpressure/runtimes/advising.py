@@ -55,7 +55,8 @@ class Advice:
     `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
     tell apart.
 
-    `other_cap` is another flag that holds the batch at so many sequences.
+    `by_priority` is the value of its flag `short_first` that makes it go by the number `priority` of each request, the
+    lowest first. `other_cap` is another flag that holds the batch at so many sequences.
 
     `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
 
@@ -84,10 +85,11 @@ class Advice:
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
     other_cap: str = ""
+    by_priority: str = ""
     small_kv: str = ""
 
     def change(self, limit: str, value: str) -> dict[str, str]:
-        """The flag that sets a limit, and its value; empty where the runtime has none."""
+        """The flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""
         return {self.flags[limit]: value} if limit in self.flags else {}
 
 

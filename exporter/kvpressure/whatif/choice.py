@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kvpressure.model.expected import Expected
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import MOST_REPLICAS, Cure, State, applied, caps, fewer_sequences, replicas
+from kvpressure.whatif.cures import (
+    APART,
+    MOST_REPLICAS,
+    Cure,
+    State,
+    apart,
+    applied,
+    caps,
+    fewer_sequences,
+    length_bounds,
+    replicas,
+)
+from kvpressure.whatif.server import Asked
 
+MOST_PARTINGS: Final = 2
+"""Bounds of prompt lengths that are tried to keep requests apart at."""
 NOBODY_WAITING: Final = 0.5
 """Requests waiting, on average: with fewer, most polls see nobody wait, and the pool limits nobody any more."""
 
@@ -88,6 +103,7 @@ def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choi
     for cure in more:
         search.add([cure])
     add_replicas(search)
+    _keep_apart(search)
     return told(search)
 
 
@@ -108,6 +124,50 @@ def add_replicas(search: Search, *, in_time: bool = False) -> None:
             break
     if best is not None:
         search.add([best])
+
+
+def _keep_apart(search: Search) -> None:
+    """Short and long requests on servers of their own, where these do more than as many for all, or fewer suffice."""
+    plain = next((cure for cure in search.chosen if cure.key == "add_replica"), None)
+    if plain is None:
+        return
+    model = search.model
+    before = [cure for cure in search.chosen if cure is not plain]
+    usual = model.outcomes([*before, plain])
+    best: tuple[float, Cure] | None = None
+    for cure in _partings(model, applied(model.state, before), plain.by):
+        fewer = cure.by < plain.by and is_calm(model, [*before, cure])
+        outcomes = model.outcomes([*before, cure])
+        if len(outcomes) != len(usual):
+            continue
+        gains = [cure.by * one.worth / (plain.by * other.worth) - 1 for one, other in zip(outcomes, usual, strict=True)]
+        if cure.by == plain.by:
+            search.tried.setdefault(APART, cure)
+            search.against.setdefault(APART, "does no more than as many servers for all of them")
+        if fewer or (cure.by == plain.by and min(gains) >= model.thresholds.advice_gain_min_ratio):
+            worth = min(gains) + (plain.by - cure.by)
+            best = max(best or (worth, cure), (worth, cure), key=lambda one: one[0])
+    if best is not None:
+        search.chosen[search.chosen.index(plain)] = best[1]
+        search.against["add_replica"] = "does less than as many servers for short and long requests apart"
+
+
+def _partings(model: Model, state: State, servers: int) -> Iterator[Cure]:
+    """Where to part requests, and how many servers go to each side: by the room that they take, and for how long."""
+    asked = state[1].asked
+    whole = sum(_takes(one) for one in asked)
+    bounds = length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
+    for bound in itertools.islice(bounds, MOST_PARTINGS):
+        if bound >= state[0].cap_prompt:
+            continue
+        share = sum(_takes(one) for one in asked if one.prompt > bound) / whole
+        for total in (servers - 1, servers):
+            around = {math.floor(share * total), math.ceil(share * total)}
+            yield from (apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
+
+
+def _takes(one: Asked) -> float:
+    return (one.prompt + one.output / 2) * one.output
 
 
 def is_calm(model: Model, cures: Sequence[Cure], *, in_time: bool = False) -> bool:

@@ -15,6 +15,9 @@ _FLAGS: Final = {
     "gpu_memory_utilization": "--gpu-memory-utilization",
     "kv_cache_dtype": "--kv-cache-dtype",
     "kept_free": "--watermark",
+    "prefix_caching": "--enable-prefix-caching",
+    "short_first": "--scheduling-policy",
+    "kv_offloading": "--kv-offloading-size",
 }
 
 
@@ -108,6 +111,7 @@ ADVICE: Final = Advice(
     other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
     other_cap="--max-num-active-seqs",
+    by_priority="priority",
     small_kv="fp8",
     told="its first log lines (non-default args) name {flags} with the new values.",
     frontends=Change(
