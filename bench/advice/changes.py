@@ -66,8 +66,6 @@ def sets(cures: Iterable[Cure]) -> Iterator[Key]:
     """Every set of the cures that were advised or tried, one value of each kind; replicas as they were advised."""
     kinds: dict[str, list[float]] = {}
     for cure in cures:
-        if cure.key in UNTRIED:
-            continue
         values = kinds.setdefault(cure.key, [])
         if cure.value not in values:
             values.append(cure.value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.advice.changes import Key, key
+from bench.advice.changes import UNTRIED, Key, key
 from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast
@@ -71,7 +71,15 @@ def advised(path: Path) -> Advised:
     place, thresholds = Place(runtime="vllm"), load_thresholds()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
     found = forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
-    return Advised(actions, found.choice, found.model, found.reason)
+    return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+
+
+def _tried(choice: Choice) -> Choice:
+    """Without what the lab has nothing for."""
+    steps, declined = (
+        tuple(step for step in some if step.cure.key not in UNTRIED) for some in (choice.steps, choice.declined)
+    )
+    return replace(choice, steps=steps, declined=declined)
 
 
 def target(name: str) -> ReplayTarget:

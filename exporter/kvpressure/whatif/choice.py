@@ -101,10 +101,29 @@ def choose(model: Model, settings: Sequence[Cure], more: Sequence[Cure]) -> Choi
     while search.add(left()):
         pass
     for cure in more:
+        _let_grow(search, cure, now)
         search.add([cure])
     add_replicas(search)
     _keep_apart(search)
     return told(search)
+
+
+def _let_grow(search: Search, cure: Cure, running: float) -> None:
+    """A cut of sequences is for the pool as it is: with a larger one another, or none, where that does more."""
+    cut = next((one for one in search.chosen if one.key == "max_num_seqs"), None)
+    if cut is None or search.model.gain(search.chosen, cure) is None:
+        return
+    model, others = search.model, [one for one in search.chosen if one is not cut]
+    larger = cure.apply(applied(model.state, others))
+    options = [search.chosen, others, *([*others, one] for one in fewer_sequences(model.known, larger, running))]
+
+    def worth(option: list[Cure]) -> float:
+        outcome = model.outcome(applied(model.state, [*option, cure]))
+        return 0.0 if outcome is None else outcome.worth
+
+    best = max(options, key=worth)
+    if worth(best) > (1 + model.thresholds.advice_gain_min_ratio) * worth(search.chosen):
+        search.chosen = best
 
 
 def add_replicas(search: Search, *, in_time: bool = False) -> None:

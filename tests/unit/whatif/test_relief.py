@@ -7,10 +7,14 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.limits import Limit
-from kvpressure.whatif.calibrate import growing_share, held_at
+from kvpressure.whatif.calibrate import Known, Measured, growing_share, held_at
+from kvpressure.whatif.choice import choose
 from kvpressure.whatif.consequences import Model, model_of
-from kvpressure.whatif.cures import sequences
+from kvpressure.whatif.cures import kv_in_8_bits, sequences
+from kvpressure.whatif.lengths import Bucket, Lengths
 from kvpressure.whatif.relief import larger_steps, more_sequences, more_servers, without_hold
+from kvpressure.whatif.run import simulate
+from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
 from tests.support.observed import pressed_view
 
 THRESHOLDS = load_thresholds()
@@ -107,3 +111,21 @@ def test_what_healthy_steps_took_tells_what_a_sequence_adds_to_one():
     # From 4 to 16 half of the step was added: two thirds of it grow with the batch.
     assert growing_share(healthy) == pytest.approx(2 / 3, rel=0.05)
     assert growing_share(replace(healthy, healthy_batch=15.0)) == growing_share(None) == 0.8
+
+
+def test_a_cut_of_sequences_is_taken_back_where_a_larger_pool_does_more_without_it():
+    slow = StepSeconds(0.02, 0.0, 0.00135)
+    server = Server(7138.0, slow, reuses=False)
+    demand = Demand((Asked(460, 460, 830),), clients=32)
+    outcome = simulate(server, demand)
+    assert outcome is not None
+    measured = Measured(outcome.tokens_per_second, outcome.running, outcome.waiting, outcome.preempted_per_second)
+    prompts = Lengths((Bucket(1.0, 200, 500, 460, 460),))
+    answers = Lengths((Bucket(1.0, 500, 1000, 830, 830),))
+    model = Model(Known(server, demand, prompts, answers, measured), 60.0, THRESHOLDS)
+    alone, larger = choose(model, (), ()), choose(model, (), (kv_in_8_bits(),))
+    cut = alone.step("max_num_seqs")
+    assert cut is not None
+    assert larger.step("kv_cache_dtype") is not None
+    kept = larger.step("max_num_seqs")
+    assert kept is None or kept.cure.value > cut.cure.value
