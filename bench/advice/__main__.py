@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bench.advice.changes import NOTHING, Key, change, key, sets
 from bench.advice.judge import Case, Row, judged
+from bench.advice.lab import REGIMES as REGIMES_HERE
 from bench.advice.lab import run
 from bench.advice.predict import Advised, advised
 from bench.advice.recovery import holds
@@ -34,6 +35,14 @@ REGIMES: Final = (
     "kv-restarted",
     "kv-json-half",
     "kv-late",
+    "kv-uncached",
+    "kv-uncached-slow",
+    "cap-sequences",
+    "cap-prefix",
+    "cap-budget",
+    "deferred-lora",
+    "deferred-lora-many",
+    "compute-decode",
 )
 SECONDS: Final = 330
 WARM_SECONDS: Final = 120
@@ -72,9 +81,9 @@ def main() -> int:
 def _wanted(found: Advised, *, search: bool) -> list[Key]:
     if found.choice is None:
         return []
-    every = {found.printed, *(key([step.cure]) for step in found.choice.steps)}
+    every = {found.printed, *(key([found.done(step.cure)]) for step in found.choice.steps)}
     if search:
-        every.update(sets(found.choice))
+        every.update(sets(found.done(step.cure) for step in (*found.choice.steps, *found.choice.declined)))
     else:
         every.update(key([step.cure]) for step in found.choice.declined if step.cure.key == "max_num_seqs")
     return sorted(every - {NOTHING})
@@ -85,7 +94,7 @@ def _id(name: str, cures: Key) -> str:
 
 
 def _wish(name: str, cures: Key, *, record: bool = False, shared: int | None = None, ident: str = "") -> dict[str, Any]:
-    regime = regimes()[name]
+    regime = (regimes() | regimes(REGIMES_HERE))[name]
     made = change(regime, cures)
     return {
         "id": ident or _id(name, cures),
@@ -93,6 +102,7 @@ def _wish(name: str, cures: Key, *, record: bool = False, shared: int | None = N
         "flags": made.flags,
         "edge": made.edge,
         "shared": made.shared if shared is None else shared,
+        **({"long_last": made.long_last} if made.long_last else {}),
         "seconds": max(SECONDS, regime.seconds),
         "warm": WARM_SECONDS if name != "kv-bursts" else 0,
         "record": str(FOLDER) if record else None,

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.whatif.choice import Choice
 from kvpressure.whatif.cures import Cure
 from tests.lab.regime import Regime
 
@@ -15,6 +14,8 @@ Key = tuple[tuple[str, float], ...]
 NOTHING: Final[Key] = ()
 PRICED: Final = ("kv_cache_dtype", "add_replica")
 """Cures that cost accuracy or hardware: a set is compared with sets that have no more of these."""
+UNTRIED: Final = ("kv_offloading",)
+"""What the lab has nothing for: an offload tier in which what was thrown out is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Change:
     flags: dict[str, Any]
     edge: dict[str, Any]
     shared: int = 1
+    long_last: float = 0.0
 
 
 def key(cures: Iterable[Cure]) -> Key:
@@ -35,34 +37,38 @@ def change(regime: Regime, cures: Key) -> Change:
     """Those cures done to a regime."""
     flags: dict[str, Any] = {}
     edge: dict[str, Any] = {}
-    shared = 1
+    shared, long_last = 1, 0.0
     for kind, value in cures:
         match kind:
             case "cap_prompt":
                 edge["max_prompt"] = int(value)
             case "cap_output":
                 edge["max_output"] = int(value)
-            case "max_num_seqs" | "max_num_batched_tokens":
+            case "max_num_seqs" | "max_num_batched_tokens" | "max_loras":
                 flags[kind] = int(value)
             case "kept_free":
                 flags["watermark"] = value
             case "kv_cache_dtype":
                 # One block is the null block, whatever a block holds.
                 flags["num_gpu_blocks"] = 2 * (regime.flags.num_gpu_blocks - 1) + 1
+            case "prefix_caching":
+                flags["enable_prefix_caching"] = True
+            case "short_first":
+                long_last = value
             case "add_replica":
                 shared = int(value)
             case _:
                 raise ValueError(f"the lab has nothing for {kind}")
-    return Change(flags, edge, shared)
+    return Change(flags, edge, shared, long_last)
 
 
-def sets(choice: Choice) -> Iterator[Key]:
+def sets(cures: Iterable[Cure]) -> Iterator[Key]:
     """Every set of the cures that were advised or tried, one value of each kind; replicas as they were advised."""
     kinds: dict[str, list[float]] = {}
-    for step in (*choice.steps, *choice.declined):
-        values = kinds.setdefault(step.cure.key, [])
-        if step.cure.value not in values:
-            values.append(step.cure.value)
+    for cure in cures:
+        values = kinds.setdefault(cure.key, [])
+        if cure.value not in values:
+            values.append(cure.value)
     options: list[Sequence[tuple[str, float] | None]] = [
         [None, *((kind, value) for value in values)] for kind, values in sorted(kinds.items())
     ]

@@ -91,7 +91,7 @@ def judged(case: Case, before: Ran) -> Row:
     limit = LIMIT_FACTOR * (case.calm.latency_p95 or 0.0)
     found, choice = case.advised, case.advised.choice
     steps = choice.steps if choice else ()
-    alone = [_done(case, key([step.cure]), found.alone(step.cure), limit) for step in steps]
+    alone = [_done(case, key([found.done(step.cure)]), found.alone(step.cure), limit) for step in steps]
     declined = [_done(case, key([step.cure]), step.expected, limit) for step in (choice.declined if choice else ())]
     together = _done(case, found.printed, found.together(), limit) if steps else None
     measured = {cures: _measured(ran, limit) for cures, ran in case.runs.items()}

@@ -19,6 +19,8 @@ from typing import Any, Final, TextIO
 from tests.lab.fetch import NEWEST, fetch
 
 WORKERS: Final = 2
+REGIMES: Final = Path(__file__).parent / "regimes"
+"""Beside those of the lab: what only advice is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def _key(wish: dict[str, Any]) -> str:
 
 def _process(file: TextIO, wishes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """One process; each answer is kept as it comes."""
-    command = [sys.executable, "-m", "tests.lab.changed", NEWEST]
+    command = [sys.executable, "-m", "tests.lab.changed", NEWEST, str(REGIMES)]
     env = {**os.environ, "PYTHONHASHSEED": "0"}
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=env, text=True) as process:
         assert process.stdin is not None

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from bench.advice.changes import Key, key
+from bench.advice.changes import UNTRIED, Key, key
 from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import forecast_of
+from kvpressure.advice.forecast import forecast
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
+from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.recordings import TraceError
 from kvpressure.whatif.choice import Choice
 from kvpressure.whatif.consequences import Model
 from kvpressure.whatif.cures import Cure
+from kvpressure.whatif.relief import HOLD
+from tests.lab.regime import regimes
+
+DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
+SLOTS: Final = "--max-loras"
+PRESSED: Final = (Cause.KV_CACHE_PRESSURE, Cause.HEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,14 @@ class Advised:
     @property
     def printed(self) -> Key:
         """The cures that are advised."""
-        return key(step.cure for step in self.choice.steps) if self.choice else ()
+        return key(self.done(step.cure) for step in self.choice.steps) if self.choice else ()
+
+    def done(self, cure: Cure) -> Cure:
+        """What is done for it: where nothing is to hold requests back, the flag that is printed."""
+        if cure.key != HOLD:
+            return cure
+        slots = next((float(action.flags[SLOTS]) for action in self.actions if SLOTS in action.flags), math.nan)
+        return replace(cure, key="max_loras", value=slots)
 
     def alone(self, cure: Cure) -> Expected | None:
         """What is expected of one of them by itself."""
@@ -52,13 +70,35 @@ def advised(path: Path) -> Advised:
         return Advised((), None, None, "never told to be under KV pressure")
     place, thresholds = Place(runtime="vllm"), load_thresholds()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
-    forecast = forecast_of(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
-    return Advised(actions, forecast.choice, forecast.model, forecast.reason)
+    found = forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
+    return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+
+
+def _tried(choice: Choice) -> Choice:
+    """Without what the lab has nothing for."""
+    steps, declined = (
+        tuple(step for step in some if step.cure.key not in UNTRIED) for some in (choice.steps, choice.declined)
+    )
+    return replace(choice, steps=steps, declined=declined)
+
+
+def target(name: str) -> ReplayTarget:
+    """A regime of the lab as a target; with its limits where advice is about one that no page tells."""
+    declared = {flag: getattr(regimes()[name].flags, flag) for flag in DECLARED.get(name, ())}
+    limits = [DeclaredLimit(flag, value, "the regime") for flag, value in declared.items()]
+    return ReplayTarget("lab", limits=limits or None)
+
+
+def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:
+    """The last view from which something can be predicted; of a regime of KV pressure, under that."""
+    found = None
+    for view in views:
+        wanted = not name.startswith("kv-") or view.diagnosis is None or view.diagnosis.cause in PRESSED
+        found = view if view.observed is not None and wanted else found
+    return found
 
 
 def _last(path: Path) -> EngineView | None:
-    found = None
-    for item in Replay(ReplayTarget("lab"), load_thresholds()).views(path):
-        if not isinstance(item, TraceError):
-            found = next((view for view in item[1] if view.observed is not None), found)
-    return found
+    name = path.name.partition(".")[0]
+    items = Replay(target(name), load_thresholds()).views(path)
+    return last_pressed((view for item in items if not isinstance(item, TraceError) for view in item[1]), name)

@@ -6,8 +6,9 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from bench.advice.predict import last_pressed, target
 from kvpressure.advice import Place, advise
-from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.cli.replay import Replay
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import EngineView
 from kvpressure.scrape.recordings import TraceError
@@ -21,17 +22,23 @@ SECONDS: Final = 60
 def holds(before: Path, after: Path) -> tuple[bool, bool]:
     """Whether all recovery checks of the advice on `before` hold in most of its end, and of that of `after`."""
     views = _views(before)
-    pressed = next(view for view in reversed(views) if view.observed is not None)
+    pressed = last_pressed(views, before.name.partition(".")[0])
+    assert pressed is not None
     assert pressed.diagnosis is not None
     place, thresholds = Place(model_name=pressed.shown.model_name, runtime="vllm"), load_thresholds()
     actions = advise(pressed.diagnosis, pressed.derived, pressed.limits, place, thresholds, observed=pressed.observed)
-    checks = [line for line in actions[-1].checks if line.startswith("kvpressure_")]
+    told = next(action for action in reversed(actions) if any(map(_is_check, action.checks)))
+    checks = [line for line in told.checks if _is_check(line)]
     return _most([pressed], checks), _most(_views(after)[-SECONDS:], checks)
+
+
+def _is_check(line: str) -> bool:
+    return line.startswith("kvpressure_")
 
 
 def _views(path: Path) -> list[EngineView]:
     found: deque[EngineView] = deque(maxlen=20 * SECONDS)
-    for item in Replay(ReplayTarget("lab"), load_thresholds()).views(path):
+    for item in Replay(target(path.name.partition(".")[0]), load_thresholds()).views(path):
         if not isinstance(item, TraceError):
             found += item[1]
     return list(found)

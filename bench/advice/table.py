@@ -22,6 +22,10 @@ _NAMES: Final = {
     "kept_free": "watermark {:g}",
     "kv_cache_dtype": "KV in 8 bits",
     "add_replica": "{:.0f} servers",
+    "short_first": "prompts up to {:.0f} first",
+    "prefix_caching": "prefix caching",
+    "kv_offloading": "{:.0f} GiB of host memory",
+    "max_loras": "max_loras {:.0f}",
 }
 
 

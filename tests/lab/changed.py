@@ -1,8 +1,9 @@
-"""`python -m tests.lab.changed VERSION < WISHES`: regimes run again with something changed, and what their clients got.
+"""`python -m tests.lab.changed VERSION FOLDER < WISHES`: regimes run with something changed, and what clients got.
 
-A wish is a line of JSON: the regime's `name`, `flags` and `edge` to be replaced, `shared` (that many servers share its
-clients, of which one is run), `seconds`, `warm` (seconds that do not count) and `record` (a folder, or null). A line of
-JSON answers each: tokens a second, latencies of whole answers, and of those that the edge cut.
+Regimes are those of the lab and of FOLDER. A wish is a line of JSON: the regime's `name`, `flags` and `edge` to be
+replaced, `shared` (that many servers share its clients, of which one is run), `long_last` (prompts beyond so many
+tokens go last; may be missing), `seconds`, `warm` (seconds that do not count) and `record` (a folder, or null). A line
+of JSON answers each: tokens a second, latencies of whole answers, and of those that the edge cut.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]
 
 def main(arguments: Sequence[str]) -> int:
     """Run what is wished for, one after the other."""
-    (version,) = arguments
+    version, folder = arguments
     clock = prepare(package(version))
-    known = regimes()
+    known = regimes() | regimes(Path(folder))
     for line in sys.stdin:
         wish = json.loads(line)
         print(json.dumps({"id": wish["id"], **_run(known[wish["name"]], wish, version, clock)}), flush=True)
@@ -45,12 +46,20 @@ def shared(regime: Regime, servers: int) -> Regime:
     return replace(regime, load=tuple(loads))
 
 
+def long_last(regime: Regime, tokens: float) -> Regime:
+    """Clients whose prompts are longer say so, and go last."""
+    loads = (replace(one, priorities=(int(one.prompt[0] > tokens),)) for one in regime.load)
+    return replace(changed(regime, scheduling_policy="priority"), load=tuple(loads))
+
+
 def _run(regime: Regime, wish: Mapping[str, Any], version: str, clock: Any) -> dict[str, Any]:
     from tests.lab.clock import BEGIN  # noqa: PLC0415 - vLLM's names come after the stand-ins
     from tests.lab.server import Server  # noqa: PLC0415
 
     made = replace(shared(changed(regime, **wish["flags"]), wish["shared"]), edge=Edge(**wish["edge"]))
     made = replace(made, seconds=wish["seconds"], expect="")
+    if wish.get("long_last"):
+        made = long_last(made, wish["long_last"])
     clock.now = BEGIN
     server = Server(made, package(version), version, clock)
     result = server.run()

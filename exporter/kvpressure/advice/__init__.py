@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import others, pressure, waits
+from kvpressure.advice import batch, others, pressure, waits
 from kvpressure.advice.case import Case
+from kvpressure.advice.expectations import explained
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.place import Place
 from kvpressure.advice.shell import placeholders
@@ -23,8 +24,8 @@ __all__ = ["Action", "Limit", "Limits", "Place", "advise", "known_limits"]
 
 _BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
     Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
-    Cause.CONCURRENCY_BOUND: others.concurrency_bound,
-    Cause.COMPUTE_BOUND: others.compute_bound,
+    Cause.CONCURRENCY_BOUND: batch.concurrency_bound,
+    Cause.COMPUTE_BOUND: batch.compute_bound,
     Cause.HOST_BOUND: others.host_bound,
     Cause.STUCK: others.stuck,
     Cause.HEALTHY: others.building,
@@ -57,7 +58,7 @@ def advise(
         actions = [*pressure.after_device_oom(case), *actions]
     if silent:
         actions = [*others.silent(case), *actions]
-    chosen = [action for action in actions if action is not None]
+    chosen = explained(actions, diagnosis.cause)
     return tuple(
         replace(
             action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)

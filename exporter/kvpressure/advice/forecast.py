@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kvpressure.advice.case import Case
-from kvpressure.whatif.calibrate import UnknownError
+from kvpressure.advice.limits import SEQUENCE_CAPS
+from kvpressure.model.verdict import Cause
+from kvpressure.whatif.calibrate import UnknownError, growing_share, held_at
 from kvpressure.whatif.choice import Choice, choose
 from kvpressure.whatif.consequences import Model, model_of
 from kvpressure.whatif.cures import (
     KEPT_FREE_RATIO,
     KV_DTYPE,
+    OFFLOAD,
+    PREFIX_CACHING,
+    SHORT_FIRST,
     Cure,
     keep_free,
     kv_in_8_bits,
+    length_bounds,
     memory_share,
+    offload,
+    prefix_caching,
+    sequences,
+    short_first,
     step_tokens,
 )
+from kvpressure.whatif.relief import larger_steps, more_sequences, more_servers, without_hold
+
+MOST_BOUNDS: Final = 3
+"""Of prompt lengths, tried as what is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +52,55 @@ def forecast_of(case: Case) -> Forecast:
         model = model_of(case.observed, case.limits, case.thresholds)
     except UnknownError as error:
         return Forecast(reason=str(error))
-    return Forecast(model, choose(model, tuple(_settings(case)), tuple(_more_memory(case))))
+    settings = (*_settings(case), *_order(case, model))
+    return Forecast(model, choose(model, settings, tuple(_more_memory(case, model))))
+
+
+def forecast(case: Case) -> Forecast:
+    """What is predicted for the case, whatever its cause is."""
+    cause, detail = case.diagnosis.cause, case.diagnosis.detail
+    if cause is Cause.COMPUTE_BOUND:
+        return more_gpus(case)
+    if cause is Cause.CONCURRENCY_BOUND and detail in (*SEQUENCE_CAPS, "prefill_budget"):
+        return more_batch(case)
+    return without_limit(case) if cause in (Cause.CONCURRENCY_BOUND, Cause.DEFERRED) else forecast_of(case)
+
+
+def more_batch(case: Case) -> Forecast:
+    """Where a cap on sequences, or a step's tokens, hold requests back: with more of them."""
+    limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
+    if case.diagnosis.detail == "prefill_budget" and step is not None:
+        return _relieved(case, math.inf, lambda model: larger_steps(model, step.value))
+    if limit is None:
+        return Forecast(reason="how many sequences may run is not known")
+    most = case.thresholds.advice_raise_max_factor
+    return _relieved(case, limit.value, lambda model: more_sequences(model, limit.value, most))
+
+
+def more_gpus(case: Case) -> Forecast:
+    """Where the GPU does all it can: with more servers; and what more sequences would not do."""
+    limit = case.limits.max_num_seqs
+    vain = () if limit is None else (sequences(int(2 * limit.value)),)
+    growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
+    return _relieved(case, math.inf, lambda model: more_servers(model, vain), growing)
+
+
+def without_limit(case: Case) -> Forecast:
+    """Where something that is not simulated holds the batch at what runs now: the same engine without that."""
+    limit = case.limits.max_num_seqs
+    return _relieved(
+        case, held_at(case.observed), lambda model: without_hold(model, math.inf if limit is None else limit.value)
+    )
+
+
+def _relieved(
+    case: Case, held: float | None, choose: Callable[[Model], Choice], growing: float | None = None
+) -> Forecast:
+    try:
+        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing)
+    except UnknownError as error:
+        return Forecast(reason=str(error))
+    return Forecast(model, choose(model))
 
 
 def _settings(case: Case) -> Iterator[Cure]:
@@ -45,15 +110,37 @@ def _settings(case: Case) -> Iterator[Cure]:
         yield raised
     if case.symptom("preempting") is True and "kept_free" in case.own.flags:
         yield keep_free(KEPT_FREE_RATIO)
+    if PREFIX_CACHING in case.own.flags and case.observed and case.observed.cache.prefix_caching is False:
+        yield prefix_caching()
     limit, least = case.limits.max_num_batched_tokens, case.thresholds.advice_step_tokens_min_tokens
     if limit is not None and limit.value > least:
         yield step_tokens(int(max(least, limit.value / 2)))
 
 
-def _more_memory(case: Case) -> Iterator[Cure]:
-    """What holds more in the same memory, at a price in accuracy."""
+def _order(case: Case, model: Model) -> Iterator[Cure]:
+    """Short requests before long ones: a restart, and clients that say which are which."""
+    if SHORT_FIRST in case.own.flags:
+        bounds = length_bounds(model.known, case.thresholds.advice_long_requests_max_ratio)
+        yield from map(short_first, itertools.islice(bounds, MOST_BOUNDS))
+
+
+def _more_memory(case: Case, model: Model) -> Iterator[Cure]:
+    """The host's memory for what is thrown out; and what holds more in the same memory, at a price in accuracy."""
+    size = _tier_gib(case, model)
+    if OFFLOAD in case.own.flags and case.symptom("preempting") is True and size is not None:
+        yield offload(size)
     if KV_DTYPE in case.own.flags:
         yield kv_in_8_bits()
+
+
+def _tier_gib(case: Case, model: Model) -> int | None:
+    """What all requests hold at their end, in GiB of one GPU's share; None where the bytes of a token are not known."""
+    each = case.observed.cache.bytes_per_token if case.observed else None
+    if each is None:
+        return None
+    known = model.known
+    requests = known.measured.running + known.measured.waiting
+    return math.ceil(requests * (known.prompts.mean + known.outputs.mean) * each / 2**30)
 
 
 def memory(case: Case) -> Cure | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.further import by_priority, caching, keep_apart, tier
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import replica
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
@@ -17,9 +18,10 @@ from kvpressure.model.action import Action
 from kvpressure.model.values import number
 from kvpressure.whatif.choice import Choice, Step
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import KV_DTYPE, MEMORY, STEP, holds
+from kvpressure.whatif.cures import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP, holds
+from kvpressure.whatif.relief import HOLD
 
-_APART: Final = (KV_DTYPE, "add_replica")
+_APART: Final = (KV_DTYPE, "add_replica", APART)
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
 
 
@@ -36,7 +38,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
         host_memory(case),
         controlled_restart(case),
         memory,
-        _declined(case, choice),
+        declined(case, choice),
         _verify(case, choice),
     ]
 
@@ -136,7 +138,7 @@ def _memory(case: Case, _: Model, step: Step) -> Action:
 
 def _kv_dtype(case: Case, model: Model, step: Step) -> Action:
     flags = case.own.change(KV_DTYPE, case.own.small_kv)
-    pool = model.known.server.pool_tokens
+    pool = case.capacity or model.known.server.pool_tokens
     return Action(
         key=KV_DTYPE,
         title="Keep the KV cache in 8 bits",
@@ -146,7 +148,7 @@ def _kv_dtype(case: Case, model: Model, step: Step) -> Action:
         f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.",
         cost="Some accuracy: evaluate answers before users see them. Needs a GPU and an attention backend that take "
         "it; where they do not, the server ends at start and says so.",
-        checks=("After the restart:", check(case, "kv_capacity_tokens", ">=", 1.9 * (case.capacity or pool))),
+        checks=("After the restart:", check(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
         commands=apply_flags(case.place, flags),
         expected=step.expected,
     )
@@ -158,10 +160,11 @@ def _replicas(case: Case, _: Model, step: Step) -> Action:
     return replica(case, why, int(step.cure.value), step.expected)
 
 
-def _declined(case: Case, choice: Choice) -> Action | None:
+def declined(case: Case, choice: Choice) -> Action | None:
     """What somebody might think of, each by itself on the engine as it is."""
     lines = [
-        f"{_told(case, step)}: {_why_not(step, case.thresholds.advice_gain_min_ratio)} ({step.expected.text})"
+        f"{_told(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
+        f"({step.expected.text})"
         for step in choice.declined
     ]
     if not lines:
@@ -181,12 +184,19 @@ def _told(case: Case, step: Step) -> str:
         "kept_free": f"{step.cure.value:.0%} of the pool kept free for those that run",
         KV_DTYPE: "the KV cache in 8 bits",
         "add_replica": f"{value} replicas",
+        HOLD: "more at once than run now",
+        APART: f"{step.cure.by} servers of which {step.cure.long} for prompts beyond {value}",
+        SHORT_FIRST: f"prompts up to {value} before longer ones",
+        PREFIX_CACHING: "prefix caching (without what prompts may share)",
+        OFFLOAD: f"{value} GiB of host memory for KV that is thrown out",
     }
     return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
 
 
 def _why_not(step: Step, least: float) -> str:
     shift = step.expected.tokens_per_second
+    if step.cure.at_best:
+        return "gains too little even at best"
     if step.expected.shortened_ratio > 0:
         return "answers that are cut short do not count as served"
     gain = shift.after / shift.before - 1 if shift.before else 0.0
@@ -199,7 +209,7 @@ def _why_not(step: Step, least: float) -> str:
 
 def _verify(case: Case, choice: Choice) -> Action:
     step = choice.step("max_num_seqs")
-    shared = choice.step("add_replica") is not None
+    shared = any(step.cure.by > 1 for step in choice.steps)
     together = "" if choice.together is None else " The expected figures are for all steps above together."
     return Action(
         key="verify",
@@ -234,4 +244,8 @@ _MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
     MEMORY: _memory,
     KV_DTYPE: _kv_dtype,
     "add_replica": _replicas,
+    SHORT_FIRST: by_priority,
+    APART: keep_apart,
+    PREFIX_CACHING: caching,
+    OFFLOAD: tier,
 }

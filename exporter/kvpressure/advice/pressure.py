@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.changes import changed
+from kvpressure.advice.expectations import explained
 from kvpressure.advice.forecast import Forecast, forecast_of, memory
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.predicted import as_predicted
@@ -40,16 +41,15 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
         changes.append(batched)
     allowed = int(next(iter(sequences.flags.values()))) if sequences else None
     changes += [more_reserve(case)]
-    why = f" The effect of these steps could not be predicted: {forecast.reason}." if forecast.reason else ""
-    verify = verify_recovery(case, allowed)
-    return [
+    actions = [
         cap_tokens(case),
         *changes,
         apply_changes(case, changes),
         host_memory(case),
         controlled_restart(case),
-        replace(verify, why=verify.why + why),
+        verify_recovery(case, allowed),
     ]
+    return [*explained(actions, case.diagnosis.cause, forecast.reason)]
 
 
 def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:

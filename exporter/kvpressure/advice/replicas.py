@@ -7,6 +7,7 @@ from kvpressure.advice.shell import add_replica
 from kvpressure.advice.verify import series
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
+from kvpressure.whatif.choice import Choice
 
 
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
@@ -22,6 +23,12 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
             "Within 15 minutes it is ready, and traffic is shared:",
             f"{series('requests_waiting', case.place)} < 1",
         ),
-        commands=add_replica(case.place),
+        commands=add_replica(case.place, total),
         expected=expected,
     )
+
+
+def replicas(case: Case, choice: Choice, why: str) -> Action | None:
+    """As many servers as were chosen; None where none was."""
+    step = choice.step("add_replica")
+    return None if step is None else replica(case, why, int(step.cure.value), step.expected)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.shell import apply_flags, last_words, more_host_memory, restart
-from kvpressure.advice.verify import rolled_out, series
+from kvpressure.advice.shell import apply_flags, flag_words, last_words, look_again, more_host_memory, restart
+from kvpressure.advice.verify import no_longer, rolled_out, series
 from kvpressure.model.action import Action
 
 
@@ -18,7 +18,7 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
     return Action(
         key="apply",
         title="Apply: save, patch, roll out, watch",
-        new=" ".join(f"{name}={value}" for name, value in flags.items()),
+        new=" ".join(flag_words(flags)),
         why="One rollout for all flags: each restart costs minutes.",
         cost="Every replica loads the model again. Without a spare GPU the new pod stays Pending until the old one is "
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
@@ -60,4 +60,15 @@ def host_memory(case: Case) -> Action | None:
         cost="The node must have it to spare.",
         checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
         commands=more_host_memory(case.place),
+    )
+
+
+def watch(case: Case, cause: str, within: str) -> Action:
+    """How to see that a cause is gone."""
+    return Action(
+        key="verify",
+        title="Verify recovery",
+        why="Only traffic shows whether it helped.",
+        checks=no_longer(case, cause, within),
+        commands=look_again(case.place),
     )

@@ -24,7 +24,7 @@ PLACEHOLDERS = {
     "CONTAINER": "the container that runs the engine",
     "UNIT": "the systemd unit that runs the engine",
     "MODEL": "the model, with your other flags",
-    "REPLICAS": "one more than now",
+    "REPLICAS": "how many there are to be in all, as the step says",
     "CPUS": "CPU cores: at least one per GPU and one per API server, and two to spare",
     "MEMORY": "memory limit of the container, such as 64Gi",
 }
@@ -46,7 +46,7 @@ def quoted(name: str, placeholder: str) -> str:
 
 def flag_words(flags: Mapping[str, str]) -> list[str]:
     """Flags as engines take them, unquoted."""
-    return [f"{name}={value}" for name, value in flags.items()]
+    return [f"{name}={value}" if value else name for name, value in flags.items()]
 
 
 def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
@@ -156,14 +156,15 @@ def replace_stuck(place: Place) -> Lines:
     )
 
 
-def add_replica(place: Place) -> Lines:
-    """One more server."""
+def add_replica(place: Place, times: int | None = None) -> Lines:
+    """One more server, or so many times as many as now."""
+    count = "one more than now" if times is None else f"{times} times as many as now"
     kube, workload = _kubectl(place), _workload(place)
     return _by_place(
         place,
         (
             f"{kube} get {workload}",
-            f"{kube} scale {workload} --replicas=REPLICAS",
+            f"{kube} scale {workload} --replicas=REPLICAS   # {count}",
             f"{kube} rollout status {workload} --timeout=15m",
         ),
         (

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpressure.advice.case import Case
+from kvpressure.advice.expectations import explained
+from kvpressure.advice.forecast import Forecast, without_limit
+from kvpressure.advice.predicted import declined
+from kvpressure.advice.rollout import apply_changes
 from kvpressure.advice.shell import look_again, more_cpu
 from kvpressure.advice.verify import no_longer
 from kvpressure.model.action import Action
+from kvpressure.model.expected import Expected
+from kvpressure.model.values import number
 from kvpressure.runtimes.advising import Remedy
+from kvpressure.whatif.cures import STEP
+from kvpressure.whatif.relief import HOLD
 
 
 def deferred(case: Case) -> list[Action | None]:
     """What to raise, where it is known what is waited for; else how to find that out."""
-    remedy = case.own.remedies.get(case.diagnosis.detail)
-    return [_see(case) if remedy is None else _raise(case, remedy)]
+    remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
+    if remedy is None:
+        return [replace(_see(case), expected=_at_best(forecast))]
+    if forecast.choice is not None and forecast.choice.declined:
+        return [_see(case), declined(case, forecast.choice)]
+    change = replace(_raise(case, remedy), expected=_at_best(forecast))
+    return [*explained([change, apply_changes(case, [change])], case.diagnosis.cause, forecast.reason)]
+
+
+def _at_best(forecast: Forecast) -> Expected | None:
+    step = forecast.choice.step(HOLD) if forecast.choice else None
+    return None if step is None else step.expected
 
 
 def _raise(case: Case, remedy: Remedy) -> Action:
-    compiles = case.diagnosis.detail == "grammar"
+    compiles, count = case.diagnosis.detail == "grammar", _count(case)
+    if remedy.flag and count is not None:
+        slots = case.observed.adapter_slots if case.observed else None
+        remedy = replace(
+            remedy,
+            current=f"{number(slots or 1)} (page)",
+            new=remedy.counted.format(count=count),
+            why=f"{remedy.why} {number(case.observed.adapters_seen or 0) if case.observed else ''} were asked for "
+            "since the server started.",
+        )
     return Action(
         key=case.diagnosis.detail,
         title=remedy.title[:1].upper() + remedy.title[1:],
@@ -26,7 +55,16 @@ def _raise(case: Case, remedy: Remedy) -> Action:
         cost=remedy.cost,
         checks=no_longer(case, "deferred", "2 minutes after the change"),
         commands=more_cpu(case.place) if compiles else look_again(case.place),
+        flags={remedy.flag: str(count)} if remedy.flag and count is not None else {},
     )
+
+
+def _count(case: Case) -> int | None:
+    """Slots for all adapters that were asked for, as far as it is worth raising them at once; None if not known."""
+    slots, seen = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
+    if not slots or not seen or seen <= slots:
+        return None
+    return int(min(seen, case.thresholds.advice_raise_max_factor * slots))
 
 
 def _see(case: Case) -> Action:
@@ -42,11 +80,14 @@ def _see(case: Case) -> Action:
     )
 
 
-def another_limit(case: Case) -> Action:
-    """Something else than the number of sequences holds requests back."""
+def another_limit(case: Case, forecast: Forecast) -> Action | None:
+    """Something else than the number of sequences holds requests back; None where raising it would not help."""
     budget = case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and budget is not None:
-        new = str(int(2 * budget.value))
+        step = forecast.choice.step(STEP) if forecast.choice else None
+        if forecast.choice is not None and step is None:
+            return None
+        new = str(int(2 * budget.value if step is None else step.cure.value))
         return Action(
             key="max_num_batched_tokens",
             title=f"Raise {case.own.words['max_num_batched_tokens']}",
@@ -57,6 +98,7 @@ def another_limit(case: Case) -> Action:
             "outside the pool.",
             checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
             flags=case.own.change("max_num_batched_tokens", new),
+            expected=None if step is None else step.expected,
         )
     remedy = case.own.remedies.get(case.diagnosis.detail)
     if remedy is not None:
@@ -78,6 +120,7 @@ def another_limit(case: Case) -> Action:
         cost="A minute.",
         checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
         commands=look_again(case.place),
+        expected=_at_best(forecast),
     )
 
 

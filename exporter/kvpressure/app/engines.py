@@ -54,6 +54,7 @@ class PipelineSettings:
     price: Price | None = None
 
 
+_PREDICTABLE: Final = (Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.COMPUTE_BOUND, Cause.DEFERRED)
 STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
 """Polls are a second apart; whatever is not told by then is not what it was waited for."""
 
@@ -336,5 +337,5 @@ class Pipeline:
 
 
 def _predictable(diagnosis: Diagnosis) -> bool:
-    """Whether advice on it changes what the engine does with its pool."""
-    return diagnosis.cause is Cause.KV_CACHE_PRESSURE or diagnosis.stage is Stage.BUILDING
+    """Whether advice on it changes what the engine's scheduler does."""
+    return diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING

@@ -244,7 +244,7 @@ def _table(*names: str) -> Table:
 def _short(action: Action) -> Text:
     before = f"{action.current} -> " if action.current else ""
     change = f": {before}{action.new}" if action.new else ""
-    expected = "" if action.expected is None else f"\n   expected: {action.expected.text}"
+    expected = f"\n   expected: {action.expectation}" if action.expectation else ""
     return Text(clean(f"{action.order}. {action.title}{change}") + expected)
 
 
@@ -252,9 +252,8 @@ def _action(action: Action) -> list[RenderableType]:
     rows = Table.grid(padding=(0, 1))
     rows.add_column(style="dim", no_wrap=True, width=_NAME_WIDTH)
     rows.add_column(overflow="fold")
-    expected = "" if action.expected is None else action.expected.text
     words = (("now", action.current), ("new", action.new), ("why", action.why), ("cost", action.cost))
-    for name, text in (*words, ("expect", expected)):
+    for name, text in (*words, ("expect", action.expectation)):
         if text:
             rows.add_row(name, Text(clean(text), style="bold green" if name == "new" else ""))
     if action.commands:

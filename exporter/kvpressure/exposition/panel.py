@@ -187,7 +187,7 @@ def _action(action: Action, key: str) -> dict[str, object]:
         "title": action.title,
         "why": action.why,
         "cost": action.cost,
-        "expected": "" if action.expected is None else action.expected.text,
+        "expected": action.expectation,
         "verify": action.verify,
         "commands": "\n".join(action.commands).splitlines(),
         "change": f"{action.current} → {action.new}" if action.current and action.new else action.new,

@@ -81,7 +81,10 @@ def flags_of_runtimes(text: str) -> str:
         return ""
     columns = [ASSUMED, *others]
     rows = [[runtime.title for runtime in columns], ["---"] * len(columns)]
-    rows += [[f"`{runtime.advice.flags[limit]}`" for runtime in columns] for limit in used]
+    rows += [
+        [f"`{runtime.advice.flags[limit]}`" if limit in runtime.advice.flags else "-" for runtime in columns]
+        for limit in used
+    ]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(["", "## The same flags elsewhere", "", *lines, ""])
 

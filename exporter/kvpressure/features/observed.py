@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvpressure.features.baseline import BATCH
 from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.observed import Interval, Observed, Unfinished
 from kvpressure.model.samples import HistogramSample
@@ -29,6 +30,10 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
         prefill_tokens=_ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts")),
         cached_ratio=_cached_ratio(window),
         healthy_seconds=baseline.get("e2e"),
+        healthy_step_seconds=baseline.get("inter_token"),
+        healthy_batch=baseline.get(BATCH),
+        adapter_slots=window.max("adapter_slots"),
+        adapters_seen=window.max("adapters_seen"),
     )
 
 

@@ -15,7 +15,8 @@ class Action:
 
     `current` and `new` are texts for people, "" where nothing changes from a value to another; `flags` are the same
     change as flags of its runtime. `checks` say what must be seen, and within how long, one line each. `order` counts
-    from 1. `expected` is what it is predicted to do, None where nothing can be predicted of it.
+    from 1. `expected` is what it is predicted to do, None where nothing can be predicted of it; `unpredicted` then says
+    for lack of what, "" for what changes nothing by itself.
     """
 
     key: str
@@ -30,6 +31,14 @@ class Action:
     placeholders: tuple[str, ...] = ()
     order: int = 0
     expected: Expected | None = None
+    unpredicted: str = ""
+
+    @property
+    def expectation(self) -> str:
+        """What it is expected to do, or why that is not known; "" for what changes nothing by itself."""
+        if self.expected is not None:
+            return self.expected.text
+        return f"not predicted: {self.unpredicted}" if self.unpredicted else ""
 
     @property
     def verify(self) -> str:

@@ -112,6 +112,7 @@ def action_json(action: Action) -> dict[str, object]:
         "placeholders": list(action.placeholders),
         "verify": action.verify,
         "expected": None if action.expected is None else expected_json(action.expected),
+        "not_predicted": action.unpredicted or None,
     }
 
 
@@ -123,6 +124,7 @@ def expected_json(expected: Expected) -> dict[str, object]:
         "text": expected.text,
         **{name: _shift(getattr(expected, name)) for name in shifts},
         **{name: _finite(getattr(expected, name)) for name in numbers},
+        "at_best": expected.at_best,
     }
 
 

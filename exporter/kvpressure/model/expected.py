@@ -31,10 +31,14 @@ class Expected:
     refused_ratio: float
     shortened_ratio: float
     limit_seconds: float
+    at_best: bool = False
+    """What would come of it where what requests wait for held nobody back any more: no more than that, maybe less."""
 
     @property
     def text(self) -> str:
         """In words: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
+        if self.at_best:
+            return self._at_best
         shown = [
             f"tokens/s {_shift(self.tokens_per_second)}",
             f"p95 {_shift(self.latency_p95, ' s')}",
@@ -45,6 +49,15 @@ class Expected:
         if self.shortened_ratio > 0:
             shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
         return ", ".join(shown)
+
+    @property
+    def _at_best(self) -> str:
+        tokens, latency = self.tokens_per_second, self.latency_p95
+        return (
+            f"tokens/s {_round(tokens.before)} -> up to {_round(tokens.high)}, "
+            f"p95 {_round(latency.before)} -> {_round(latency.low)} s at best, "
+            f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.low)} at best"
+        )
 
 
 def _shift(shift: Shift, unit: str = "") -> str:

@@ -43,7 +43,9 @@ class Observed:
     `prompts` and `outputs` are lengths of requests that ended over the longer window (or, where too few did, since the
     server started), in the engine's buckets: nothing is known of where in a bucket a length lies but their sum.
     `prefill_seconds` is the mean time from admission to first token, of prompts of `prefill_tokens` on average.
-    `healthy_seconds` is the engine's own healthy p95 from arrival to last token.
+    `healthy_seconds` is the engine's own healthy p95 from arrival to last token, `healthy_step_seconds` its healthy p95
+    between two tokens with `healthy_batch` requests in the batch. `adapter_slots` is how many adapters
+    the batch may have at once, `adapters_seen` how many requests have had since the server started.
     """
 
     intervals: tuple[Interval, ...]
@@ -55,3 +57,7 @@ class Observed:
     prefill_tokens: float | None = None
     cached_ratio: float | None = None
     healthy_seconds: float | None = None
+    healthy_step_seconds: float | None = None
+    healthy_batch: float | None = None
+    adapter_slots: float | None = None
+    adapters_seen: float | None = None

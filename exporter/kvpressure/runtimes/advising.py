@@ -24,7 +24,8 @@ class Remedy:
     """What to raise where requests wait for one thing outside the batch, in sentences.
 
     `title` is a phrase that begins small, such as "raise --max-loras"; `new` is its new value in words, `current` what
-    is in force unless set, both "" where it is no setting.
+    is in force unless set, both "" where it is no setting. Where the page counts what it is a limit of, `counted` says
+    the new value in words, with {count} for the number, and `flag` sets it.
     """
 
     title: str
@@ -32,6 +33,8 @@ class Remedy:
     cost: str
     current: str = ""
     new: str = ""
+    counted: str = ""
+    flag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,9 @@ class Advice:
     `remedies` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
     `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
     tell apart.
+
+    `by_priority` is the value of its flag `short_first` that makes it go by the number `priority` of each request, the
+    lowest first. `other_cap` is another flag that holds the batch at so many sequences.
 
     `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
 
@@ -78,10 +84,12 @@ class Advice:
     reserve: Change | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
+    other_cap: str = ""
+    by_priority: str = ""
     small_kv: str = ""
 
     def change(self, limit: str, value: str) -> dict[str, str]:
-        """The flag that sets a limit, and its value; empty where the runtime has none."""
+        """The flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""
         return {self.flags[limit]: value} if limit in self.flags else {}
 
 

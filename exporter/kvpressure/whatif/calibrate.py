@@ -19,7 +19,7 @@ from kvpressure.model.observed import Interval, Observed
 from kvpressure.whatif.lengths import Lengths, lengths
 from kvpressure.whatif.run import simulate
 from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
-from kvpressure.whatif.steps import StepsUnknownError, step_seconds
+from kvpressure.whatif.steps import MOST_SHARE, StepsUnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
 STEP_TOKENS: Final = 8192.0
@@ -32,6 +32,10 @@ LONG_FACTOR: Final = 1.3
 GROWTH_RATIO: Final = 0.25
 """A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
 GROWTH_SHARE: Final = 0.75
+MOST_GROWING: Final = 0.95
+"""Of a step's time, that may grow with the batch where healthy steps say how much does."""
+LEAST_GROWTH: Final = 1.5
+"""Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
 SHARED_RATIO: Final = 0.05
 """Of prompt tokens, that are found in the cache again: fewer are chance."""
 FITS: Final = 4
@@ -72,12 +76,14 @@ def known(
     spread: float = 1.0,
     per_sequence: float | None = None,
     alike: float = 0.0,
+    held: float | None = None,
 ) -> Known:
     """The engine as it can be simulated. Raises UnknownError.
 
     `spread` is how widely lengths lie in their buckets, 0 to 1; `per_sequence` the share of a step's time that grows
     with the batch, where the page is to be asked no more about that. `alike`: 0 where the length of an answer has
-    nothing to do with that of its prompt, 1 where the longest belong together.
+    nothing to do with that of its prompt, 1 where the longest belong together. `held` says that requests wait for
+    something else than the pool: at most so many run at once, infinity where another limit of the server does it.
     """
     if observed is None:
         raise UnknownError("the traffic of this engine is not known")
@@ -104,7 +110,7 @@ def known(
         pool_tokens=pool,
         steps=_steps(observed, intervals, per_sequence),
         block_tokens=float(cache.block_size or 16),
-        max_num_seqs=limits.max_num_seqs.value if limits.max_num_seqs else math.inf,
+        max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
@@ -115,13 +121,15 @@ def known(
         )
     measured = Measured(generated / seconds, running, waiting, preempted / seconds)
     demand = _demand(observed, intervals, prompts, outputs, cached, alike)
-    return _fitted(Known(server, demand, prompts, outputs, measured), thresholds.advice_simulated_error_max_ratio)
+    most_error = thresholds.advice_simulated_error_max_ratio
+    return _fitted(Known(server, demand, prompts, outputs, measured), most_error, pool_limits=held is None)
 
 
-def _fitted(found: Known, most_error: float) -> Known:
+def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     """The same with a pool in which as many run as do, and steps that take as long as they do.
 
-    Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run.
+    Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run; where
+    something else holds the batch back, how many run says nothing of the pool.
     """
     measured, nominal = found.measured, found.server
     for _ in range(FITS):
@@ -130,16 +138,38 @@ def _fitted(found: Known, most_error: float) -> Known:
             raise UnknownError("the simulation completes no request")
         fits = measured.running / outcome.running
         speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
-        if abs(fits - 1) < FITTED_RATIO and abs(speed - 1) < FITTED_RATIO:
+        if (abs(fits - 1) < FITTED_RATIO or not pool_limits) and abs(speed - 1) < FITTED_RATIO:
             return found
         pool, steps = found.server.pool_tokens, found.server.steps
-        if measured.waiting >= 1:
+        if pool_limits and measured.waiting >= 1:
             pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
         found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
     outcome = simulate(found.server, found.demand)
     if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > most_error:
         raise UnknownError("the simulation does not reproduce the current throughput of this engine")
     return found
+
+
+def held_at(observed: Observed | None) -> float | None:
+    """How many requests run, where something else than the pool holds the batch at that; None where it is not known."""
+    running = [] if observed is None else [one.running for one in observed.intervals if one.running is not None]
+    return max(1.0, float(round(mean_of(running)))) if running else None
+
+
+def growing_share(observed: Observed | None) -> float:
+    """The share of a step's time that grows with the batch, where the GPU is what limits, by what healthy steps took.
+
+    Without healthy ones, or against a batch like theirs, the most that is ever believed: such a GPU has no time left.
+    """
+    if observed is None or observed.healthy_step_seconds is None or observed.healthy_batch is None:
+        return MOST_SHARE
+    busy = [one for one in observed.intervals if one.steps and one.running is not None]
+    steps, batch = sum_of(busy, "steps"), mean_of(one.running for one in busy)
+    if not steps or batch < LEAST_GROWTH * observed.healthy_batch:
+        return MOST_SHARE
+    seconds = sum(one.seconds for one in busy) / steps
+    each = (seconds - observed.healthy_step_seconds) / (batch - observed.healthy_batch)
+    return min(MOST_GROWING, max(0.0, each * batch / seconds))
 
 
 def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:

@@ -12,6 +12,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.expected import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
+from kvpressure.whatif.apart import simulated
 from kvpressure.whatif.calibrate import Known, UnknownError, known
 from kvpressure.whatif.cures import Cure, State, applied
 from kvpressure.whatif.described import Traffic, under, within_caps
@@ -59,9 +60,9 @@ class Model:
     def outcome(self, state: State) -> Outcome | None:
         """What clients get, simulated once of each state."""
         server, demand = state
-        key = (server, demand.clients, demand.rate)
+        key = (server, demand.clients, demand.rate, demand.apart)
         if key not in self._runs:
-            self._runs[key] = simulate(server, demand, self.limit_seconds)
+            self._runs[key] = simulated(server, demand, self.limit_seconds)
         return self._runs[key]
 
     def outcomes(self, cures: Sequence[Cure]) -> list[Outcome]:
@@ -75,13 +76,14 @@ class Model:
         if pair is None:
             return None
         first, second = pair
-        least, worth = self.thresholds.advice_gain_min_ratio, _more(pair, cure)
+        thresholds, worth = self.thresholds, _more(pair, cure)
+        least = thresholds.advice_at_best_gain_min_ratio if cure.at_best else thresholds.advice_gain_min_ratio
         goodput = (cure.by * second.goodput - first.goodput) / max(first.goodput, least * first.worth)
         sure = worth
         if worth >= least:
             others = (_pair(other, before, [cure]) for other in self._others)
             sure = min(worth, *(_more(one, cure) for one in others if one is not None), worth)
-        helps = sure >= least and goodput >= -self.thresholds.advice_goodput_loss_max_ratio
+        helps = sure >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
         return Gain(worth, goodput, sure, helps)
 
     def figures(self, cures: Sequence[Cure]) -> Figures | None:
@@ -132,6 +134,7 @@ class Model:
             refused_ratio=second.refused_ratio.value,
             shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
+            at_best=any(cure.at_best for cure in cures),
         )
 
     @cached_property
@@ -161,18 +164,22 @@ def model_of(
     *,
     limit_seconds: float | None = None,
     traffic: Traffic | None = None,
+    held: float | None = None,
+    growing: float | None = None,
 ) -> Model:
     """The engine as it can be simulated, under other `traffic` than its own where some is given.
 
+    `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
+    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls.
     Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
     """
-    found = known(observed, limits, thresholds)
+    found = known(observed, limits, thresholds, held=held, per_sequence=growing)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
-    others = []
+    others, share = [], {} if growing is None else {"per_sequence": growing}
     for otherwise in OTHERWISE:
         try:
-            others.append(known(observed, limits, thresholds, **otherwise))
+            others.append(known(observed, limits, thresholds, held=held, **share | otherwise))
         except UnknownError:
             continue
     if traffic is not None:

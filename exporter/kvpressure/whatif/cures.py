@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.whatif.calibrate import Known
-from kvpressure.whatif.server import Demand, Server
+from kvpressure.whatif.server import Apart, Demand, Server
 
 MEMORY: Final = "gpu_memory_utilization"
 KV_DTYPE: Final = "kv_cache_dtype"
 STEP: Final = "max_num_batched_tokens"
+APART: Final = "apart"
+SHORT_FIRST: Final = "short_first"
+PREFIX_CACHING: Final = "prefix_caching"
+OFFLOAD: Final = "kv_offloading"
 KEPT_FREE_RATIO: Final = 0.02
 HALF_AS_MUCH: Final = 2.0
 """8 bits keep two values where 16 bits keep one."""
@@ -27,13 +31,16 @@ State = tuple[Server, Demand]
 class Cure:
     """One change: the kind (`key`), its value, and what it makes of a server and those who ask it.
 
-    `by` is how many servers there are afterwards for each one before.
+    `by` is how many servers there are afterwards for each one before, `long` how many of them are for long requests
+    only. `at_best` says that what it costs is not simulated, so that it gains that much at the most.
     """
 
     key: str
     value: float
     apply: Callable[[State], State]
     by: int = 1
+    long: int = 0
+    at_best: bool = False
 
 
 def cap_prompt(tokens: int) -> Cure:
@@ -89,9 +96,30 @@ def memory_share(current: float, new: float) -> Cure:
     return pool(MEMORY, new / current, new)
 
 
+def short_first(tokens: int) -> Cure:
+    """Prompts up to so many tokens before longer ones, whenever they come."""
+    return Cure(SHORT_FIRST, tokens, lambda state: (replace(state[0], first_up_to=tokens), state[1]))
+
+
+def prefix_caching() -> Cure:
+    """Requests that were thrown out find what is left of their own; what prompts share is not known, nor counted."""
+    return Cure(PREFIX_CACHING, 1, lambda state: (replace(state[0], reuses=True), state[1]))
+
+
+def offload(gib: int) -> Cure:
+    """Requests that were thrown out find all of their own in the host's memory. What loading takes is not counted."""
+    return Cure(OFFLOAD, gib, lambda state: (replace(state[0], keeps_all=True), state[1]), at_best=True)
+
+
 def replicas(total: int) -> Cure:
     """So many servers for each one now, that share what is asked."""
     return Cure("add_replica", total, lambda state: (state[0], state[1].divided(total)), by=total)
+
+
+def apart(tokens: int, short: int, long: int) -> Cure:
+    """So many servers for prompts up to so many tokens, and others for longer ones, instead of each one now."""
+    kept = Apart(tokens, short, long)
+    return Cure(APART, tokens, lambda state: (state[0], replace(state[1], apart=kept)), by=short + long, long=long)
 
 
 def caps(known: Known, most_refused: float) -> Iterator[Cure]:
@@ -105,6 +133,14 @@ def caps(known: Known, most_refused: float) -> Iterator[Cure]:
             if most > most_refused:
                 break
             yield make(round(bucket.low))
+
+
+def length_bounds(known: Known, most: float) -> Iterator[int]:
+    """Bounds of buckets beyond which lies a share `most` of the prompts, or less; the longest first."""
+    for bucket in reversed(known.prompts.buckets[1:]):
+        if known.prompts.above(bucket.low)[1] > most:
+            break
+        yield round(bucket.low)
 
 
 def fewer_sequences(known: Known, state: State, running: float) -> Iterator[Cure]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.whatif.order import Request, order_of
 from kvpressure.whatif.server import Asked, Demand, Server
 
 WARM_UP_TURNS: Final = 2.0
@@ -54,24 +54,8 @@ class Outcome:
     shortened_ratio: float
     answers: int
     answers_per_second: float
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    asked: Asked
-    output: int
-    came: float
-    client: int
-    tokens: int = 0
-    """Of the prompt and the answer so far: what has to be in the pool for it to go on."""
-    made: int = 0
-    left: int = 0
-    """Of its prompt, to be computed before it decodes."""
-    since: int = 0
-    thrown_at: float = -1.0
-    spared: float = 0.0
-    decoding: bool = False
-    turn: int = 0
+    latencies: tuple[float, ...] = ()
+    """Seconds, in rising order."""
 
 
 def simulate(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
@@ -86,10 +70,10 @@ class _Run:
         self.now = 0.0
         self.step = 0
         self.arrivals: list[tuple[float, int]] = []
-        self.waiting: deque[_Request] = deque()
-        self.running: dict[_Request, None] = {}
-        self.prefilling: list[_Request] = []
-        self.ends: list[tuple[int, int, _Request]] = []
+        self.waiting = order_of(server)
+        self.running: dict[Request, None] = {}
+        self.prefilling: list[Request] = []
+        self.ends: list[tuple[int, int, Request]] = []
         self.decoding = 0
         self.used = 0.0
         self.allocated = 0.0
@@ -134,7 +118,7 @@ class _Run:
                     heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
                 continue
             output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
-            self.waiting.append(_Request(one, output, at, client, tokens=one.prompt))
+            self.waiting.add(Request(one, output, at, client, tokens=one.prompt))
 
     def _is_refused(self, one: Asked) -> bool:
         """Too long for the edge, or for the pool."""
@@ -147,22 +131,23 @@ class _Run:
     def _holds(self, tokens: float) -> float:
         return (tokens + self.server.block_tokens / 2) * self.server.footprint_factor
 
-    def _shared(self, request: _Request) -> int:
+    def _shared(self, request: Request) -> int:
         return request.asked.prompt - request.asked.own
 
     @property
     def free(self) -> float:
         return self.server.pool_tokens - self.used
 
-    def _tokens_now(self, request: _Request) -> int:
+    def _tokens_now(self, request: Request) -> int:
         return request.tokens + (self.step - request.since if request.decoding else 0)
 
-    def _release(self, request: _Request) -> None:
+    def _release(self, request: Request) -> None:
         tokens = self._tokens_now(request) - self._shared(request)
         self.used -= self._holds(tokens)
 
-    def _throw_out_last(self) -> None:
-        request, _ = self.running.popitem()
+    def _throw_out(self) -> None:
+        request = self.waiting.victim(self.running)
+        del self.running[request]
         self._release(request)
         if request.decoding:
             grown = self.step - request.since
@@ -174,12 +159,14 @@ class _Run:
             self.prefilling.remove(request)
         request.turn += 1
         request.thrown_at, request.spared = self.allocated, max(0.0, self.free - self._holds(request.tokens))
-        self.waiting.appendleft(request)
+        self.waiting.put_back(request)
         self.preempted += self.counting
 
-    def _cached(self, request: _Request) -> int:
+    def _cached(self, request: Request) -> int:
         """Tokens it need not compute: those that all share, and what nobody has taken since it was thrown out."""
         shared = self._shared(request)
+        if request.thrown_at >= 0 and self.server.keeps_all:
+            return request.tokens - 1
         if request.thrown_at < 0 or not self.server.reuses:
             return shared
         lost = max(0.0, self.allocated - request.thrown_at - request.spared) / self.server.footprint_factor
@@ -190,11 +177,11 @@ class _Run:
     def _admit(self, budget: float) -> float:
         server = self.server
         while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
-            request = self.waiting[0]
+            request = self.waiting.first()
             needed = self._holds(request.tokens - self._shared(request))
             if needed > self.free - server.held_back_tokens and self.running:
                 break
-            self.waiting.popleft()
+            self.waiting.take()
             request.left = request.tokens - self._cached(request)
             self.used += needed
             self.allocated += needed
@@ -209,7 +196,7 @@ class _Run:
         each = server.footprint_factor
         threw = False
         while self.decoding and self.free < self.decoding * each and len(self.running) > 1:
-            self._throw_out_last()
+            self._throw_out()
             threw = True
         budget = server.step_tokens - self.decoding
         if not threw:
@@ -275,7 +262,7 @@ class _Run:
             if request.decoding and request.turn == turn:
                 self._end(request)
 
-    def _end(self, request: _Request) -> None:
+    def _end(self, request: Request) -> None:
         self._release(request)
         del self.running[request]
         self.decoding -= 1
@@ -340,6 +327,7 @@ class _Run:
             shortened_ratio=self.shortened / len(ordered),
             answers=len(ordered),
             answers_per_second=len(ordered) / seconds,
+            latencies=tuple(ordered),
         )
 
 

@@ -34,8 +34,10 @@ class Server:
 
     `held_back_tokens` is what a request that waits must leave free to be admitted. A request holds
     `footprint_factor` tokens of the pool for each of its own. `reuses` says that a request that was thrown out finds
-    what is left of its own blocks again. `cap_prompt` and `cap_output` are limits at the edge: a longer prompt is
-    refused, a longer answer ends early; `cap_total` is one of prompt and answer together.
+    what is left of its own blocks again, `keeps_all` that it finds all of them, in a tier outside the pool. Prompts up
+    to `first_up_to` tokens go before longer ones; infinity is first come, first served. `cap_prompt` and `cap_output`
+    are limits at the edge: a longer prompt is refused, a longer answer ends early; `cap_total` is one of prompt and
+    answer together.
     """
 
     pool_tokens: float
@@ -46,6 +48,8 @@ class Server:
     held_back_tokens: float = 0.0
     footprint_factor: float = 1.0
     reuses: bool = True
+    keeps_all: bool = False
+    first_up_to: float = math.inf
     cap_prompt: float = math.inf
     cap_output: float = math.inf
     cap_total: float = math.inf
@@ -58,6 +62,15 @@ class Asked:
     prompt: int
     own: int
     output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Prompts up to so many tokens go to `short` servers, longer ones to `long` others."""
+
+    tokens: float
+    short: int
+    long: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,7 @@ class Demand:
     """Requests that wait already where they come at a rate."""
     seconds: float = OPEN_SECONDS
     """Of requests that come at a rate; the same for all that are compared (`at_rate`)."""
+    apart: Apart | None = None
 
     @staticmethod
     def at_rate(asked: tuple[Asked, ...], rate: float, queue: int = 0) -> Demand:
@@ -87,4 +101,4 @@ class Demand:
     def divided(self, by: float) -> Demand:
         """The share of it that one of so many servers gets."""
         clients = max(1, round(self.clients / by)) if self.clients else 0
-        return Demand(self.asked, clients, self.rate / by, round(self.queue / by), self.seconds)
+        return Demand(self.asked, clients, self.rate / by, round(self.queue / by), self.seconds, self.apart)

@@ -51,7 +51,7 @@ def step_seconds(
     if not batch:
         return StepSeconds(left, 0.0, token)
     each = _per_sequence(quiet, token) if per_sequence is None else per_sequence * left / batch
-    each = min(each, MOST_SHARE * left / batch)
+    each = min(each, (MOST_SHARE if per_sequence is None else 1.0) * left / batch)
     return StepSeconds(left - each * batch, each, token)
 
 

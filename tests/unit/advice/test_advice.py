@@ -26,7 +26,7 @@ def test_where_nothing_can_be_predicted_pool_exhaustion_is_answered_in_the_order
     actions = advice(Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED)
     assert [action.key for action in actions] == ["cap_tokens", "memory_headroom", "verify"]
     assert [action.order for action in actions] == [1, 2, 3]
-    assert "could not be predicted: the traffic of this engine is not known" in actions[-1].why
+    assert actions[0].expectation == "not predicted: the traffic of this engine is not known"
     assert all(action.expected is None for action in actions)
 
 

@@ -15,6 +15,9 @@ _FLAGS: Final = {
     "gpu_memory_utilization": "--gpu-memory-utilization",
     "kv_cache_dtype": "--kv-cache-dtype",
     "kept_free": "--watermark",
+    "prefix_caching": "--enable-prefix-caching",
+    "short_first": "--scheduling-policy",
+    "kv_offloading": "--kv-offloading-size",
 }
 
 
@@ -28,6 +31,8 @@ _REMEDIES: Final = {
         title="raise --max-loras",
         current="1 unless set",
         new="as many adapters as requests ask for at once; --max-cpu-loras at or above it",
+        counted="{count}; --max-cpu-loras, where it is set, at or above it",
+        flag="--max-loras",
         why="A step computes at most so many adapters. Requests for another one wait until an adapter has no request "
         "left in the batch, whatever room that has.",
         cost="Each slot takes GPU memory for the largest adapter (--max-lora-rank), which the KV pool loses.",
@@ -114,6 +119,8 @@ ADVICE: Final = Advice(
     remedies=_REMEDIES,
     other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
+    other_cap="--max-num-active-seqs",
+    by_priority="priority",
     small_kv="fp8",
     told="its first log lines (non-default args) name {flags} with the new values.",
     frontends=Change(

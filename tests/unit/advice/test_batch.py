@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvpressure.advice import Place, advise
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.action import Action
+from kvpressure.model.limits import LEARNED, Limit
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
+from tests.support.observed import pressed_view
+
+THRESHOLDS = load_thresholds()
+CAPPED = "lab/cap-prefix-0.33.0.jsonl.xz"
+
+
+def actions(view: EngineView, cause: Cause | None = None, detail: str | None = None) -> dict[str, Action]:
+    assert view.diagnosis is not None
+    diagnosis = view.diagnosis
+    if cause is not None:
+        diagnosis = replace(diagnosis, cause=cause, detail=detail or "")
+    found = advise(diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=view.observed)
+    return {action.key: action for action in found}
+
+
+def test_a_raised_cap_says_what_it_is_expected_to_do():
+    found = actions(pressed_view(CAPPED))
+    raised = found["max_num_seqs"]
+    assert raised.expected is not None
+    assert raised.expected.tokens_per_second.after > raised.expected.tokens_per_second.before
+    assert raised.new == raised.flags["--max-num-seqs"]
+    assert found["add_replica"].new.startswith("2 ")
+
+
+def test_a_cap_that_was_learned_may_be_another_flags():
+    view = pressed_view(CAPPED)
+    assert view.limits.max_num_seqs is not None
+    assert view.limits.max_num_seqs.source == LEARNED
+    assert "--max-num-active-seqs" in actions(view)["max_num_seqs"].why
+    declared = replace(view, limits=replace(view.limits, max_num_seqs=Limit(16)))
+    assert "--max-num-active-seqs" not in actions(declared)["max_num_seqs"].why
+
+
+def test_a_busy_gpu_gets_as_many_servers_as_answer_in_time_and_hears_what_sequences_would_not_do():
+    view = pressed_view(CAPPED)
+    plenty = replace(view, limits=replace(view.limits, max_num_seqs=Limit(256)))
+    found = actions(plenty, Cause.COMPUTE_BOUND, "decode")
+    more = found["add_replica"]
+    assert more.expected is not None
+    assert "for each one" in more.new
+    assert "max_num_seqs 512: gains less than 5%" in found["would_not_help"].why
+    assert found["less_work"].unpredicted
+
+
+def test_the_tokens_of_a_step_are_raised_to_what_is_predicted_to_help_and_not_where_nothing_does():
+    view = pressed_view(CAPPED)
+    roomy = replace(view, limits=replace(view.limits, max_num_seqs=None, max_num_batched_tokens=Limit(8192)))
+    found = actions(roomy, Cause.CONCURRENCY_BOUND, "prefill_budget")
+    assert "max_num_batched_tokens" not in found or found["max_num_batched_tokens"].expected is not None
+    assert found["add_replica"].expected is not None
