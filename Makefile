@@ -56,8 +56,9 @@ bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10
 e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
 	$(BIN)/python -m pytest -m e2e tests/e2e
 
-e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM on the CPU (6 GB, half an hour)
+e2e-vllm: $(VENV)/.dev tools ## exporter, rules and advice against a real vLLM on the CPU (6 GB, an hour)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
+	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm.advised
 
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
 	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
