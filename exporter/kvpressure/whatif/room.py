@@ -41,7 +41,7 @@ def rate_with_room(observed: Observed, limits: Limits) -> float | None:
     """
     intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
     generated, seconds = sum_of(intervals, "generated"), sum(one.seconds for one in intervals)
-    if not generated or not seconds:
+    if not generated or generated < 0 or seconds <= 0:
         return None
     try:
         steps = step_seconds(intervals, prefill_of(observed))
@@ -52,9 +52,11 @@ def rate_with_room(observed: Observed, limits: Limits) -> float | None:
         batch = min(batch, limits.max_num_seqs.value)
     computed = sum_of(intervals, "computed")
     prompts = computed if computed is not None else sum_of(intervals, "prompted") or 0.0
-    rate = batch / steps.of(batch, batch * prompts / generated)
+    step = steps.of(batch, batch * max(0.0, prompts) / generated)
+    if not (step > 0 and math.isfinite(batch / step)):
+        return None
     asked = _asked(intervals, observed, seconds, generated / seconds)
-    return rate if asked is None else min(rate, asked)
+    return batch / step if asked is None else min(batch / step, asked)
 
 
 def _asked(
@@ -65,7 +67,7 @@ def _asked(
     Clients who wait are as many as before. A change that is more than chance does to arrivals tells of others.
     """
     grown, outputs = growth(intervals), observed.outputs
-    came = (sum_of(intervals, "finished") or 0.0) + max(0.0, grown)
+    came = max(0.0, sum_of(intervals, "finished") or 0.0) + max(0.0, grown)
     if abs(grown) <= max(LEAST_CHANGE, CHANCE_DEVIATIONS * math.sqrt(came)):
         return None
     if outputs is None or not outputs.count or not outputs.sum:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvpressure.model.limits import Limit, Limits
 from kvpressure.model.observed import Interval, Observed
@@ -85,3 +88,26 @@ def test_it_is_computed_every_ten_seconds_while_there_is_trouble():
     assert room.rate is None
     room.update(12.0, STEADY, Limits())
     assert room.rate == first
+
+
+NUMBERS = st.none() | st.floats(-1e18, 1e18, allow_nan=False)
+
+
+@given(st.lists(st.tuples(*[NUMBERS] * 7), min_size=12, max_size=40))
+def test_no_page_is_too_strange(rows):
+    """A counter may fall between two polls where labels go, and garbage is garbage."""
+    intervals = (
+        replace(
+            interval(number),
+            running=running,
+            waiting=waiting,
+            steps=steps,
+            generated=generated,
+            prompted=prompted,
+            computed=computed,
+            finished=finished,
+        )
+        for number, (running, waiting, steps, generated, prompted, computed, finished) in enumerate(rows)
+    )
+    rate = rate_with_room(observed(*intervals), Limits())
+    assert rate is None or math.isfinite(rate)
