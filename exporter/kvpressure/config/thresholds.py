@@ -102,6 +102,7 @@ class Thresholds:
     admission_unblocked_max_ratio: float = _in("ratio")
     step_fuller_min_factor: float = _in("factor")
     starved_min_waiting_ratio: float = _in("ratio")
+    room_ample_min_factor: float = _in("factor")
     waiting_min_ratio: float = _in("ratio")
     stuck_min_seconds: float = _in("seconds")
     stuck_frozen_min_seconds: float = _in("seconds")

@@ -10,6 +10,8 @@ from kvpressure.model.verdict import Cause, Evidence
 
 MIN_POLLS = 4
 
+_ROOM = (("kv_free_tokens",), ("prompt_tokens", "0.95"), ("output_tokens", "0.95"))
+
 Symptoms = Mapping[str, Evidence]
 
 
@@ -157,12 +159,21 @@ def _another_limit(inputs: Inputs) -> Cause:
     The first of them is one of the longest and does not fit, or was preempted and must fit with its answer; or all fit,
     and the scheduler keeps to another of its limits.
     """
-    recent = inputs.recent
+    recent, ample = inputs.recent, _ample(inputs)
     by_longest = recent.blocked_by_longest_ratio or 0.0
-    if by_longest >= inputs.thresholds.admission_blocked_min_ratio or recent.preempted_in_window:
+    if by_longest >= inputs.thresholds.admission_blocked_min_ratio or (recent.preempted_in_window and not ample):
         return Cause.KV_CACHE_PRESSURE
-    fits = recent.blocked_by_long_ratio == 0.0 and not recent.preempted_lately
+    fits = recent.blocked_by_long_ratio == 0.0 and (ample or not recent.preempted_lately)
     return Cause.CONCURRENCY_BOUND if fits else Cause.UNKNOWN
+
+
+def _ample(inputs: Inputs) -> bool:
+    """Whether the cache has room for a long request with a long answer several times over, preempted or not."""
+    free, *lengths = (inputs.value(*path) for path in _ROOM)
+    known = [length for length in lengths if length is not None]
+    if free is None or len(known) < len(lengths):
+        return False
+    return free >= inputs.thresholds.room_ample_min_factor * sum(known)
 
 
 def _must_be_put_off(inputs: Inputs) -> bool:

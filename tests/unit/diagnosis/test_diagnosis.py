@@ -478,6 +478,15 @@ def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
     assert cause(with_gpu(0.95, **(QUEUE | FITS | recent))) is expected
 
 
+@pytest.mark.parametrize(("free", "expected"), [(2900.0, Cause.KV_CACHE_PRESSURE), (3100.0, Cause.CONCURRENCY_BOUND)])
+def test_who_was_preempted_does_not_wait_for_room_where_there_is_plenty(free, expected):
+    """A minute ago, before the server was started anew."""
+    lengths = {"prompt_tokens": {"0.95": 800.0}, "output_tokens": {"0.95": 200.0}}
+    told = QUEUE | FITS | {"preempted_in_window": True, "preempted_lately": True}
+    assert cause(inputs({"kv_free_tokens": free, **lengths}, **told)) is expected
+    assert cause(inputs({"kv_free_tokens": free}, **told)) is Cause.KV_CACHE_PRESSURE
+
+
 ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
 CROWDED = Deferral(slots=1.0, crowded=True, slots_taken=True)
 
