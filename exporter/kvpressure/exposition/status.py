@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.source_names import source_name
 from kvpressure.exposition.wording import clock, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
@@ -47,6 +48,19 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
         "sources": [_source_json(health, snapshot.t) for health in snapshot.sources],
         "problems": list(snapshot.workload.problems),
     }
+
+
+def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
+    """The same for people: every source, those that are down first."""
+    assets, sources = _assets(), sorted(snapshot.sources, key=lambda one: one.up)
+    return assets.targets.render(
+        time=clock(snapshot.t),
+        down=_down(sources),
+        sources=[_source_row(health, snapshot.t) for health in sources],
+        problems=snapshot.workload.problems,
+        metrics_path=metrics_path,
+        css=assets.css,
+    )
 
 
 def status_html(
@@ -104,6 +118,7 @@ def content_security_policy() -> str:
 @dataclass(frozen=True, slots=True)
 class _Assets:
     page: jinja2.Template
+    targets: jinja2.Template
     css: str
     script: str
 
@@ -118,7 +133,8 @@ def _assets() -> _Assets:
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     css, script = (loader.get_source(environment, name)[0] for name in ("page.css", "page.js"))
-    return _Assets(environment.get_template("status.html.j2"), css + _cause_css(), script)
+    page, targets = (environment.get_template(f"{name}.html.j2") for name in ("status", "targets"))
+    return _Assets(page, targets, css + _cause_css(), script)
 
 
 def _cause_css() -> str:
@@ -196,4 +212,4 @@ def _source_row(health: SourceHealth, now: float) -> dict[str, object]:
     takes = "" if usual is None else seconds(usual)
     if usual is not None and longest is not None and longest >= max(1.0, 2 * usual):
         takes += f", up to {seconds(longest)}"
-    return {**_source_json(health, now), "takes": takes}
+    return {**_source_json(health, now), "takes": takes, "name": source_name(health.source)}

@@ -115,11 +115,20 @@ class Site:
         return web.Response(body=answer.body, headers=answer.headers)
 
     async def _targets(self, request: web.Request) -> web.Response:
+        """A page for a browser, which asks for HTML by name; JSON for everybody else."""
+        for_people = "text/html" in request.headers.get("Accept", "") and request.query.get("format") != "json"
+
         def draw(snapshot: Snapshot) -> str:
+            if for_people:
+                return status.targets_html(snapshot, self._telemetry_path)
             return json.dumps(status.targets_json(snapshot))
 
-        body = await self._once("/targets", request, draw)
-        return web.Response(body=body, content_type="application/json", charset="utf-8")
+        body = await self._once(f"/targets {for_people}", request, draw)
+        headers = {"Vary": "Accept"}
+        if for_people:
+            headers |= {"Content-Security-Policy": status.content_security_policy(), "Cache-Control": "no-store"}
+        kind = "text/html" if for_people else "application/json"
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
     async def _diagnosis(self, request: web.Request) -> web.Response:
         def draw(snapshot: Snapshot) -> str:

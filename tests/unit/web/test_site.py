@@ -53,6 +53,20 @@ async def test_targets_tell_every_source_its_health_error_and_age(client):
     assert (sources[0]["age_seconds"], sources[1]["age_seconds"]) == (0.0, None)
 
 
+async def test_a_browser_gets_the_sources_as_a_page_with_names_that_people_use(client):
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    response = await client.get("/targets", headers=browser)
+    page = await response.text()
+    assert response.headers["Content-Type"].startswith("text/html")
+    assert "Accept" in response.headers["Vary"]
+    assert "script-src" in response.headers["Content-Security-Policy"]
+    assert "Engine metrics page" in page
+    assert "no answer within 0.8 s" in page
+    assert page.index("no answer within 0.8 s") < page.index(">up<")  # what is down comes first
+    told = await client.get("/targets?format=json", headers=browser)
+    assert len((await told.json())["sources"]) == 3
+
+
 async def test_the_probes_answer(client, exporter):
     assert (await client.get("/-/healthy")).status == 200
     assert (await client.get("/-/ready")).status == 200
