@@ -155,7 +155,7 @@ def _arrivals() -> Row:
                 "Highest over mean arrivals in five-second bins of the window; from the line on requests come in "
                 f"bursts ({shown('advice_bursty_min_factor')} times the mean).",
                 "short",
-                Query(engine("arrival_burstiness_ratio"), ENGINE, FIRST),
+                Query(engine("arrival_burstiness_factor"), ENGINE, FIRST),
                 lines=[Line(limit("advice_bursty_min_factor"), WARN)],
                 axis="peak / mean",
                 none=_IDLE,

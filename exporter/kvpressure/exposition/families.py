@@ -57,6 +57,10 @@ def _engine(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
     return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
 
 
+def _formerly(key: str, now: str, *labels: str) -> Family:
+    return Family(key, "gauge", Scope.ENGINE, f"Former name of {PREFIX}{now}, for one release.", labels)
+
+
 def _gpu(key: str, text: str, *labels: str) -> Family:
     return Family(key, "gauge", Scope.GPU, text, labels)
 
@@ -100,6 +104,7 @@ FAMILIES: tuple[Family, ...] = (
         "admission_blocked_ratio",
         "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
+    _engine("preemptions_total", "Requests thrown out of the batch, as the engine counts them.", kind="counter"),
     _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
     _engine(
         "kv_preempted_tokens_per_second",
@@ -107,6 +112,11 @@ FAMILIES: tuple[Family, ...] = (
         "times the mean held per running request. What the prefix cache still has of them is not computed again.",
     ),
     _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
+    _engine(
+        "requests_refused_total",
+        "Requests refused at a queue limit, as the engine counts them; absent unless it has refused any.",
+        kind="counter",
+    ),
     _engine(
         "requests_refused_per_second",
         "Requests refused at a queue limit, per second over the window; absent unless the engine has refused any.",
@@ -122,10 +132,17 @@ FAMILIES: tuple[Family, ...] = (
         "quantile",
     ),
     _engine(
-        "latency_inflation_ratio",
+        "latency_inflation_factor",
         "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain; "
         "kind is e2e, ttft or inter_token.",
         "kind",
+    ),
+    _formerly("latency_inflation_ratio", "latency_inflation_factor", "kind"),
+    _engine(
+        "tokens_total",
+        "Tokens processed, as the engine counts them; kind is prompt or generation.",
+        "kind",
+        kind="counter",
     ),
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
     _engine(
@@ -159,7 +176,8 @@ FAMILIES: tuple[Family, ...] = (
     _engine(
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
-    _engine("arrival_burstiness_ratio", "Highest over mean arrivals in five-second bins of the window."),
+    _engine("arrival_burstiness_factor", "Highest over mean arrivals in five-second bins of the window."),
+    _formerly("arrival_burstiness_ratio", "arrival_burstiness_factor"),
     _engine("engine_gpu_info", "1 for each GPU that serves this engine and no other.", "gpu_uuid"),
     _engine("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
     _engine("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),

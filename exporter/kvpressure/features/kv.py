@@ -26,6 +26,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_bytes_per_request": per_request * bytes_per_token if per_request and bytes_per_token else None,
             "kv_growth_tokens_per_second": None if trend is None else trend.slope,
             "kv_exhaustion_seconds": exhaustion_seconds(window, context),
+            "preemptions_total": window.newest("preemptions"),
             "preemptions_per_second": window.rate("preemptions"),
             "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
         }

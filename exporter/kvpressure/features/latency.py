@@ -18,7 +18,7 @@ ANSWER_TOKENS = "answer_tokens"
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """`latency_seconds` by kind and quantile; `latency_inflation_ratio` by kind where a baseline is known.
+    """`latency_seconds` by kind and quantile; `latency_inflation_factor` by kind where a baseline is known.
 
     Of end-to-end latency, what longer answers explain is no inflation.
     """
@@ -29,7 +29,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
         latencies[kind] = dict(zip(map(str, QUANTILES), values, strict=True))
         if kind in INFLATED and (healthy := context.baseline.get(kind)):
             inflation[kind] = values[1] / healthy / (longer if kind == "e2e" else 1.0)
-    return known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
+    return known({"latency_seconds": latencies or None, "latency_inflation_factor": inflation or None})
 
 
 def answer_tokens(window: EngineWindow) -> float | None:

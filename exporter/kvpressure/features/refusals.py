@@ -11,8 +11,15 @@ from kvpressure.model.values import Derived, known
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """`requests_refused_per_second`, of an engine that has ever refused any."""
-    return known({"requests_refused_per_second": window.rate("rejected") if sheds(window) else None})
+    """Requests refused so far and a second, of an engine that has ever refused any."""
+    if not sheds(window):
+        return {}
+    return known(
+        {
+            "requests_refused_total": window.newest("rejected"),
+            "requests_refused_per_second": window.rate("rejected"),
+        }
+    )
 
 
 def sheds(window: EngineWindow) -> bool:

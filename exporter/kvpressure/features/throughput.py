@@ -15,16 +15,27 @@ _DEMAND: Final = frozenset({"running", "waiting"})
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """`tokens_per_second` by kind, `throughput_plateau`, and what the engine says that its GPUs are given to do."""
+    """Tokens so far and a second by kind, `throughput_plateau`, and the work that its GPUs are given."""
     rates = {"prompt": window.rate("prompt_tokens"), "generation": window.rate("generation_tokens")}
     tokens: dict[str, Value] = {kind: rate for kind, rate in rates.items() if rate is not None}
+    totals = {"prompt": window.newest("prompt_tokens"), "generation": window.newest("generation_tokens")}
+    counted: dict[str, Value] = {kind: total for kind, total in totals.items() if total is not None}
     work = known(
         {
             "estimated_flops_per_second": _estimated(window, "estimated_flops"),
             "estimated_memory_bytes_per_second": _estimated(window, "estimated_read_bytes", "estimated_write_bytes"),
         }
     )
-    return known({"tokens_per_second": tokens or None, "throughput_plateau": plateau(window, context)}) | work
+    return (
+        known(
+            {
+                "tokens_total": counted or None,
+                "tokens_per_second": tokens or None,
+                "throughput_plateau": plateau(window, context),
+            }
+        )
+        | work
+    )
 
 
 def _estimated(window: EngineWindow, *counters: str) -> float | None:

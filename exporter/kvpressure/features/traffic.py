@@ -30,7 +30,7 @@ _SHAPES = {
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Quantiles over the longer shape window, cumulative power-of-two histograms, burstiness."""
-    return known({"arrival_burstiness_ratio": burstiness(window)}) | window.of_histograms(_shapes)
+    return known({"arrival_burstiness_factor": burstiness(window)}) | window.of_histograms(_shapes)
 
 
 def _shapes(window: EngineWindow) -> Derived:

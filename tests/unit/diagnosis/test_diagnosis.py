@@ -173,7 +173,7 @@ def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
     assert pressed(with_gpu(0.9, demand=4.0)) is not Cause.HOST_BOUND
     assert pressed(inputs(demand=4.0)) is Cause.HEALTHY
     assert pressed(inputs(demand=4.0, slowdown=3.0)) is Cause.HOST_BOUND
-    after_an_incident = {"latency_inflation_ratio": {"e2e": 3.0}}  # its requests are still in the window
+    after_an_incident = {"latency_inflation_factor": {"e2e": 3.0}}  # its requests are still in the window
     assert pressed(inputs(after_an_incident, demand=4.0)) is Cause.HEALTHY
 
 
@@ -260,7 +260,7 @@ def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_i
 
 
 def test_a_queue_at_the_sequence_cap_scores_low():
-    assert scoring.score(inputs({"latency_inflation_ratio": {"e2e": 10.0}}, **QUEUE, steadiness=1.0)) < 0.05
+    assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, steadiness=1.0)) < 0.05
 
 
 EVIDENCE = ("blocked_ratio", "preempted_ratio", "usage", "waiting_ratio")
@@ -277,7 +277,7 @@ def test_the_score_is_monotone_in_each_piece_of_evidence(values, grown, by):
 def test_the_score_is_monotone_in_inflation_unserved_demand_and_the_gpu_score(blocked, inflation, gpu, waiting):
     def made(extra: float) -> float:
         derived = {
-            "latency_inflation_ratio": {"e2e": inflation + extra},
+            "latency_inflation_factor": {"e2e": inflation + extra},
             "memory_high_compute_low_score": min(1, gpu + extra),
         }
         return scoring.score(inputs(derived, blocked_ratio=blocked, demand=10.0, waiting=10 * min(1, waiting + extra)))
@@ -291,7 +291,7 @@ def test_without_gpu_data_the_same_verdict_is_less_sure():
         "engine_gpu_memory_used_ratio": 0.93,
         "effective_batch_size_quantile": {"0.95": 2.0},
         "throughput_plateau": 1.0,
-        "latency_inflation_ratio": {"e2e": 8.0},
+        "latency_inflation_factor": {"e2e": 8.0},
     }
     with_gpus = Diagnostician().diagnose(0.0, inputs(derived, **BLOCKED))
     engine_only = {k: v for k, v in derived.items() if "gpu" not in k}

@@ -25,7 +25,7 @@ HALF_WAY = Recent(
     tokens=1000.0,
     busy=True,
 )
-DERIVED = {"latency_inflation_ratio": {"e2e": 2.5}, "memory_high_compute_low_score": 0.5}
+DERIVED = {"latency_inflation_factor": {"e2e": 2.5}, "memory_high_compute_low_score": 0.5}
 
 
 def made(override: str = "", **recent: float) -> Inputs:
