@@ -66,7 +66,7 @@ def _lost(incident: Incident) -> str:
         return ", no tokens lost"
     money, price = incident.money, incident.price
     paid = "" if money is None or price is None else f": {money:,.2f} {price.currency}"
-    return f", about {rough(tokens)} tokens lost, which take it {seconds(time)}{paid}"
+    return f", about {rough(tokens)} tokens lost ({seconds(time)} of healthy output){paid}"
 
 
 def _earned(incident: Incident) -> str:

@@ -15,12 +15,12 @@ OVER = replace(OPEN, ended=840.0, since=Since(180.0, 92.0))
 
 
 def test_the_present_one_in_a_sentence():
-    assert incident_text(OPEN, 840.0) == ("This incident: 14 min 0 s, about 410 k tokens lost, which take it 450 s.")
+    assert incident_text(OPEN, 840.0) == ("This incident: 14 min 0 s, about 410 k tokens lost (450 s of healthy output).")
 
 
 def test_money_where_price_and_gpus_are_known():
     priced = replace(OPEN, price=Price(2.5, "EUR"), gpus=8)
-    assert incident_text(priced, 840.0).endswith("450 s: 2.50 EUR.")
+    assert incident_text(priced, 840.0).endswith("(450 s of healthy output): 2.50 EUR.")
     for lacking in ({"gpus": None}, {"price": None}, {"lost_seconds": None}):
         assert replace(priced, **lacking).money is None
 
@@ -34,8 +34,8 @@ def test_what_is_not_known_is_said(tokens, said):
 
 def test_the_last_one_says_what_came_after():
     assert incident_text(OVER, 1000.0) == (
-        "Last incident: KV cache pressure, 00:00:00 UTC to 00:14:00 UTC, 14 min 0 s, about 410 k tokens lost, which "
-        "take it 450 s. Since its end: 92 tokens/s over 3 min 0 s, 60 during it (+53%)."
+        "Last incident: KV cache pressure, 00:00:00 UTC to 00:14:00 UTC, 14 min 0 s, about 410 k tokens lost (450 s "
+        "of healthy output). Since its end: 92 tokens/s over 3 min 0 s, 60 during it (+53%)."
     )
     assert "Since a restart: 92" in incident_text(replace(OVER, restarted=True), 1000.0)
     assert "Since" not in incident_text(replace(OVER, since=Since(180.0, 40.0)), 1000.0)
