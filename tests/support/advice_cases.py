@@ -61,8 +61,8 @@ def advice(cause: Cause, stage: Stage = Stage.NONE, **given: Any) -> tuple[Actio
     derived = {**SHAPE, **given.pop("derived", {})}
     derived = {name: value for name, value in derived.items() if value is not None}
     limits, place = given.pop("limits", LIMITS), given.pop("place", PRODUCTION)
-    thresholds = given.pop("thresholds", THRESHOLDS)
-    return advise(diagnosis(cause, stage, **given), derived, limits, place, thresholds)
+    thresholds, peers = given.pop("thresholds", THRESHOLDS), given.pop("peers", ())
+    return advise(diagnosis(cause, stage, **given), derived, limits, place, thresholds, peers=peers)
 
 
 def kv(stage: Stage = Stage.COLLAPSED, **given: Any) -> dict[str, Action]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import Limit, Limits
 from kvpressure.model.observed import Observed
+from kvpressure.model.peer import Peer
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis
 
@@ -45,14 +46,16 @@ def advise(
     *,
     silent: bool = False,
     observed: Observed | None = None,
+    peers: Sequence[Peer] = (),
 ) -> tuple[Action, ...]:
     """What to do, first things first; empty when nothing is wrong.
 
     Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
     still runs. A device OOM is answered whatever the cause is: the server that it killed looks idle or unknown.
-    Consequences are predicted from what was `observed`, which takes a second of CPU at most: not for every poll.
+    `peers` are other replicas that could take requests. Consequences are predicted from what was `observed`, which
+    takes a second of CPU at most: not for every poll.
     """
-    case = Case(diagnosis, derived, limits, place, thresholds, observed)
+    case = Case(diagnosis, derived, limits, place, thresholds, observed, peers)
     actions = _BY_CAUSE[diagnosis.cause](case)
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         actions = [*pressure.after_device_oom(case), *actions]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
+from kvpressure.model.peer import Peer
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.runtimes.advising import Advice
@@ -26,6 +28,7 @@ class Case:
     place: Place
     thresholds: Thresholds
     observed: Observed | None = None
+    peers: Sequence[Peer] = ()
 
     def symptom(self, name: str) -> bool | None:
         """State of a symptom, None when it could not be judged."""

@@ -11,6 +11,7 @@ from kvpressure.advice.forecast import Forecast, forecast_of, memory
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.predicted import as_predicted
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
+from kvpressure.advice.routing import route
 from kvpressure.advice.shell import look_again
 from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, share_above, token_caps
 from kvpressure.advice.verify import expected, recovered
@@ -22,9 +23,10 @@ from kvpressure.whatif.cures import STEP
 def kv_pressure(case: Case) -> list[Action | None]:
     """What is predicted to help; or, where nothing can be predicted or the device ran out of memory, the playbook."""
     forecast = forecast_of(case)
+    routed = route(case, forecast.model)
     if forecast.model is None or forecast.choice is None or case.device_oom:
-        return _by_the_playbook(case, forecast)
-    return as_predicted(case, forecast.model, forecast.choice)
+        return [routed, *_by_the_playbook(case, forecast)]
+    return [routed, *as_predicted(case, forecast.model, forecast.choice)]
 
 
 def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:

@@ -24,6 +24,7 @@ from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Histories
 from kvpressure.model.canary import CanaryReport
 from kvpressure.model.incident import Price
+from kvpressure.model.peer import peers_of
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.model.workload import Workload
@@ -106,8 +107,16 @@ class Daemon:
             runtime=view.runtime,
         )
         silent = view.silence is not None
-        thresholds, observed = self._loaded.thresholds, view.observed
-        return advise(view.diagnosis, view.derived, view.limits, place, thresholds, silent=silent, observed=observed)
+        return advise(
+            view.diagnosis,
+            view.derived,
+            view.limits,
+            place,
+            self._loaded.thresholds,
+            silent=silent,
+            observed=view.observed,
+            peers=peers_of(view, self._snapshot.engines),
+        )
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""

@@ -151,6 +151,7 @@ class Thresholds:
     advice_falling_behind_max_ratio: float = _in("ratio")
     advice_long_requests_max_ratio: float = _in("ratio")
     advice_raise_max_factor: float = _in("factor")
+    routing_room_max_ratio: float = _in("ratio")
     advice_memory_step_min_ratio: float = _in("ratio")
     advice_step_tokens_min_tokens: float = _in("tokens")
     alert_symptom_min_ratio: float = _in("ratio")

@@ -15,7 +15,9 @@ OVER = replace(OPEN, ended=840.0, since=Since(180.0, 92.0))
 
 
 def test_the_present_one_in_a_sentence():
-    assert incident_text(OPEN, 840.0) == ("This incident: 14 min 0 s, about 410 k tokens lost (450 s of healthy output).")
+    assert incident_text(OPEN, 840.0) == (
+        "This incident: 14 min 0 s, about 410 k tokens lost (450 s of healthy output)."
+    )
 
 
 def test_money_where_price_and_gpus_are_known():

@@ -1,0 +1,36 @@
+"""Which other engines could take an engine's requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvpressure.model.peer import Peer, peers_of
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineKey, EngineView, Silence
+from tests.support.advice_cases import diagnosis
+
+
+def view(target: str, cause: Cause = Cause.IDLE, *, model: str = "m", namespace: str = "chat") -> EngineView:
+    key = EngineKey(target, model, "0")
+    derived = {"kv_cache_usage_ratio": 0.1, "requests_running": 1.0, "requests_waiting": 0.0}
+    return EngineView(key, key, 0.0, derived, diagnosis(cause), namespace=namespace)
+
+
+PRESSED = view("chat-0", Cause.KV_CACHE_PRESSURE)
+
+
+def test_replicas_of_the_same_model_that_are_well():
+    others = [PRESSED, view("chat-1"), view("chat-2", Cause.HEALTHY), view("chat-3", Cause.STUCK)]
+    assert [peer.target for peer in peers_of(PRESSED, others)] == ["chat-1", "chat-2"]
+    assert peers_of(PRESSED, others)[0] == Peer("chat-1", 0.1, 1.0, 0.0)
+
+
+def test_nobody_elses_and_none_that_is_silent_or_tells_too_little():
+    silent = replace(view("chat-1"), silence=Silence(20.0))
+    others = [view("chat-1", model="other"), view("chat-1", namespace="b"), silent, replace(view("c"), derived={})]
+    assert peers_of(PRESSED, others) == ()
+
+
+def test_ranks_behind_one_address_are_shared_out_by_the_server_itself():
+    rank = view("chat-0")
+    assert peers_of(PRESSED, [replace(rank, key=EngineKey("chat-0", "m", "1"))]) == ()
