@@ -224,7 +224,7 @@ def _batch() -> Row:
             ),
             graph(
                 "Preemptions",
-                "Requests thrown out of the batch to be computed again, per second.",
+                "Preemptions per second: requests put back into the queue and recomputed later.",
                 "short",
                 Query(engine("preemptions_per_second"), ENGINE, FIRST),
                 axis="requests/s",

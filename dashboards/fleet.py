@@ -218,7 +218,7 @@ def _throughput() -> Row:
             ),
             graph(
                 "Preemptions",
-                "Requests thrown out of the batch to be computed again, per second, by namespace and model.",
+                "Preemptions per second, by namespace and model.",
                 "short",
                 Query(recorded("preemptions_per_second:sum"), MODEL),
                 axis="requests/s",

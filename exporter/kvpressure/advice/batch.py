@@ -81,7 +81,7 @@ def _raise(case: Case, new: int, predicted: Expected | None = None) -> Action:
         f"{number(case.pool_after or 0)} tokens / {number(round(case.request_p95 or 1))} per request at p95 = "
         f"{case.room} that fit.{after}"
         if predicted is None
-        else "As simulated, the pool holds them, and throws none out."
+        else "As simulated, the pool holds them without preemptions."
     )
     return Action(
         key="max_num_seqs",

@@ -23,7 +23,7 @@ def by_priority(case: Case, model: Model, step: Step) -> Action:
         new=f"{case.own.by_priority}; priority 0 up to {number(tokens)} tokens, 1 beyond",
         why=f"{_share(least, most)} of the prompts are longer: one at the head of the queue that does not fit keeps "
         "all behind it waiting, also those that would fit.",
-        cost="Longer prompts wait as long as a shorter one does, and are thrown out first: under lasting load they may "
+        cost="Long prompts wait as long as any short one does, and are preempted first: under lasting load they may "
         "not be answered at all. Clients, or the gateway, have to send priority with each request.",
         checks=_calm(case),
         commands=(f'# clients or the gateway: "priority": 1 in requests whose prompt is longer than {tokens} tokens',),
@@ -39,7 +39,7 @@ def caching(case: Case, _: Model, step: Step) -> Action:
         title="Switch prefix caching on",
         current="off (page)",
         new="on",
-        why="A request that was thrown out finds what is left of its KV again, and need not be computed anew. What "
+        why="A preempted request finds what is left of its KV, and need not recompute it. What "
         "prompts share comes on top: with caching off the page does not tell how much that is.",
         cost="Hardly any: hashing of prompts. Answers' first tokens may show who asked the same before.",
         checks=_calm(case),
@@ -53,10 +53,10 @@ def tier(case: Case, _: Model, step: Step) -> Action:
     size = number(step.cure.value)
     return Action(
         key=OFFLOAD,
-        title="Keep thrown out KV in the host's memory",
+        title="Keep preempted KV in host memory",
         current="not visible (none unless set)",
         new=f"{size} GiB for each GPU of a replica",
-        why="Requests that were thrown out are loaded again instead of computed. How long that takes depends on the "
+        why="Preempted requests are loaded again instead of recomputed. How long that takes depends on the "
         "way between host and GPU, which the page does not tell.",
         cost=f"{size} GiB of host memory for each GPU, beside what the server has. With several GPUs the flag takes "
         "their sum. Leave it out where another connector is configured.",

@@ -86,8 +86,8 @@ def _sequences(case: Case, model: Model, step: Step) -> Action:
         title=f"Cut {case.own.words['max_num_seqs']}",
         current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
         new=number(most),
-        why=f"Requests throw each other out of the pool, which holds {holds(model.state)} of them to their end.",
-        cost="Requests beyond it wait in the queue instead of throwing each other out of the cache. "
+        why=f"Requests preempt each other: the pool holds only {holds(model.state)} of them until they finish.",
+        cost="Further requests wait in the queue instead of preempting others. "
         "When requests become shorter again, raise it.",
         checks=(
             "Within 2 minutes of the restart:",
@@ -106,7 +106,7 @@ def _kept_free(case: Case, _: Model, step: Step) -> Action:
         title="Keep a part of the pool for those that run",
         current="not visible (0 unless set)",
         new=ratio,
-        why="Requests that were admitted grow, and throw each other out: with some room kept free for that, fewer do.",
+        why="Admitted requests grow and preempt each other; some room kept free for that growth makes it rarer.",
         cost="Requests are admitted a little later. Recent versions only: leave it out if the server does not know it.",
         checks=(
             "Within 2 minutes of the restart:",
@@ -188,7 +188,7 @@ def _told(case: Case, step: Step) -> str:
         APART: f"{step.cure.by} servers of which {step.cure.long} for prompts beyond {value}",
         SHORT_FIRST: f"prompts up to {value} before longer ones",
         PREFIX_CACHING: "prefix caching (without what prompts may share)",
-        OFFLOAD: f"{value} GiB of host memory for KV that is thrown out",
+        OFFLOAD: f"{value} GiB of host memory for preempted KV",
     }
     return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
 

@@ -160,7 +160,7 @@ def fewer_sequences(case: Case) -> Action | None:
         current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
         new=number(cut.new),
         why=_why_sequences(case, cut, each, room),
-        cost="Requests beyond it wait in the queue instead of throwing each other out of the cache. "
+        cost="Further requests wait in the queue instead of preempting others. "
         "When requests become shorter again, raise it.",
         checks=(
             "Within 2 minutes of the restart:",

@@ -103,6 +103,7 @@ class Thresholds:
     step_fuller_min_factor: float = _in("factor")
     starved_min_waiting_ratio: float = _in("ratio")
     room_ample_min_factor: float = _in("factor")
+    room_ample_max_usage_ratio: float = _in("ratio")
     waiting_min_ratio: float = _in("ratio")
     stuck_min_seconds: float = _in("seconds")
     stuck_frozen_min_seconds: float = _in("seconds")

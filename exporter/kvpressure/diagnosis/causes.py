@@ -168,12 +168,13 @@ def _another_limit(inputs: Inputs) -> Cause:
 
 
 def _ample(inputs: Inputs) -> bool:
-    """Whether the cache has room for a long request with a long answer several times over, preempted or not."""
+    """Whether most of the cache is free, and holds a long request with a long answer several times over."""
     free, *lengths = (inputs.value(*path) for path in _ROOM)
     known = [length for length in lengths if length is not None]
-    if free is None or len(known) < len(lengths):
+    usage, limits = inputs.recent.usage, inputs.thresholds
+    if free is None or usage is None or len(known) < len(lengths):
         return False
-    return free >= inputs.thresholds.room_ample_min_factor * sum(known)
+    return usage <= limits.room_ample_max_usage_ratio and free >= limits.room_ample_min_factor * sum(known)
 
 
 def _must_be_put_off(inputs: Inputs) -> bool:

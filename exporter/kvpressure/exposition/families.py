@@ -91,11 +91,11 @@ FAMILIES: tuple[Family, ...] = (
     _engine("kv_capacity_tokens", "Tokens that the KV cache can hold."),
     _engine(
         "kv_free_tokens",
-        "Tokens of the KV cache that no request holds, less what a declared watermark keeps free, at the newest poll.",
+        "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll.",
     ),
     _engine("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
     _engine("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
-    _engine("kv_growth_tokens_per_second", "Trend of the KV cache tokens held by requests, over the window."),
+    _engine("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
     _engine(
         "kv_exhaustion_seconds",
         "Predicted time until a typical prompt no longer fits; absent while use does not grow steadily.",
@@ -104,12 +104,15 @@ FAMILIES: tuple[Family, ...] = (
         "admission_blocked_ratio",
         "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
-    _engine("preemptions_total", "Requests thrown out of the batch, as the engine counts them.", kind="counter"),
-    _engine("preemptions_per_second", "Requests thrown out of the batch to be recomputed, per second over the window."),
+    _engine("preemptions_total", "Requests preempted, as the engine counts them.", kind="counter"),
+    _engine(
+        "preemptions_per_second",
+        "Preemptions (requests put back into the queue and recomputed later) per second over the window.",
+    ),
     _engine(
         "kv_preempted_tokens_per_second",
-        "KV cache tokens thrown out with preempted requests, per second over the window: an estimate, preemptions "
-        "times the mean held per running request. What the prefix cache still has of them is not computed again.",
+        "KV cache tokens lost to preemption per second over the window: an estimate, preemptions times the mean held "
+        "per running request. What the prefix cache still holds of them is not recomputed.",
     ),
     _engine("preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."),
     _engine(
@@ -147,11 +150,11 @@ FAMILIES: tuple[Family, ...] = (
     _engine("tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"),
     _engine(
         "estimated_flops_per_second",
-        "What each of its GPUs computes, by the engine's own estimate over the window; absent unless switched on.",
+        "FLOP/s of each of its GPUs by the engine's own estimate, over the window; absent unless switched on.",
     ),
     _engine(
         "estimated_memory_bytes_per_second",
-        "What each of its GPUs reads and writes in memory, likewise.",
+        "Bytes per second each of its GPUs reads and writes in memory, likewise.",
     ),
     _engine(
         "lost_tokens_total",
@@ -213,7 +216,7 @@ FAMILIES: tuple[Family, ...] = (
     _engine("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),
     _gpu(
         "gpu_info",
-        "1; what the device is.",
+        "1; device details as labels.",
         "name",
         "driver_version",
         "memory_total_bytes",
@@ -248,24 +251,20 @@ FAMILIES: tuple[Family, ...] = (
     _container(
         "container_last_termination_info",
         "gauge",
-        "1; how the container ended the last time: OOMKilled (137) is host memory, Error the engine's own end.",
+        "1; how the container last terminated: OOMKilled (137) is host memory, Error is the engine exiting by itself.",
         "reason",
         "exit_code",
     ),
-    _container("log_events_total", "counter", "Telling lines of an engine's log, by kind.", "kind"),
-    _container("cpu_throttled_ratio", "gauge", "Share of scheduling periods cut short by a CPU limit."),
+    _container("log_events_total", "counter", "Failure-related engine log incidents, by kind.", "kind"),
+    _container("cpu_throttled_ratio", "gauge", "Share of CPU periods throttled by the CPU limit."),
     _container("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
-    _exporter("cpu_pressure_ratio", "gauge", "Share of time in which some task of the host waited for a CPU."),
-    _exporter(
-        "node_memory_pressure", "gauge", "1 while the node has the condition MemoryPressure, 0 while it has not."
-    ),
+    _exporter("cpu_pressure_ratio", "gauge", "Share of time in which some task on the host waited for CPU (PSI)."),
+    _exporter("node_memory_pressure", "gauge", "1 while the node reports MemoryPressure, else 0."),
     _exporter("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
     _exporter(
         "caps_reached_total", "counter", "Times something was left out because a configured cap was reached.", "cap"
     ),
-    _exporter(
-        "polls_skipped_total", "counter", "Polls of an engine that were not made because the one before had not ended."
-    ),
+    _exporter("polls_skipped_total", "counter", "Engine polls skipped because the previous one was still running."),
     _exporter("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
     _exporter("web_connections", "gauge", "Connections open to the exporter's own server."),
     _exporter(
@@ -275,13 +274,15 @@ FAMILIES: tuple[Family, ...] = (
         "reason",
     ),
     _exporter(
-        "config_last_reload_successful", "gauge", "1 when the newest settings are in force, 0 when they were refused."
+        "config_last_reload_successful", "gauge", "1 if the last configuration reload succeeded, 0 if it was rejected."
     ),
     _exporter(
-        "config_last_reload_success_timestamp_seconds", "gauge", "When settings were last put in force, in unix time."
+        "config_last_reload_success_timestamp_seconds",
+        "gauge",
+        "Unix time of the last successful configuration reload.",
     ),
-    _exporter("thresholds_info", "gauge", "1; the hash of the thresholds in force.", "hash"),
-    _exporter("build_info", "gauge", "1; what is running.", "version", "python_version"),
+    _exporter("thresholds_info", "gauge", "1; hash of the thresholds in use.", "hash"),
+    _exporter("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
 )
 
 BY_KEY = {family.key: family for family in FAMILIES}

@@ -25,24 +25,27 @@ _WHITE, _BLACK = "#ffffff", "#111111"
 
 CAUSES: dict[Cause, Look] = {
     Cause.IDLE: Look("#6e7781", _WHITE, "idle", "No requests."),
-    Cause.HEALTHY: Look("#2e9e6b", _BLACK, "healthy", "Demand is served."),
+    Cause.HEALTHY: Look("#2e9e6b", _BLACK, "healthy", "All demand is served."),
     Cause.KV_CACHE_PRESSURE: Look(
-        "#c8500a", _WHITE, "KV cache pressure", "Waiting requests do not fit the KV cache, so they are not run."
+        "#c8500a", _WHITE, "KV cache pressure", "Requests wait because they do not fit into the KV cache."
     ),
-    Cause.COMPUTE_BOUND: Look("#0b5394", _WHITE, "compute bound", "The GPU is the limit, and it is used well."),
+    Cause.COMPUTE_BOUND: Look("#0b5394", _WHITE, "compute bound", "The GPU is the limit, and it is well used."),
     Cause.CONCURRENCY_BOUND: Look(
-        "#b07cd8", _BLACK, "concurrency bound", "Requests wait for a place in the batch; the KV cache would hold them."
+        "#b07cd8",
+        _BLACK,
+        "concurrency bound",
+        "A limit on the batch keeps requests waiting; the KV cache has room for them.",
     ),
-    Cause.HOST_BOUND: Look("#f0b429", _BLACK, "host bound", "The GPU waits for the CPU or the front end."),
+    Cause.HOST_BOUND: Look("#f0b429", _BLACK, "host bound", "The GPU waits for the CPU or the API server."),
     Cause.DEFERRED: Look(
         "#cc00ff",
         _BLACK,
         "deferred",
-        "Requests wait for something outside the batch: a grammar, an adapter's slot, KV from elsewhere, an image.",
+        "Requests wait for something else: a grammar, a LoRA slot, KV from elsewhere, an image encoder.",
     ),
-    Cause.PAUSED: Look("#99ff99", _BLACK, "paused", "Paused, asleep or taking new weights: on purpose."),
-    Cause.STUCK: Look("#5e1736", _WHITE, "stuck", "There is work, and nothing moves: no token, no step, no end."),
-    Cause.UNKNOWN: Look("#d5dae0", _BLACK, "unknown", "Too little can be seen to name a cause."),
+    Cause.PAUSED: Look("#99ff99", _BLACK, "paused", "Paused, asleep or loading new weights, on purpose."),
+    Cause.STUCK: Look("#5e1736", _WHITE, "stuck", "Requests are there, and the engine makes no progress."),
+    Cause.UNKNOWN: Look("#d5dae0", _BLACK, "unknown", "Not enough evidence to name a cause."),
 }
 
 STAGES: dict[Stage, str] = {

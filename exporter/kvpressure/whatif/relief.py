@@ -76,7 +76,7 @@ def _climb(search: Search, ladder: Sequence[Cure]) -> bool:
     safe = [cure for cure in ladder if preempts_nobody(model, [*search.chosen, cure])]
     if not safe and ladder:
         search.tried[ladder[0].key] = ladder[0]
-        search.against[ladder[0].key] = "requests would throw each other out of the pool"
+        search.against[ladder[0].key] = "requests would preempt each other"
         return True
     gains = [(gain, cure) for cure in safe if (gain := model.gain(search.chosen, cure)) is not None]
     for _, cure in gains:

@@ -174,8 +174,8 @@ def test_how_the_cache_is_short_is_told(recent, expected):
 def test_preemption_says_what_it_throws_out_where_that_is_known():
     thrown = {"preemption_bursts": 3, "preempted_ratio": 0.3}
     told = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
-    assert told == "preemptions per request served: 30%; some 1,234 tokens of KV cache a second thrown out with them"
-    assert "thrown out" not in judge_all(inputs(**thrown))["preempting"].text
+    assert told == "preemptions per request served: 30%; about 1,234 tokens of KV cache lost to it per second"
+    assert "lost to it" not in judge_all(inputs(**thrown))["preempting"].text
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])

@@ -482,9 +482,10 @@ def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
 def test_who_was_preempted_does_not_wait_for_room_where_there_is_plenty(free, expected):
     """A minute ago, before the server was started anew."""
     lengths = {"prompt_tokens": {"0.95": 800.0}, "output_tokens": {"0.95": 200.0}}
-    told = QUEUE | FITS | {"preempted_in_window": True, "preempted_lately": True}
+    told = QUEUE | FITS | {"preempted_in_window": True, "preempted_lately": True, "usage": 0.3}
     assert cause(inputs({"kv_free_tokens": free, **lengths}, **told)) is expected
     assert cause(inputs({"kv_free_tokens": free}, **told)) is Cause.KV_CACHE_PRESSURE
+    assert cause(inputs({"kv_free_tokens": 1e6, **lengths}, **told | {"usage": 0.5})) is Cause.KV_CACHE_PRESSURE
 
 
 ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}

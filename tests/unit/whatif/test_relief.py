@@ -60,7 +60,7 @@ def test_where_the_pool_holds_no_more_raising_the_cap_is_declined_with_the_reaso
     choice = more_sequences(capped(0.55), 16, 4.0)
     assert choice.step("max_num_seqs") is None
     (declined,) = (step for step in choice.declined if step.cure.key == "max_num_seqs")
-    assert "throw each other out" in declined.against
+    assert "preempt each other" in declined.against
 
 
 def test_steps_of_few_tokens_are_made_larger_where_prompts_wait_for_them():

@@ -23,4 +23,4 @@ def judge(inputs: Inputs) -> Evidence:
 
 def _thrown_out(inputs: Inputs) -> str:
     tokens = inputs.value("kv_preempted_tokens_per_second")
-    return f"; some {number(round(tokens))} tokens of KV cache a second thrown out with them" if tokens else ""
+    return f"; about {number(round(tokens))} tokens of KV cache lost to it per second" if tokens else ""
