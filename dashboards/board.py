@@ -51,10 +51,11 @@ class Board:
 
     def json(self) -> dict[str, Any]:
         """The template, as Grafana's own JSON but for what `kvpressure generate` fills in."""
-        board = build.Dashboard(self.title).uid(self.uid).description(self.what).tags([TAG]).readonly()
+        board = build.Dashboard(self.title).uid(self.uid).description(self.what).tags([TAG]).editable()
         board = board.time("now-1h", "now").refresh("30s").tooltip(model.DashboardCursorSync.CROSSHAIR)
-        board = board.timezone("browser").link(_others())
-        for variable in (_datasource(), *self.variables):
+        board = board.timezone("browser").link(_others()).link(_elsewhere("Logs", "logs"))
+        board = board.link(_elsewhere("The engine's own dashboard", "engine_board"))
+        for variable in (_datasource(), *self.variables, *_addresses()):
             board = board.with_variable(variable)
         for row in self.rows:
             board = _with_row(board, row)
@@ -106,6 +107,19 @@ def _datasource() -> build.DatasourceVariable:
 def _others() -> build.DashboardLink:
     link = build.DashboardLink("kvpressure").type(model.DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(True)
     return link.include_vars(True).keep_time(True).icon("external link").tooltip("The other dashboards of kvpressure")
+
+
+def _addresses() -> list[build.TextBoxVariable]:
+    """Where logs, and the runtime's own dashboard, are to be found: an address of one's own, saved with the board."""
+    hidden = model.VariableHide.HIDE_VARIABLE
+    logs = build.TextBoxVariable("logs").label("Address of logs").default_value("/explore")
+    own = build.TextBoxVariable("engine_board").label("Address of the engine's own dashboard")
+    return [logs.hide(hidden), own.default_value("/dashboards?query=vllm").hide(hidden)]
+
+
+def _elsewhere(title: str, name: str) -> build.DashboardLink:
+    link = build.DashboardLink(title).type(model.DashboardLinkType.LINK).url(f"${{{name}:raw}}")
+    return link.keep_time(True).target_blank(True).icon("external link").tooltip(f"Set the variable {name}")
 
 
 def _with_row(board: build.Dashboard, row: Row) -> build.Dashboard:

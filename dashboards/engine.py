@@ -13,8 +13,11 @@ from dashboards.looks import (
     KIND,
     OFF,
     REFERENCE,
+    REQUESTS_PER_SECOND,
     SECOND,
     SYMPTOM,
+    TIMES,
+    TOKENS_PER_SECOND,
     WARN,
     cause_names,
     limit,
@@ -23,7 +26,7 @@ from dashboards.looks import (
     steps,
 )
 from dashboards.panels import Column, Line, Panel, Query, graph, heat, number, rows, timeline, words
-from dashboards.queries import CONTAINERS, ENGINE, GPUS, cause_code, engine, of, quantile
+from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile
 from dashboards.variables import engine_variables
 
 SHOWN_COUNT: Final = 10
@@ -97,7 +100,7 @@ def _now() -> Row:
                 "Latency against healthy",
                 "p95 end-to-end latency over the engine's own healthy one. Inflated from "
                 f"{shown('latency_inflated_min_factor')} times on.",
-                "short",
+                TIMES,
                 Query(engine("latency_inflation_factor", 'kind="e2e"'), ENGINE),
                 thresholds=latency,
                 decimals=1,
@@ -217,15 +220,24 @@ def _batch() -> Row:
             graph(
                 "Tokens per second",
                 "Generated tokens, and on the axis to the right the tokens of prompts.",
-                "short",
+                TOKENS_PER_SECOND,
                 Query(engine("tokens_per_second", 'kind="generation"'), f"generated {ENGINE}", FIRST),
                 Query(engine("tokens_per_second", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
                 axis="tokens/s",
             ),
             graph(
+                "Tokens lost",
+                "Generated tokens per second that are missing while something holds the engine back: an estimate "
+                "(docs/cost.md).",
+                TOKENS_PER_SECOND,
+                Query(f"rate({engine('lost_tokens_total')}[$__rate_interval])", ENGINE, BAD),
+                axis="tokens/s",
+                none="nothing tells yet what the engine would do without trouble",
+            ),
+            graph(
                 "Preemptions",
                 "Preemptions per second: requests put back into the queue and recomputed later.",
-                "short",
+                REQUESTS_PER_SECOND,
                 Query(engine("preemptions_per_second"), ENGINE, FIRST),
                 axis="requests/s",
             ),
@@ -486,6 +498,18 @@ def _notes() -> list[Note]:
             happened("log_events_total", 'kind!~"kv_capacity|other"'),
             WARN,
             "{{kind}} in the log of {{namespace}}/{{pod}} {{container}}",
+        ),
+        Note(
+            "Alert",
+            f'max by (alertname, severity, target) (ALERTS{{alertstate="firing", {SHOWN}}})',
+            BAD,
+            "{{alertname}} ({{severity}}) on {{target}}",
+        ),
+        Note(
+            "New engine",
+            f"max by (target) ({engine('bottleneck_confidence')} unless {engine('bottleneck_confidence')} offset 2m)",
+            CALM,
+            "{{target}} is seen: a rollout, a restart of its node, or a scale-up",
         ),
         Note("Kubernetes event", happened("kubernetes_events_total"), CALM, "{{reason}} {{namespace}}/{{pod}}"),
     ]

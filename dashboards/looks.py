@@ -70,3 +70,8 @@ def states(zero: tuple[str, str], one: tuple[str, str]) -> list[model.ValueMappi
 SYMPTOM: Final = states(("no", OFF), ("yes", BAD))
 KIND: Final = states(("", OFF), ("holds", FIRST))
 UP: Final = states(("down", BAD), ("up", GOOD))
+
+TOKENS_PER_SECOND: Final = "suffix: tok/s"
+REQUESTS_PER_SECOND: Final = "suffix: req/s"
+TIMES: Final = "suffix:×"  # noqa: RUF001 - as people write it
+"""Units that Grafana has no name for: it writes what follows behind the number."""

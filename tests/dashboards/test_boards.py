@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from dashboards.board import text_of
-from dashboards.looks import CODES, SERIES
+from dashboards.looks import CODES, REQUESTS_PER_SECOND, SERIES, TIMES, TOKENS_PER_SECOND
 from dashboards.variables import engine_variables
 
 from dashboards import capacity, engine, exporter, fleet
@@ -30,6 +30,7 @@ ASKED = [query for board in LOADED.values() for query in queries(board)]
 PANELS = [(uid, panel) for uid, board in LOADED.items() for panel in panels(board)]
 PROMETHEUS_OWN = {
     "up": {"target"},
+    "ALERTS": {"alertname", "alertstate", "severity", "target", "namespace", "pod", "model_name", "engine"},
     "scrape_samples_scraped": set[str](),
     "scrape_duration_seconds": set[str](),
 }
@@ -61,6 +62,8 @@ def known() -> dict[str, set[str]]:
         found[name] = levels.get(name.split(":")[0], of_engine) | {"cluster", "cause", "kind", "quantile", "le"}
     return found
 
+
+UNITS = ("short", "percentunit", "s", "bytes", "Bps")
 
 # --- queries
 
@@ -209,11 +212,13 @@ def test_alerts_fill_in_variables_that_the_dashboard_has(component: str) -> None
 @each_board
 def test_time_refresh_tags_and_links_follow_the_conventions(board: dict[str, Any]) -> None:
     assert board["time"] == {"from": "now-1h", "to": "now"}
-    assert (board["refresh"], board["tags"], board["editable"]) == ("30s", ["kvpressure"], False)
-    (link,) = board["links"]
+    assert (board["refresh"], board["tags"], board["editable"]) == ("30s", ["kvpressure"], True)
+    link, *elsewhere = board["links"]
     assert (link["type"], link["tags"], link["asDropdown"]) == ("dashboards", ["kvpressure"], True)
     assert link["includeVars"]
     assert link["keepTime"]
+    boxes = {f"${{{one['name']}:raw}}" for one in board["templating"]["list"] if one["type"] == "textbox"}
+    assert {one["url"] for one in elsewhere} == boxes == {"${logs:raw}", "${engine_board:raw}"}
 
 
 @each_board
@@ -253,7 +258,7 @@ def test_the_linters_other_rules_hold(board: dict[str, Any]) -> None:
     assert (source["type"], source["name"], source["label"]) == ("datasource", "datasource", "Data source")
     for panel in panels(board):
         if panel["type"] != "text":
-            assert panel["fieldConfig"]["defaults"]["unit"] in {"short", "percentunit", "s", "bytes", "Bps"}
+            assert panel["fieldConfig"]["defaults"]["unit"] in {*UNITS, TOKENS_PER_SECOND, REQUESTS_PER_SECOND, TIMES}
             assert panel["targets"]
 
 

@@ -41,7 +41,12 @@ def shown_value(value: float, defaults: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def in_unit(value: float, unit: str, decimals: int | None = None) -> str:
-    """As Grafana writes it, roughly: 93%, 1.25 s, 4.1 K."""
+    """As Grafana writes it, roughly: 93%, 1.25 s, 4.1 K; `suffix:` and whatever stands behind the number."""
+    known, _, suffix = unit.partition("suffix:")
+    return _in_unit(value, known, decimals) + suffix
+
+
+def _in_unit(value: float, unit: str, decimals: int | None) -> str:
     if math.isnan(value):
         return "NaN"
     if unit == "percentunit":
