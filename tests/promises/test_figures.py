@@ -1,0 +1,50 @@
+"""Figures in texts for people are those of the benchmark that they come from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from kvpressure.cli.advise import of_trace
+from kvpressure.cli.engine_options import EngineFacts
+from tests.support.tools import FIXTURES
+
+ROOT = Path(__file__).parents[2]
+LAB: list[dict[str, Any]] = [
+    row for row in json.loads((ROOT / "bench/detection/lab.json").read_text()) if "regime" in row
+]
+COUNTED = [row for row in LAB if row["seconds"] and row["right"] is not None]
+
+
+def test_the_readme_says_of_the_lab_what_the_lab_says():
+    told = re.search(
+        r"in (\d+) situations and four versions, (\d+) % of the seconds are\s+right, none of the wrong ones is "
+        r"critical, and the first verdict takes (\d+) s",
+        (ROOT / "README.md").read_text(),
+    )
+    assert told is not None
+    situations, percent, seconds = map(int, told.groups())
+    assert situations == len({row["regime"] for row in LAB}) == len(list((ROOT / "tests/lab/regimes").glob("*.toml")))
+    assert len({row["version"] for row in LAB}) == 4
+    right = sum(row["seconds"] * row["right"] for row in COUNTED) / sum(row["seconds"] for row in COUNTED)
+    assert percent == math.floor(100 * right)
+    assert sum(row["wrong_and_critical"] for row in LAB) == 0
+    (median,) = re.findall(r"^\| all \|.*\| (\d+) \| \d+ \|$", (ROOT / "docs/detection.md").read_text(), re.MULTILINE)
+    assert seconds == int(median)
+
+
+def test_the_triage_in_the_readme_is_what_the_recording_gives():
+    """Shortened for the first screen, and so compared figure by figure."""
+    (found,) = of_trace(FIXTURES / "traces" / "long-context-collapse.jsonl.xz", EngineFacts())
+    shown = (ROOT / "README.md").read_text().split("```")[1]
+    assert found.diagnosis is not None
+    assert f"confidence {found.diagnosis.confidence:.0%}, pressure score {found.diagnosis.score:.2f}" in shown
+    changes = [action for action in found.actions if action.expected is not None and action.key != "verify"]
+    for number, action in enumerate(changes, 1):
+        assert action.expected is not None
+        assert f"{number}. {action.title}" in shown
+        after = f"{action.expected.tokens_per_second.after:,.0f}"
+        assert re.search(rf"{number}\. .*tokens/s +[\d,]+ -> {after}", shown), after
