@@ -56,6 +56,10 @@ bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10
 e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
 	$(BIN)/python -m pytest -m e2e tests/e2e
 
+.PHONY: pictures
+pictures: $(VENV)/.dev tools ## the page in its four stages, light, dark and on a phone, into build/pictures
+	PYTHONPATH=exporter $(BIN)/python -m tests.e2e.pictures build/pictures
+
 e2e-vllm: $(VENV)/.dev tools ## exporter, rules and advice against a real vLLM on the CPU (6 GB, an hour)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm.advised

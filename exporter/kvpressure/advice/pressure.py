@@ -51,7 +51,8 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
         controlled_restart(case),
         verify_recovery(case, allowed),
     ]
-    return [*explained(actions, case.diagnosis.cause, forecast.reason)]
+    after_oom = "a server that keeps dying of device memory is not simulated" if case.device_oom else ""
+    return [*explained(actions, case.diagnosis.cause, forecast.reason or after_oom)]
 
 
 def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:

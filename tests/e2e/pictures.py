@@ -1,0 +1,96 @@
+"""`python -m tests.e2e.pictures FOLDER`: the page in its four stages, on a desk, in the dark and on a phone.
+
+From recordings, through the pipeline and the templates that the exporter draws it with, by a real browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvpressure.advice import Action, Place, advise
+from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.cli.replay import ReplayTarget
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.status import status_html
+from kvpressure.features.history import Histories
+from kvpressure.model.target import container_of
+from kvpressure.model.verdict import Stage
+from kvpressure.model.view import EngineView
+from kvpressure.model.workload import LogReport, Workload
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
+from tests.support.browser import DESKTOP, PHONE, browser
+from tests.support.tools import FIXTURES
+
+THRESHOLDS = load_thresholds()
+TARGET = ReplayTarget("chat/vllm-0:8000", "chat", "vllm-0", container="vllm")
+LOOKS = {"light": (DESKTOP, "light"), "dark": (DESKTOP, "dark"), "phone": (PHONE, "dark")}
+STAGES = {
+    Stage.NONE: ("light-load", False),
+    Stage.BUILDING: ("ramp-into-pressure", False),
+    Stage.COLLAPSED: ("long-context-collapse", False),
+    Stage.FAILING: ("preemption-thrash", True),
+}
+"""The recording that shows each, and whether the engine's log tells of a device that ran out of memory."""
+
+
+def advised(view: EngineView) -> tuple[Action, ...]:
+    """As the exporter has it."""
+    if view.diagnosis is None:
+        return ()
+    place = Place(namespace=view.namespace, pod=view.pod, container="vllm", target=view.shown.target)
+    return advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
+
+
+def snapshots(recording: str, *, oom: bool) -> Iterator[Snapshot]:
+    """One a poll."""
+    pipeline, reader, past = Pipeline(PipelineSettings(), THRESHOLDS), PageReader(), Histories()
+    for line in read_trace(FIXTURES / "traces" / f"{recording}.jsonl.xz"):
+        assert isinstance(line, TraceLine)
+        if oom:
+            log = LogReport(
+                container_of(TARGET), line.t, {"device_oom": 1}, {"device_oom": line.t}, {"device_oom": "OOM"}
+            )
+            pipeline.set_workload(line.t, Workload(logs={container_of(TARGET): log}))
+        pipeline.on_page(TARGET, reader.read(line.page, line.t))
+        views = pipeline.engine_views(line.t)
+        past.add(line.t, views, ())
+        yield Snapshot(line.t, views, (), histories=past)
+
+
+def page_of(stage: Stage) -> str:
+    """The last page of the recording on which the stage holds."""
+    recording, oom = STAGES[stage]
+    found = ""
+    for snapshot in snapshots(recording, oom=oom):
+        diagnosis = snapshot.engines[0].diagnosis if snapshot.engines else None
+        if diagnosis is not None and diagnosis.stage is stage:
+            found = status_html(snapshot, "/metrics", advised)
+    if not found:
+        raise RuntimeError(f"{recording} never shows the stage {stage.value}")
+    return found
+
+
+async def draw(folder: Path) -> None:
+    """A picture of each stage in each look."""
+    with tempfile.TemporaryDirectory() as pages:
+        async with browser() as opened:
+            for stage in STAGES:
+                file = Path(pages) / f"{stage.value}.html"
+                file.write_text(page_of(stage))
+                for look, (viewport, scheme) in LOOKS.items():
+                    watched = await opened.open(f"file://{file}", viewport, color_scheme=scheme)
+                    width = await watched.page.evaluate("document.documentElement.scrollWidth")
+                    if width > viewport["width"]:
+                        raise RuntimeError(f"{stage.value}, {look}: {width} px wide on {viewport['width']}")
+                    await watched.page.screenshot(path=folder / f"page-{stage.value}-{look}.png", full_page=True)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    asyncio.run(draw(Path(sys.argv[1])))
