@@ -91,7 +91,10 @@ def advice_report(findings: Sequence[Finding]) -> Group:
             said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
         parts += [_heading(finding), Text("\n".join([*said, ""]))]
         parts += _problem(finding)
-        parts += advice(finding.actions) if finding.actions else [Text("Nothing to do.\n")]
+        if finding.actions:
+            parts += advice(finding.actions)
+        elif finding.view is not None:  # what was never read may well need something
+            parts.append(Text("Nothing to do.\n"))
     return Group(*parts)
 
 

@@ -12,7 +12,8 @@ import click
 
 from kvpressure import logs
 from kvpressure.app.engines import PipelineSettings
-from kvpressure.cli.engine_options import EngineFacts, access_of
+from kvpressure.cli.access import access_of
+from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, Seen, targets_of
 from kvpressure.cli.say import say
@@ -125,8 +126,9 @@ def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineV
     logs.configure("error", "logfmt")
     (seen,) = asyncio.run(_sampled(Sampler(targets, thresholds, settings=OBSERVED), options["duration"]))
     if not seen.engines:
-        why = seen.health.error if seen.health is not None and not seen.health.up else ""
-        raise SourceError(f"{targets[0].url}: {why or 'the page shows no engine yet: has it served a request?'}")
+        if seen.health is not None and not seen.health.up:
+            raise SourceError(seen.health.error)  # which says where
+        raise SourceError(f"{targets[0].url}: the page shows no engine yet: has it served a request?")
     return seen.engines
 
 
