@@ -102,10 +102,6 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
             newest = item[1]
     except TraceError as error:
         raise SourceError(f"{error}") from error
-    if last < 0 and errors:
-        raise SourceError(
-            f"{path} is no recording, as `kvpressure record` writes it: none of its lines can be read. {errors[0]}"
-        )
     if not newest:
         raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
     if at is not None and last < at:
