@@ -31,7 +31,7 @@ _MAX_FILES: Final = 10_000
 
 
 @click.command(cls=OldNames, old={"--config": "--model-config"})
-@click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...", type=click.Path(allow_dash=True))
 @click.option("--cluster", is_flag=True, help="Read a live cluster, with your kubeconfig.")
 @click.option("-n", "--namespace", multiple=True, help="With --cluster: this namespace; may be repeated.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: every namespace.")
