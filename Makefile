@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RELEASE := .venv-release
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
-DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium systemd:systemd-analyze
+DEBIAN := prometheus:promtool prometheus-alertmanager:amtool gcc:gcc libc6-dev:/usr/include/stdio.h openssl:openssl chromium:chromium systemd:systemd-analyze zsh:zsh fish:fish
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help

@@ -222,7 +222,7 @@ async def _triage(url: str, after: float) -> tuple[int, str]:
 async def _plan(url: str) -> dict[str, Any]:
     """What `kvpressure plan --url` makes of the traffic that collapses the engine."""
     await asyncio.sleep(TRIAGE_AFTER_SECONDS + TRIAGE_SECONDS)
-    code, out = await kvpressure("plan", "--url", url, "--seconds", str(PLAN_SECONDS), "--json")
+    code, out = await kvpressure("plan", "--url", url, "--duration", str(PLAN_SECONDS), "--json")
     return {"exit": code, **(json.loads(out) if out.startswith("{") else {"said": out})}
 
 

@@ -125,7 +125,7 @@ async def test_a_refusing_port_is_named_and_found_again_when_the_server_is_back(
     source = source_for(server)
     assert await source.poll() is None
     assert source.health().reason == "refused"
-    assert f"{server.url}/metrics refused the connection" in source.health().error
+    assert f"connection refused by {server.url}/metrics" in source.health().error
     async with server:
         await recovered(source)
     await source.aclose()

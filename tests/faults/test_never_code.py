@@ -82,7 +82,7 @@ def test_programs_are_started_in_four_places_only() -> None:
         ["generate", "--out", "{}.out", "--thresholds", "{}"],
         ["audit", "{}"],
         ["replay", "{}"],
-        ["plan", "--config", "{}", "--gpu-memory", "80GiB"],
+        ["plan", "--model-config", "{}", "--gpu-memory", "80GiB"],
     ],
     ids=lambda command: command[0],
 )

@@ -179,7 +179,10 @@ def test_a_secret_that_was_not_quoted_is_not_told(tmp_path: Path) -> None:
         (["audit", "/dev/zero"], "is larger than"),
         (["audit", "--thresholds", "/dev/zero", "README.md"], "is larger than"),
         (["audit", "--cluster", "--kubeconfig", "/dev/zero"], "is larger than"),
-        (["plan", "--config", "/dev/zero", "--gpu-memory", "80GiB", "--prompt-p95", "1", "--output-p95", "1"], "MiB"),
+        (
+            ["plan", "--model-config", "/dev/zero", "--gpu-memory", "80GiB", "--prompt-p95", "1", "--output-p95", "1"],
+            "MiB",
+        ),
     ],
 )
 def test_commands_read_no_file_without_an_end(command: list[str], said: str) -> None:

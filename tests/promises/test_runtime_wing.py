@@ -21,7 +21,18 @@ PACKAGE = Path(kvpressure.__file__).parent
 OWN_OPTIONS = {
     # `kvpressure plan`, `advise` and `triage` take limits in our own vocabulary, whatever engine it is about.
     "cli/engine_options.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
-    "cli/plan.py": ("gpu-memory-utilization", "kv-cache-dtype", "max-model-len", "max-num-batched-tokens"),
+    "cli/plan.py": (
+        "gpu-memory-utilization",
+        "kv-cache-dtype",
+        "kv-cache-memory-bytes",
+        "max-model-len",
+        "max-num-batched-tokens",
+        "tensor-parallel-size",
+        "pipeline-parallel-size",
+        "data-parallel-size",
+        "enable-expert-parallel",
+    ),
+    "plan/case.py": ("kv-cache-memory-bytes",),
     # The audit's checks are named after the limits; their names are in people's --skip lists.
     "audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
     # Docstrings that say what may be written, by an example.

@@ -380,7 +380,7 @@ def test_a_plan_for_its_running_engine_comes_from_its_page():
 def test_a_plan_names_its_flags_and_gives_the_pool_what_the_weights_leave():
     config = MODELS / "llama-3-8b.json"
     lengths = ("--prompt-p95", 3000, "--output-p95", 500, "--kv-cache-dtype", "fp8")
-    result = run("plan", "--runtime", "sglang", "--config", config, "--gpu-memory", "80GiB", *lengths)
+    result = run("plan", "--runtime", "sglang", "--model-config", config, "--gpu-memory", "80GiB", *lengths)
     assert result.exit_code == 0, result.output
     assert "Flags of sglang.launch_server" in result.output
     assert "--max-running-requests" in result.output

@@ -30,7 +30,7 @@ from tests.support.snapshots import FakeTarget, lines
 
 SILENT_SECONDS = 79.0
 TARGET = FakeTarget()
-REFUSED = "http://10.0.0.9:8000/metrics refused the connection; is the server running and the port right?"
+REFUSED = "connection refused by http://10.0.0.9:8000/metrics; is the server running and the port right?"
 
 
 class Watched:

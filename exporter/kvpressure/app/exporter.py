@@ -282,7 +282,7 @@ class Daemon:
             self._told[key] = state
             tell = log.info if health.up or health.reason in _CALM else log.warning
             tell(
-                "source up" if health.up else "source down",
+                "source up" if health.up else "source not present" if health.absent else "source down",
                 source=health.source,
                 target=health.target,
                 error=health.error,

@@ -11,6 +11,8 @@ from kvpressure.model.workload import DeclaredLimit
 Status = Literal["pass", "fail", "unknown"]
 Level = Literal["error", "warning", "note"]
 
+LEVELS: Final[tuple[Level, ...]] = ("note", "warning", "error")
+"""The mildest first."""
 STATUSES: Final[tuple[Status, ...]] = ("pass", "fail", "unknown")
 
 
@@ -83,10 +85,9 @@ class Report:
         """How many findings have this status."""
         return sum(finding.status == status for engine in self.engines for finding in engine.findings)
 
-    @property
-    def exit_code(self) -> int:
-        """0 when nothing failed but notes, 1 when something else did, 2 when no engine was found."""
+    def exit_code(self, least: Level = "warning") -> int:
+        """1 when something of this level or above failed, 0 when nothing did, 2 when no engine was found."""
         if not self.engines:
             return 2
-        failed = (one for engine in self.engines for one in engine.findings if one.status == "fail")
-        return int(any(one.level != "note" for one in failed))
+        counted = LEVELS[LEVELS.index(least) :]
+        return int(any(one.status == "fail" and one.level in counted for e in self.engines for one in e.findings))

@@ -93,7 +93,7 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     config = knowledge.models(engine.model) if engine.model else None
     if config is None:
         which = engine.model or "the model"
-        return f"the configuration of {which} is not known (--config NAME=FILE)"
+        return f"the configuration of {which} is not known (--model-config NAME=FILE)"
     if part := slice_asked(engine.resources):
         return f"a part of a GPU is asked for ({part}), whose memory is not known here"
     gpu = knowledge.gpu if (told := engine.gpu) == "" else gpu_named(told)
@@ -238,9 +238,9 @@ def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traff
         ("pipeline", memory.pipeline_parallel),
         ("data", memory.data_parallel),
     ):
-        words += [f"--{kind}-parallel", str(count)] if count > 1 else []
+        words += [f"--{kind}-parallel-size", str(count)] if count > 1 else []
     words += ["--runtime", engine.runtime.name] if not engine.runtime.assumed else []
-    words += ["--expert-parallel"] if memory.expert_parallel else []
+    words += ["--enable-expert-parallel"] if memory.expert_parallel else []
     words += ["--kv-cache-dtype", kv_cache_dtype] if kv_cache_dtype != "auto" else []
     dtype = _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES)
     words += ["--dtype", dtype] if dtype is not None else []

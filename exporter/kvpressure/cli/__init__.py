@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvpressure import __version__
 from kvpressure.printable import clean_lines
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "run": "Run the exporter.",
@@ -43,6 +46,13 @@ class LazyGroup(click.Group):
         """The table; no command has to be imported for it."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The table and the options beside it; again no command has to be imported."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only shells ask
+
+        named = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def __call__(self, *args: Any, **extra: Any) -> Any:
         """As a program of its own."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.engine_options import EngineFacts, access_options, facts_options
+from kvpressure.cli.access import access_options
+from kvpressure.cli.engine_options import EngineFacts, facts_options
 from kvpressure.cli.findings import CANNOT_TELL, Finding, advice_json, exit_code
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import advice_report, console, show

@@ -14,11 +14,12 @@ from kvpressure.audit import Knowledge, Manifests, Problem, audit, read
 from kvpressure.audit.as_json import as_json
 from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.manifests import MAX_CHARS
-from kvpressure.audit.model import Place, Report
+from kvpressure.audit.model import LEVELS, Place, Report
 from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
+from kvpressure.cli.old_names import OldNames
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.small_file import read_text
@@ -29,8 +30,8 @@ _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...")
+@click.command(cls=OldNames, old={"--config": "--model-config"})
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...", type=click.Path(allow_dash=True))
 @click.option("--cluster", is_flag=True, help="Read a live cluster, with your kubeconfig.")
 @click.option("-n", "--namespace", multiple=True, help="With --cluster: this namespace; may be repeated.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: every namespace.")
@@ -44,11 +45,18 @@ _MAX_FILES: Final = 10_000
 )
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU of engines whose manifests name none, as in plan.")
 @click.option(
-    "--config",
+    "--model-config",
     "configs",
     multiple=True,
     metavar="NAME=FILE",
     help="A model's config.json, by the name it is served as.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(LEVELS),
+    default="warning",
+    show_default=True,
+    help="The lowest level of a failed check that ends with exit code 1.",
 )
 @click.option("--json", "as_json_object", is_flag=True, help="One JSON object.")
 @click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code review.")
@@ -59,10 +67,10 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     read too. `-` is standard input, such as the output of helm template.
 
     Limits are computed as `kvpressure plan` does where model, GPU and lengths are known: from the manifests, the
-    annotations that docs/audit.md lists, --gpu and --config.
+    annotations that docs/audit.md lists, --gpu and --model-config.
 
-    The exit code is 0 when nothing failed (unknown and notes do not count), 1 when something did, and 2 when no engine
-    was found.
+    The exit code is 0 when nothing failed of the level that --fail-on names or above (unknown does not count), 1 when
+    something did, and 2 when no engine was found.
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
@@ -71,7 +79,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     knowledge = Knowledge(_models(options["configs"]), options["gpu"])
     result = audit(given, _thresholds(options["thresholds"]), options["skip"], knowledge)
     _print(result, options)
-    sys.exit(result.exit_code)
+    sys.exit(result.exit_code(options["fail_on"]))
 
 
 def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:
@@ -80,11 +88,11 @@ def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]
     for one in given:
         name, equals, path = one.rpartition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{one!r} is not NAME=FILE", param_hint="--config")
+            raise click.BadParameter(f"{one!r} is not NAME=FILE", param_hint="--model-config")
         try:
             own[name] = read_config(Path(path))
         except ConfigFileError as error:
-            raise click.BadParameter(str(error), param_hint="--config") from error
+            raise click.BadParameter(str(error), param_hint="--model-config") from error
     return lambda served: own.get(served) or known_model(served)
 
 

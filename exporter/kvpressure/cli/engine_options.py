@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from kvpressure.advice import Limits, Place, advise
 from kvpressure.cli.findings import Finding
-from kvpressure.cli.sampling import Access, Seen
+from kvpressure.cli.sampling import Seen
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.view import EngineView
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-_ACCESS = (
-    click.option("--bearer-token-file", type=_FILE, help="File that holds a bearer token for the engines."),
-    click.option("--ca-file", type=_FILE, help="CA certificates to trust instead of the system's."),
-    click.option("--insecure", is_flag=True, help="Accept any server certificate."),
-)
 
 _LIMITS = {
     "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
@@ -40,13 +31,6 @@ _PLACE = (
     click.option("--container", default="", help="Its container."),
     click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
 )
-
-
-def access_options(function: F) -> F:
-    """How to reach an engine."""
-    for option in reversed(_ACCESS):
-        function = option(function)
-    return function
 
 
 def facts_options(function: F) -> F:
@@ -99,8 +83,3 @@ class EngineFacts:
             return [Finding(seen.target.name, problem=problem or nothing, limits=Limits())]
         found = [self.finding(view, thresholds, seen.target.url) for view in seen.engines]
         return [Finding(one.target, one.view, problem or one.problem, one.limits, one.actions) for one in found]
-
-
-def access_of(options: dict[str, Any]) -> Access:
-    """What `access_options` gave."""
-    return Access(options["bearer_token_file"], options["ca_file"], options["insecure"])

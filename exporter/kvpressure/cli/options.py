@@ -14,7 +14,7 @@ from kvpressure.config.strict_yaml import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FLAGS = {
-    "--config.file": "Settings file; without it kvpressure.yaml in the working directory, if there is one.",
+    "--config": "Settings file; without it kvpressure.yaml in the working directory, if there is one.",
     "--web.listen-address": "Address to listen on, such as :10405 or 127.0.0.1:10405.",
     "--web.telemetry-path": "Path of the metrics page.",
     "--web.config.file": "TLS and basic auth of the server, in the exporter-toolkit's format.",
@@ -22,18 +22,21 @@ _FLAGS = {
     "--log.level": "debug, info, warning or error.",
     "--log.format": "logfmt or json.",
 }
+_ALSO = {"--config": ("--config.file",)}
+"""Other names of a flag: Prometheus' own spelling, which manifests are written with."""
 
 
 def settings_flags(function: F) -> F:
     """Add the flags; the command gets those that were given as keyword arguments, which `given` turns back."""
     for flag, text in reversed(_FLAGS.items()):
-        function = click.option(flag, _parameter(flag), default=None, metavar="TEXT", help=text)(function)
+        names = (flag, *_ALSO.get(flag, ()), _parameter(flag))
+        function = click.option(*names, default=None, metavar="TEXT", help=text)(function)
     return function
 
 
 def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
-    """The flags that were given, by their names on the command line."""
-    found = ((flag, parameters.get(_parameter(flag))) for flag in _FLAGS)
+    """The flags that were given, by the names that the settings know them by."""
+    found = ((_ALSO.get(flag, (flag,))[0], parameters.get(_parameter(flag))) for flag in _FLAGS)
     return {flag: value for flag, value in found if value is not None}
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import click
 
+from kvpressure.cli.access import access_of, access_options
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
+from kvpressure.cli.old_names import OldNames
 from kvpressure.cli.plan_page import LiveError, LiveShape
 from kvpressure.cli.plan_report import flags, report
 from kvpressure.cli.say import say, say_json
@@ -51,20 +53,37 @@ def size_bytes(text: str) -> float:
     return size
 
 
+def plain_bytes(text: str) -> float:
+    """As `size_bytes`, but a bare number is bytes, as in the server's own option."""
+    return size_bytes(f"{float(text) / GIB}GiB" if text.strip().isdigit() else text)
+
+
 _TOKENS = click.FloatRange(1, 10_000_000)
 _COUNT = click.IntRange(1, 10_000_000)
 _RANKS = click.IntRange(1, 1024)
 
 
-@click.command()
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json.")
-@click.option("--model", metavar="NAME", help="Instead of --config, a well-known model by its name on the hub.")
+_OLD_NAMES = {
+    "--config": "--model-config",
+    "--seconds": "--duration",
+    "--tensor-parallel": "--tensor-parallel-size",
+    "--pipeline-parallel": "--pipeline-parallel-size",
+    "--data-parallel": "--data-parallel-size",
+    "--expert-parallel": "--enable-expert-parallel",
+}
+
+
+@click.command(cls=OldNames, old=_OLD_NAMES)
+@click.option(
+    "--model-config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json."
+)
+@click.option("--model", metavar="NAME", help="Instead of --model-config, a well-known model by its name on the hub.")
 @click.option("--url", help="A running engine (http://host:port, host:port, or its page's full address).")
 @click.option(
-    "--seconds",
+    "--duration",
     default=0.0,
     type=click.FloatRange(0, 3600),
-    help="With --url: look at what finishes in this time.",
+    help="With --url: take lengths from the requests that finish in so many seconds.",
 )
 @click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool's tokens as the engine logs them.")
 @click.option(
@@ -77,12 +96,31 @@ _RANKS = click.IntRange(1, 1024)
 @click.option(
     "--gpu", type=known_gpu, metavar="NAME", help=f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
 )
-@click.option("--tensor-parallel", default=1, show_default=True, type=_RANKS, help="GPUs that share each layer.")
-@click.option("--pipeline-parallel", default=1, show_default=True, type=_RANKS, help="Stages that share the layers.")
 @click.option(
-    "--data-parallel", default=1, show_default=True, type=_RANKS, help="Ranks with a pool each; they share experts."
+    "--tensor-parallel-size",
+    "tensor_parallel",
+    default=1,
+    show_default=True,
+    type=_RANKS,
+    help="GPUs that share each layer.",
 )
-@click.option("--expert-parallel", is_flag=True, help="Whole experts on each GPU.")
+@click.option(
+    "--pipeline-parallel-size",
+    "pipeline_parallel",
+    default=1,
+    show_default=True,
+    type=_RANKS,
+    help="Stages that share the layers.",
+)
+@click.option(
+    "--data-parallel-size",
+    "data_parallel",
+    default=1,
+    show_default=True,
+    type=_RANKS,
+    help="Ranks with a pool each; they share experts.",
+)
+@click.option("--enable-expert-parallel", "expert_parallel", is_flag=True, help="Whole experts on each GPU.")
 @click.option(
     "--gpu-memory-utilization",
     type=click.FloatRange(0.05, 1.0),
@@ -95,8 +133,12 @@ _RANKS = click.IntRange(1, 1024)
     "--reserve-gib", type=click.FloatRange(0), help="Activations and the rest per GPU, instead of an estimate."
 )
 @click.option(
-    "--kv-cache-memory", type=size_bytes, metavar="SIZE", help="Memory of the KV cache per GPU, from the engine's log."
+    "--kv-cache-memory-bytes",
+    type=plain_bytes,
+    metavar="SIZE",
+    help="Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB.",
 )
+@click.option("--kv-cache-memory", type=size_bytes, hidden=True, help="The name until 0.1; a bare number is GiB.")
 @click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")
@@ -110,20 +152,23 @@ _RANKS = click.IntRange(1, 1024)
     "--runtime", default=ASSUMED.name, show_default=True, type=click.Choice(NAMES), help="With --url the page says it."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@access_options
 def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
 
-    For a model give --config or --model, --gpu or --gpu-memory, --prompt-p95 and --output-p95. For a running engine
-    --url is enough; with --config as well its layers with sliding windows are counted right.
+    For a model give --model-config or --model, --gpu or --gpu-memory, --prompt-p95 and --output-p95. For a running
+    engine --url is enough; with --model-config as well its layers with sliding windows are counted right.
 
     The exit code is 1 when not even one request fits, and 2 when something is missing or the server would refuse
     it, with what to do.
     """
     live = options["url"] is not None or options["kv_cache_tokens"] is not None
-    if options["config"] is not None and options["model"] is not None:
-        raise click.UsageError("give --config or --model, not both")
-    if not live and options["config"] is options["model"] is None:
-        raise click.UsageError("give --config or --model for a model, or --url or --kv-cache-tokens for an engine")
+    if options["model_config"] is not None and options["model"] is not None:
+        raise click.UsageError("give --model-config or --model, not both")
+    if not live and options["model_config"] is options["model"] is None:
+        raise click.UsageError(
+            "give --model-config or --model for a model, or --url or --kv-cache-tokens for an engine"
+        )
     if options["url"] is not None and options["kv_cache_tokens"] is not None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
     try:
@@ -166,11 +211,11 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         # Reading a page takes the whole HTTP client, and only this needs it.
         from kvpressure.cli.plan_live import read_engine  # noqa: PLC0415
 
-        engine = read_engine(options["url"], options["seconds"])
+        engine = read_engine(options["url"], access_of(dict(options)), options["duration"])
         title, shape, running = engine.title, engine.shape, engine.running
     if options["gpu_memory_utilization"] is not None:
         running = replace(running, gpu_memory_utilization=options["gpu_memory_utilization"])
-    known = options["config"] is not None or options["model"] is not None
+    known = options["model_config"] is not None or options["model"] is not None
     geometry = _geometry(options, with_weights=False) if known else None
     plan = plan_running(
         running,
@@ -193,12 +238,12 @@ def _one_gpu(options: Mapping[str, Any]) -> float | None:
 
 
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
-    path, name = options["config"], options["model"]
+    path, name = options["model_config"], options["model"]
     config = known_model(name) if path is None else read_config(path)
     if config is None:
         near = " or ".join(nearest_models(name))
         meant = f"did you mean {near}? Else " if near else ""
-        raise ConfigFileError(f"--model {name} is not known here; {meant}give its config.json with --config")
+        raise ConfigFileError(f"--model {name} is not known here; {meant}give its config.json with --model-config")
     return read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
 
 
@@ -217,9 +262,8 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         raise click.UsageError("give --gpu or --gpu-memory, not both")
     given, ranks = given if gpu is None else (gpu.memory_bytes,), parallel.gpus
     if not given:
-        raise click.UsageError(
-            f"--{'config' if options['config'] else 'model'} needs --gpu, such as H100, or --gpu-memory, such as 80GiB"
-        )
+        named = "--model-config" if options["model_config"] else "--model"
+        raise click.UsageError(f"{named} needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
     if len(given) not in {1, ranks}:
         raise click.UsageError(f"--gpu-memory is given {len(given)} times for {ranks} GPUs: give it once, or once each")
     weights, reserve = options["weights_gib"], options["reserve_gib"]
@@ -234,7 +278,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         max_num_batched_tokens=options["max_num_batched_tokens"],
         weights_bytes=None if weights is None else weights * GIB,
         reserve_bytes=None if reserve is None else reserve * GIB,
-        kv_cache_bytes=options["kv_cache_memory"],
+        kv_cache_bytes=options["kv_cache_memory_bytes"] or options["kv_cache_memory"],
         runtime=runtime,
     )
 

@@ -49,7 +49,7 @@ def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -
     if not engines:
         raise LiveError(
             f"{where}: {runtime.planning.unsized}; give --kv-cache-tokens ({runtime.title} logs: "
-            f"{runtime.planning.pool_log}), or plan with --config and --gpu-memory"
+            f"{runtime.planning.pool_log}), or plan with --model-config and --gpu-memory"
         )
     smallest = min(engines, key=_capacity)
     cache = smallest.cache

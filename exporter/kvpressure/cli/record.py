@@ -9,18 +9,18 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from yarl import URL
 
 from kvpressure.app.pollers import GpuFleet, real_gpus
+from kvpressure.cli.access import Access, access_of, access_options
 from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
 from kvpressure.config.settings import Settings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.net.credentials import Authorization
-from kvpressure.net.http import HttpClient
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.scrape.recordings import SUFFIXES, TraceWriter
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
@@ -46,12 +46,12 @@ class _NewestGpus:
 class Recorder:
     """Polls one full page per interval, one at a time, and writes each that answers."""
 
-    def __init__(self, url: str, interval_seconds: float, clock: Clock) -> None:
+    def __init__(self, url: str, interval_seconds: float, clock: Clock, access: Access | None = None) -> None:
         self._url = URL(url)
         self._interval_seconds = interval_seconds
         self._clock = clock
         self.written = 0
-        self._client = HttpClient(clock, tls=None, authorization=Authorization(None, None))
+        self._client = (access or Access()).client(clock)
 
     async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _NewestGpus | None) -> None:
         """Record for `seconds`, counting `written` pages. Failed polls are named on standard error."""
@@ -83,8 +83,16 @@ class Recorder:
     "--gpus", is_flag=True, help="With URL: GPU readings on every line. Alone: what the GPU libraries answer."
 )
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
+@access_options
 def command(
-    url: str | None, output: Path, duration: float, interval: float, label: str | None, gpus: bool, force: bool
+    url: str | None,
+    output: Path,
+    duration: float,
+    interval: float,
+    label: str | None,
+    gpus: bool,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Record the pages of the engine at URL (http://host:port, host:port, or the page's full address) for `replay`.
 
@@ -100,7 +108,7 @@ def command(
     elif not output.name.endswith(SUFFIXES):
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
-        recorder = Recorder(page_url(url), interval, SystemClock())
+        recorder = Recorder(page_url(url), interval, SystemClock(), access_of(options))
         try:
             asyncio.run(_record(recorder, output, duration, label, gpus))
         except OSError as error:

@@ -19,11 +19,16 @@ from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.lines import PageError
+from kvpressure.scrape.not_a_recording import sentence
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace, stem
 
 MIN_SPACING_SECONDS = 0.5
 """A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""
+
+
+MOST_HELD = 1000
+"""Errors that wait for the first line that can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,27 @@ class Replay:
     settings: PipelineSettings = field(default_factory=PipelineSettings)
 
     def views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
-        """Each line with the views it leads to; lines that cannot be used come as errors."""
+        """Each line with the views it leads to; lines that cannot be used come as errors.
+
+        Raises TraceError, and nothing else comes, where not one line can be used: that is no recording.
+        """
+        held: list[TraceError] = []
+        used = False
+        try:
+            for item in self._views(path):
+                if isinstance(item, TraceError) and not used:
+                    held += [item] if len(held) < MOST_HELD else []
+                    continue
+                if not used:
+                    used = True
+                    yield from held
+                yield item
+        except TraceError as error:
+            raise error if used else TraceError(sentence(path, f"{error}")) from error
+        if not used:
+            raise TraceError(sentence(path, f"none of its lines can be read. {held[0] if held else ''}".rstrip()))
+
+    def _views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
         reader, pipeline = PageReader(), Pipeline(self.settings, self.thresholds)
         shown = float("-inf")
         for line in read_trace(path):
@@ -83,17 +108,13 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
     table = _Table()
     show = _print_json if as_json else table.show
     for path in traces:
-        used = False
         try:
             for item in Replay(ReplayTarget(stem(path)), thresholds, settings).views(path):
                 if isinstance(item, TraceError):
                     say(item, err=True)
                 else:
-                    used = True
                     show(*item)
             table.finish()
-            if not used:
-                raise TraceError(f"{path}: no usable line")
         except TraceError as error:
             say(error, err=True)
             sys.exit(2)

@@ -91,7 +91,10 @@ def advice_report(findings: Sequence[Finding]) -> Group:
             said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
         parts += [_heading(finding), Text("\n".join([*said, ""]))]
         parts += _problem(finding)
-        parts += advice(finding.actions) if finding.actions else [Text("Nothing to do.\n")]
+        if finding.actions:
+            parts += advice(finding.actions)
+        elif finding.view is not None:  # what was never read may well need something
+            parts.append(Text("Nothing to do.\n"))
     return Group(*parts)
 
 
@@ -134,8 +137,12 @@ def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
         busy = at(gpu.derived, "gpu_utilization_ratio")
         name = clean(gpu.sample.name or gpu.sample.vendor)
         table.add_row(clean(gpu.sample.index), name, memory, NOT_KNOWN if busy is None else quantity(busy, "ratio"))
-    errors = [Text(f"{clean(one.source)}: {clean(one.error)}\n", style="dim") for one in health if not one.up]
+    errors = [Text(f"{clean(one.source)}: {_why(one)}\n", style="dim") for one in health if not one.up]
     return Group(*([table] if gpus else []), *errors)
+
+
+def _why(health: SourceHealth) -> str:
+    return f"not present on this machine ({clean(health.error)})" if health.absent else clean(health.error)
 
 
 def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableType]:

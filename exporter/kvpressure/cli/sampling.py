@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
+from kvpressure.cli.access import Access
 from kvpressure.cli.engine_address import split_engine_url
-from kvpressure.config.settings import Settings, TlsSettings
+from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
@@ -31,15 +31,6 @@ SLOW_SECONDS = 1.0
 """An engine whose answers usually take longer is not read once a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach the engines given on the command line."""
-
-    bearer_token_file: Path | None = None
-    ca_file: Path | None = None
-    insecure: bool = False
-
-
 def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
     """One target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
 
@@ -47,7 +38,6 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
     engine's where there is only one. Raises ValueError.
     """
     pages = dict.fromkeys(map(split_engine_url, urls))
-    tls = TlsSettings(ca_file=access.ca_file, insecure_skip_verify=access.insecure)
     owners = find_owners({port for base, _ in pages if (port := port_here(base)) is not None})
     return tuple(
         Target(
@@ -55,7 +45,7 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
             url=base,
             path=path or "/metrics",
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
-            tls=tls,
+            tls=access.tls(),
             bearer_token_file=access.bearer_token_file,
             limits=None if (port := port_here(base)) is None else owners[port].limits,
         )

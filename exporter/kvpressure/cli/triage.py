@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 
 from kvpressure import logs
-from kvpressure.cli.engine_options import EngineFacts, access_of, access_options, facts_options
+from kvpressure.cli.access import access_of, access_options
+from kvpressure.cli.engine_options import EngineFacts, facts_options
 from kvpressure.cli.findings import CANNOT_TELL, Finding, as_json, exit_code
 from kvpressure.cli.report import console, gpu_table, show, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, targets_of

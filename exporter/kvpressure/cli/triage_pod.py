@@ -15,14 +15,14 @@ from rich.console import Console
 
 from kvpressure import logs
 from kvpressure.app.pollers import cancel
-from kvpressure.cli.engine_options import EngineFacts, access_of
+from kvpressure.cli.access import Access, access_of
+from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
 from kvpressure.cli.report import show
-from kvpressure.cli.sampling import Access, Sampler, Seen
+from kvpressure.cli.sampling import Sampler, Seen
 from kvpressure.cli.say import say
 from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
-from kvpressure.config.settings import TlsSettings
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.client import KubeClient
@@ -159,7 +159,7 @@ def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
         container=id_.container,
         limits=pod.engine.limits,
         # A certificate is for the pod's own names; that this is the pod the API server vouches for.
-        tls=TlsSettings(insecure_skip_verify=True) if pod.engine.scheme == "https" else None,
+        tls=replace(access, insecure=True).tls() if pod.engine.scheme == "https" else None,
         bearer_token_file=access.bearer_token_file,
     )
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
-from kvpressure.cli.engine_options import access_options, limit_options
+from kvpressure.cli.access import access_options
+from kvpressure.cli.engine_options import limit_options
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.cli.whatif_changes import changes, names

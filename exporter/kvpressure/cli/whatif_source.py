@@ -12,7 +12,8 @@ import click
 
 from kvpressure import logs
 from kvpressure.app.engines import PipelineSettings
-from kvpressure.cli.engine_options import EngineFacts, access_of
+from kvpressure.cli.access import access_of
+from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, Seen, targets_of
 from kvpressure.cli.say import say
@@ -101,10 +102,6 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
             newest = item[1]
     except TraceError as error:
         raise SourceError(f"{error}") from error
-    if last < 0 and errors:
-        raise SourceError(
-            f"{path} is no recording, as `kvpressure record` writes it: none of its lines can be read. {errors[0]}"
-        )
     if not newest:
         raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
     if at is not None and last < at:
@@ -125,8 +122,9 @@ def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineV
     logs.configure("error", "logfmt")
     (seen,) = asyncio.run(_sampled(Sampler(targets, thresholds, settings=OBSERVED), options["duration"]))
     if not seen.engines:
-        why = seen.health.error if seen.health is not None and not seen.health.up else ""
-        raise SourceError(f"{targets[0].url}: {why or 'the page shows no engine yet: has it served a request?'}")
+        if seen.health is not None and not seen.health.up:
+            raise SourceError(seen.health.error)  # which says where
+        raise SourceError(f"{targets[0].url}: the page shows no engine yet: has it served a request?")
     return seen.engines
 
 

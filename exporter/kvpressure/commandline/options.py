@@ -68,12 +68,14 @@ class Options:
     """What the words of one start say.
 
     `given` are the options of the dialect by full name; `new_tokens` the caps on outputs, of which the last is in
-    force; `hidden` says why there may be options that are not seen, in sentences without a full stop.
+    force; `hidden` says why there may be options that are not seen, in sentences without a full stop. `unsettled` are
+    the given ones that a word behind them may set anew, with that word: of an option the last one wins.
     """
 
     given: Mapping[str, Given] = field(default_factory=dict)
     new_tokens: tuple[Given, ...] = ()
     hidden: tuple[str, ...] = ()
+    unsettled: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget, dialect: Dialect) -> Options:
@@ -81,12 +83,18 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     given: dict[str, Given] = {}
     dotted: dict[str, dict[str, Any]] = {}
     hidden: dict[str, None] = {}
+    unsettled: dict[str, str] = {}
+    unknown = ""
     for at, word in enumerate(words):
         budget.take(len(word))
         if _may_be_options(words, at, dialect):
             hidden[f"{word} is not known from the manifest"] = None
+            unknown = word
+            budget.take(steps=len(given) + len(dotted))
+            unsettled |= dict.fromkeys((*given, *dotted), word)
         if (found := _option(words, at, budget, dialect)) is not None:
             name, key, value = found
+            unsettled.pop(name, None)
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
             if key:
@@ -100,9 +108,11 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
         entries = _entries(files[config.text], config.text, budget)
         if entries is None:
             hidden[f"the file of --config, {config.text}, is not a YAML mapping"] = None
-        given = _from_file(entries or {}, config.text, budget, dialect) | given
+        read = _from_file(entries or {}, config.text, budget, dialect)
+        unsettled |= dict.fromkeys(read.keys() - given.keys(), unknown) if unknown else {}
+        given = read | given
     caps = () if dialect.output_caps is None else tuple(dialect.output_caps(given, files, budget))
-    return Options(given, caps, tuple(hidden))
+    return Options(given, caps, tuple(hidden), unsettled)
 
 
 def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:

@@ -187,7 +187,7 @@ def _runbook(name: str, view: EngineView) -> str:
 
 
 def _down(sources: Sequence[SourceHealth]) -> str:
-    down = sum(not health.up for health in sources)
+    down = sum(not health.up and not health.absent for health in sources)
     return f"{down} of {len(sources)} sources down" if down else ""
 
 
@@ -196,6 +196,7 @@ def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
         "source": health.source,
         "target": health.target,
         "up": health.up,
+        "present": not health.absent,
         "reason": health.reason,
         "error": health.error,
         "age_seconds": None if health.last_success is None else round(max(0.0, now - health.last_success), 3),

@@ -263,7 +263,7 @@ def _explain(error: BaseException, where: str) -> tuple[str, str]:
     if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
         return "tls", f"TLS with {where} failed: {brief(found, 120)}; check the cluster's CA and the server's name"
     if any(isinstance(one, ConnectionRefusedError) for one in causes):
-        return "unreachable", f"{where} refused the connection; is it up and the port right?"
+        return "unreachable", f"connection refused by {where}; is it up and the port right?"
     text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
     plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):

@@ -78,11 +78,14 @@ def declared(reading: Reading, *, seen: bool) -> tuple[DeclaredLimit, ...] | Non
 
 def _read(server: Server) -> Reading:
     options, flags, title = server.options.given, server.flags, server.runtime.title
+    unsettled = server.options.unsettled
     limits: dict[str, DeclaredLimit] = {}
     unclear: dict[str, str] = {}
     for name, (option, read) in flags.limits.items():
         if option in options:
             _note(name, options[option], read(options[option].text), limits, unclear, title)
+        if option in unsettled and limits.pop(name, None) is not None:
+            unclear[name] = _overridden(options[option], unsettled[option])
     if flags.sizes_pool in options:
         limits.pop("gpu_memory_utilization", None)
     if flags.capacity is not None and (found := flags.capacity(options)) is not None:
@@ -90,6 +93,8 @@ def _read(server: Server) -> Reading:
         limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", tokens, where[:200])
     for cap in server.options.new_tokens:
         _note("max_output_tokens", cap, human(cap.text), limits, unclear, title)
+    if flags.output_cap in unsettled and limits.pop("max_output_tokens", None) is not None:
+        unclear["max_output_tokens"] = _overridden(options[flags.output_cap], unsettled[flags.output_cap])
     model = _model(server.words, options, flags.model)
     return Reading(limits, unclear, server.options.hidden, options, model, server.runtime)
 
@@ -117,6 +122,10 @@ def _note(
         limits.pop(name, None)  # what stood before is overridden, by whatever it is
         why = "its value is not known from the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
         unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
+
+
+def _overridden(source: Given, word: str) -> str:
+    return f"{source.written[:200]}: {word[:200]} behind it is not known from the manifest and may set it anew"
 
 
 def _automatic(text: str) -> bool:

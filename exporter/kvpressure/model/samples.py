@@ -130,6 +130,10 @@ class GpuReport:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
+ABSENT_REASON: Final = "library_not_found"
+"""What a source says that has nothing to read on this machine."""
+
+
 @record
 class SourceHealth:
     """How one source is doing: what `/targets` and `kvpressure_source_up` say of it.
@@ -151,3 +155,8 @@ class SourceHealth:
     errors: Mapping[str, int] = field(default_factory=dict)
     usual_seconds: float | None = None
     longest_seconds: float | None = None
+
+    @property
+    def absent(self) -> bool:
+        """Whether there is nothing here to read, which is no fault: a GPU vendor's library is not on this machine."""
+        return self.reason == ABSENT_REASON

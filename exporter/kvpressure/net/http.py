@@ -6,6 +6,7 @@ streams. aiohttp itself asks again at once when the server closed an idle connec
 
 from __future__ import annotations
 
+import errno
 import functools
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -274,9 +275,15 @@ def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceErr
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         why = brief(system.strerror or system, 80)
         return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")
-    if isinstance(system, ConnectionRefusedError) or "refused" in str(system).lower():
-        return SourceError("refused", f"{where} refused the connection; is the server running and the port right?")
+    if _refused(system):
+        return SourceError("refused", f"connection refused by {where}; is the server running and the port right?")
     return SourceError("unreachable", f"cannot connect to {where}: {brief(system.strerror or system, 100)}")
+
+
+def _refused(error: OSError) -> bool:
+    """Whether any address of the name refused: with several the text names each, and a laptop's ::1 has no route."""
+    text = str(error).lower()
+    return isinstance(error, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text
 
 
 def _tls_detail(error: Exception) -> str:

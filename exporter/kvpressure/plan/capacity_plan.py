@@ -115,7 +115,9 @@ def plan_running(
     """
     said, utilization = running.pool, running.gpu_memory_utilization
     pool: Pool = said if cost is None else said.for_model(cost, running.max_model_len)
-    meant = "as the engine says; for models with sliding windows give --config too" if cost is None else "as it says"
+    meant = "as it says"
+    if cost is None:
+        meant = "as the engine says; for models with sliding windows give --model-config too"
     steps = [Step("Capacity in tokens", meant, said.capacity_tokens, "tokens")]
     if pool.bytes is not None:
         each = pool.bytes / said.capacity_tokens

@@ -125,7 +125,7 @@ def _traffic_warnings(case: Case, sequences: int) -> Iterator[str]:
         yield (
             f"the requests that run now hold {number(math.floor(traffic.held_now))} tokens each, more than those this "
             f"plan is made for ({number(traffic.request_p95)} at p95): the traffic has changed; give --prompt-p95 and "
-            "--output-p95, or --seconds to look at the requests that finish from now on"
+            "--output-p95, or --duration to look at the requests that finish from now on"
         )
     if case.limit is not None and traffic.request_p95 > case.limit:
         yield (
@@ -164,7 +164,7 @@ def _model_warnings(case: Case) -> Iterator[str]:
         off = "10 %" if geometry.weights.quantized or geometry.state_layers else "2 %"
         yield (
             f"the weights ({size(geometry.weights.bytes)}) are estimated from the geometry, within about {off}; give "
-            f"--weights-gib ({title} logs: {log}), or --kv-cache-memory as it logs it"
+            f"--weights-gib ({title} logs: {log}), or --kv-cache-memory-bytes as it logs it"
         )
 
 

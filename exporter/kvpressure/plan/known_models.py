@@ -1,7 +1,7 @@
 """Public models by the name they are served under, and the file of their configuration in `plan/models`.
 
 A configuration is what the publisher's `config.json` said; who serves one of these names serves that. Names of
-fine-tuned or requantized copies are not here: their files may differ. `--config` is for those.
+fine-tuned or requantized copies are not here: their files may differ. `--model-config` is for those.
 """
 
 from __future__ import annotations

@@ -137,13 +137,13 @@ def test_notes_never_change_the_exit_code() -> None:
     report = reviewed("deployment-good.yaml")
     engine = report.engines[0]
     turned = [replace(one, status="fail") if one.level == "note" else one for one in engine.findings]
-    assert replace(report, engines=(replace(engine, findings=turned),)).exit_code == 0
+    assert replace(report, engines=(replace(engine, findings=turned),)).exit_code() == 0
     turned = [replace(one, status="fail") if one.level == "warning" else one for one in engine.findings]
-    assert replace(report, engines=(replace(engine, findings=turned),)).exit_code == 1
+    assert replace(report, engines=(replace(engine, findings=turned),)).exit_code() == 1
 
 
 def test_exit_codes_tell_passed_failed_and_nothing_found_apart() -> None:
-    codes = [reviewed(file).exit_code for file in ("deployment-good.yaml", "deployment-bare.yaml", "no-engine.yaml")]
+    codes = [reviewed(file).exit_code() for file in ("deployment-good.yaml", "deployment-bare.yaml", "no-engine.yaml")]
     assert codes == [0, 1, 2]
 
 

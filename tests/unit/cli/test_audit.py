@@ -249,3 +249,23 @@ def test_an_unknown_context_ends_with_two(tmp_path: Path) -> None:
     answer = run("--cluster", "--kubeconfig", kubeconfig(tmp_path, "http://127.0.0.1:1"), "--context", "there")
     assert answer.exit_code == 2
     assert "there" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("skipped", "codes"),
+    [
+        ((), {"note": 1, "warning": 1, "error": 1}),
+        (("error",), {"note": 1, "warning": 1, "error": 0}),
+        (("error", "warning"), {"note": 1, "warning": 0, "error": 0}),
+        (("error", "warning", "note"), {"note": 0, "warning": 0, "error": 0}),
+    ],
+)
+def test_fail_on_names_the_lowest_level_that_counts_and_hides_nothing(
+    skipped: tuple[str, ...], codes: dict[str, int]
+) -> None:
+    skip = [word for check in CHECKS if check.level in skipped for word in ("--skip", check.name)]
+    answers = {level: run("deployment-bare.yaml", *skip, "--fail-on", level) for level in codes}
+    assert {level: answer.exit_code for level, answer in answers.items()} == codes
+    assert len({answer.stdout for answer in answers.values()}) == 1
+    assert run("deployment-bare.yaml", *skip).exit_code == codes["warning"]
+    assert run("no-engine.yaml", "--fail-on", "error").exit_code == 2

@@ -17,7 +17,7 @@ from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.models import MODELS, config
 from tests.support.tools import FIXTURES, check_golden
 
-LLAMA = ("--config", str(MODELS / "llama-3-8b.json"), "--gpu-memory", "80GiB")
+LLAMA = ("--model-config", str(MODELS / "llama-3-8b.json"), "--gpu-memory", "80GiB")
 LENGTHS = ("--prompt-p95", "4000", "--output-p95", "800")
 
 
@@ -70,7 +70,7 @@ def test_the_plan_of_a_well_known_model_is_the_golden_one() -> None:
 
 
 def test_the_plan_of_windowed_layers_on_several_gpus_is_the_golden_one() -> None:
-    model = ("--config", str(MODELS / "gemma-3-27b.json"), "--gpu-memory", "24GiB", "--tensor-parallel", "4")
+    model = ("--model-config", str(MODELS / "gemma-3-27b.json"), "--gpu-memory", "24GiB", "--tensor-parallel-size", "4")
     answer = plan(*model, *LENGTHS, "--kv-cache-dtype", "fp8")
     assert answer.exit_code == 0
     check_golden("plan_gemma-3-27b-fp8-4-gpus.txt", answer.stdout)
@@ -99,14 +99,14 @@ def test_json_carries_flags_limits_and_every_step() -> None:
 
 
 def test_flags_name_what_was_planned_with() -> None:
-    answer = planned(*LLAMA, *LENGTHS, "--tensor-parallel", "2", "--kv-cache-dtype", "fp8")
+    answer = planned(*LLAMA, *LENGTHS, "--tensor-parallel-size", "2", "--kv-cache-dtype", "fp8")
     assert answer["flags"]["--tensor-parallel-size"] == "2"  # type: ignore[index]
     assert answer["flags"]["--kv-cache-dtype"] == "fp8"  # type: ignore[index]
 
 
 @pytest.mark.parametrize("text", ["80GiB", "80", "80 gib", "81920MiB", "85.899345920GB"])
 def test_sizes_are_understood_as_people_write_them(text: str) -> None:
-    assert planned("--config", LLAMA[1], "--gpu-memory", text, *LENGTHS) == planned(*LLAMA, *LENGTHS)
+    assert planned("--model-config", LLAMA[1], "--gpu-memory", text, *LENGTHS) == planned(*LLAMA, *LENGTHS)
 
 
 def test_a_gpu_is_known_by_its_name_and_by_what_its_driver_leaves() -> None:
@@ -119,9 +119,16 @@ def test_a_gpu_is_known_by_its_name_and_by_what_its_driver_leaves() -> None:
 
 
 def test_all_kinds_of_parallelism_become_flags() -> None:
-    model = ("--config", str(MODELS / "qwen3-30b-a3b.json"), "--gpu", "L40S", *LENGTHS)
+    model = ("--model-config", str(MODELS / "qwen3-30b-a3b.json"), "--gpu", "L40S", *LENGTHS)
     answer = plan(
-        *model, "--tensor-parallel", "2", "--pipeline-parallel", "2", "--data-parallel", "2", "--expert-parallel"
+        *model,
+        "--tensor-parallel-size",
+        "2",
+        "--pipeline-parallel-size",
+        "2",
+        "--data-parallel-size",
+        "2",
+        "--enable-expert-parallel",
     )
     assert answer.exit_code == 0
     expected = "--tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel\n"
@@ -130,13 +137,13 @@ def test_all_kinds_of_parallelism_become_flags() -> None:
 
 
 def test_what_the_server_refuses_ends_with_two_and_says_what_to_do() -> None:
-    answer = plan(*LLAMA, *LENGTHS, "--tensor-parallel", "3")
+    answer = plan(*LLAMA, *LENGTHS, "--tensor-parallel-size", "3")
     assert (answer.exit_code, answer.stdout) == (2, "")
     assert "vLLM refuses it; use one of 1, 2, 4, 8, 16\n" in answer.stderr
 
 
 def test_weights_and_pool_as_logged_replace_the_estimates() -> None:
-    answer = planned(*LLAMA, *LENGTHS, "--kv-cache-memory", "50GiB")
+    answer = planned(*LLAMA, *LENGTHS, "--kv-cache-memory-bytes", "50GiB")
     assert answer["pool_tokens"] == 50 * 8192 - 16
     assert answer["warnings"] == []
 
@@ -144,14 +151,14 @@ def test_weights_and_pool_as_logged_replace_the_estimates() -> None:
 def test_a_missing_field_is_named_with_the_file_and_ends_with_two(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config("llama-3-8b", hidden_size=..., torch_dtype=...)))
-    answer = plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
+    answer = plan("--model-config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
     assert (answer.exit_code, answer.stderr) == (2, f"{path}: missing hidden_size, torch_dtype\n")
 
 
 def test_fields_for_the_weights_alone_are_not_asked_for_when_the_weights_are_given(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config("llama-3-8b", vocab_size=...)))
-    assert plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS, "--weights-gib", "15").exit_code == 0
+    assert plan("--model-config", str(path), "--gpu-memory", "80GiB", *LENGTHS, "--weights-gib", "15").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -160,7 +167,7 @@ def test_fields_for_the_weights_alone_are_not_asked_for_when_the_weights_are_giv
 def test_a_file_that_is_no_configuration_ends_with_two(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
-    answer = plan("--config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
+    answer = plan("--model-config", str(path), "--gpu-memory", "80GiB", *LENGTHS)
     assert answer.exit_code == 2
     assert f"{path}: {said}" in answer.stderr
 
@@ -168,15 +175,18 @@ def test_a_file_that_is_no_configuration_ends_with_two(tmp_path: Path, content: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (LENGTHS, "give --config or --model for a model, or --url or --kv-cache-tokens"),
+        (LENGTHS, "give --model-config or --model for a model, or --url or --kv-cache-tokens"),
         (("--url", "http://x", "--kv-cache-tokens", "1000", *LENGTHS), "not both"),
         (LLAMA, "missing --prompt-p95 and --output-p95"),
         ((*LLAMA, "--prompt-p95", "5"), "missing --output-p95"),
-        (("--config", LLAMA[1], *LENGTHS), "--config needs --gpu, such as H100, or --gpu-memory"),
-        ((*LLAMA, "--gpu-memory", "40GiB", "--tensor-parallel", "4", *LENGTHS), "given 2 times for 4 GPUs"),
-        (("--config", "nowhere.json", "--gpu-memory", "80GiB", *LENGTHS), "nowhere.json: cannot be read: No such file"),
-        (("--config", LLAMA[1], "--gpu-memory", "80 parsecs", *LENGTHS), "'80 parsecs' is not a size"),
-        (("--config", LLAMA[1], "--gpu-memory", "-1GiB", *LENGTHS), "is not a size"),
+        (("--model-config", LLAMA[1], *LENGTHS), "--model-config needs --gpu, such as H100, or --gpu-memory"),
+        ((*LLAMA, "--gpu-memory", "40GiB", "--tensor-parallel-size", "4", *LENGTHS), "given 2 times for 4 GPUs"),
+        (
+            ("--model-config", "nowhere.json", "--gpu-memory", "80GiB", *LENGTHS),
+            "nowhere.json: cannot be read: No such file",
+        ),
+        (("--model-config", LLAMA[1], "--gpu-memory", "80 parsecs", *LENGTHS), "'80 parsecs' is not a size"),
+        (("--model-config", LLAMA[1], "--gpu-memory", "-1GiB", *LENGTHS), "is not a size"),
     ],
 )
 def test_what_is_missing_is_named_and_ends_with_two(arguments: tuple[str, ...], said: str) -> None:
@@ -187,13 +197,13 @@ def test_what_is_missing_is_named_and_ends_with_two(arguments: tuple[str, ...], 
 
 def test_the_pool_as_logged_is_planned_with_and_without_the_model() -> None:
     alone = planned("--kv-cache-tokens", "100000", *LENGTHS)
-    known = planned("--kv-cache-tokens", "100000", "--config", LLAMA[1], *LENGTHS)
+    known = planned("--kv-cache-tokens", "100000", "--model-config", LLAMA[1], *LENGTHS)
     assert alone["max_num_seqs"] == known["max_num_seqs"] == int(100_000 * 0.9 / 4800)
     assert (alone["pool_bytes"], known["pool_bytes"]) == (None, 100_000 * 128 * 1024)
 
 
 def test_a_plan_that_fits_nothing_has_no_flags_and_ends_with_one() -> None:
-    answer = plan("--config", LLAMA[1], "--gpu-memory", "16GiB", *LENGTHS)
+    answer = plan("--model-config", LLAMA[1], "--gpu-memory", "16GiB", *LENGTHS)
     assert answer.exit_code == 1
     assert "No flags" in answer.stdout
     assert "--max-num-seqs " not in answer.stdout
@@ -224,7 +234,7 @@ def test_traffic_that_has_changed_since_the_server_started_is_told() -> None:
 
 def test_the_requests_that_finish_while_we_look_replace_those_since_the_start() -> None:
     with served(page_of("long-context-collapse", 5), page_of("long-context-collapse")) as url:
-        answer = planned("--url", url, "--seconds", "0.01")
+        answer = planned("--url", url, "--duration", "0.01")
     assert answer["max_num_seqs"] == 1
     assert answer["tokens_per_request"] == answer["max_model_len"] == 4096
     assert not any("run now" in warning for warning in answer["warnings"])  # type: ignore[attr-defined]
@@ -257,7 +267,7 @@ def test_an_engine_that_cannot_be_reached_is_named_and_ends_with_two() -> None:
         pass
     answer = plan("--url", url)
     assert answer.exit_code == 2
-    assert f"{url}/metrics refused the connection" in answer.stderr
+    assert f"connection refused by {url}/metrics" in answer.stderr
 
 
 def test_a_page_that_is_no_engines_is_named_and_ends_with_two() -> None:
@@ -312,7 +322,7 @@ def test_what_nobody_can_mean_is_refused_with_what_may_be_meant(arguments: tuple
 
 
 def test_every_reason_of_a_refusal_has_its_line() -> None:
-    answer = plan(*LLAMA_H100, *LENGTHS, "--tensor-parallel", "3")
+    answer = plan(*LLAMA_H100, *LENGTHS, "--tensor-parallel-size", "3")
     assert (answer.exit_code, len(answer.stderr.splitlines())) == (2, 2)
     assert "?" not in answer.stderr
 

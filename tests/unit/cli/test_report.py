@@ -59,7 +59,7 @@ def test_the_advice_for_a_plain_process_reads_as_reviewed():
 
 
 def test_a_triage_of_several_engines_reads_as_reviewed():
-    unreachable = Finding("other:8000", problem="http://other:8000/metrics refused the connection")
+    unreachable = Finding("other:8000", problem="connection refused by http://other:8000/metrics")
     several = [finding("idle", "calm:8000"), unreachable, finding("stuck"), finding("kv_cache_pressure", engine="1")]
     check_golden("triage_several.txt", printed(report.triage_report(several, NOW)))
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.cli.sampling import Access, targets_of
+from kvpressure.cli.access import Access
+from kvpressure.cli.sampling import targets_of
 
 LISTENS = """
 import socket, sys

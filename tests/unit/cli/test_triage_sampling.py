@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvpressure.cli.sampling import Access, Sampler, targets_of
+from kvpressure.cli.access import Access
+from kvpressure.cli.sampling import Sampler, targets_of
 from kvpressure.cli.triage import sample
 from kvpressure.model.verdict import Cause
 from kvpressure.scrape.recordings import TraceLine, read_trace

@@ -16,7 +16,7 @@ from kvpressure.exposition import wording
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html
+from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html, targets_json
 from kvpressure.features.history import Histories
 from kvpressure.model.action import Action
 from kvpressure.model.samples import HistogramSample, SourceHealth
@@ -248,3 +248,14 @@ def test_numbers_read_as_the_examples_beside_them_say():
     tried = doctest.testmod(wording)
     assert tried.attempted > 5
     assert tried.failed == 0
+
+
+def test_a_gpu_library_that_is_not_on_the_machine_is_not_present_and_no_fault():
+    absent = SourceHealth("nvml", "", False, 1.0, error="no library", reason="library_not_found")
+    broken = SourceHealth("amdsmi", "", False, 1.0, error="no driver", reason="driver_not_loaded")
+    calm, alarmed = (replace(Snapshot(t=1.0), sources=sources) for sources in ((absent,), (absent, broken)))
+    page = status_html(calm, "/metrics")
+    assert ("not present" in page, 'class="bad"' in page, "down" in page.partition("<h2 id")[2]) == (True, False, False)
+    assert "1 of 2 sources down" in status_html(alarmed, "/metrics")
+    told = targets_json(alarmed)["sources"]
+    assert [(one["up"], one["present"]) for one in told] == [(False, False), (False, True)]

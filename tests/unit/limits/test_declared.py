@@ -356,3 +356,29 @@ def test_a_watermark_is_a_share_below_1_and_may_be_0(given: str, ratio: float | 
 
 def test_marks_in_texts_are_no_watermark_of_the_cache() -> None:
     assert limits("--watermark-config", '{"key": 1}', "--max-num-seqs", "8") == {"max_num_seqs": 8}
+
+
+CONDITIONAL = 'if [ -n "$BIG" ]; then EXTRA="--max-num-seqs 64"; fi; exec vllm serve m {}'
+
+
+@pytest.mark.parametrize(
+    ("words", "sure"),
+    [
+        ("--max-num-seqs 8 $EXTRA", None),
+        ("$EXTRA --max-num-seqs 8", 8.0),
+        ("--max-num-seqs 4 $EXTRA --max-num-seqs 8", 8.0),
+        ("--max-num-seqs 8 ${EXTRA:+--max-num-seqs 64}", None),
+        ("--max-num-seqs 8", 8.0),
+    ],
+)
+def test_a_limit_that_an_unknown_word_behind_it_may_set_anew_is_not_claimed(words: str, sure: float | None) -> None:
+    reading = read_limits(["sh", "-c"], [CONDITIONAL.format(words)], {}, {})
+    found = reading.limits.get("max_num_seqs")
+    assert (None if found is None else found.value) == sure
+    assert ("may set it anew" in reading.unclear.get("max_num_seqs", "")) == (sure is None)
+
+
+def test_a_file_loses_to_an_unknown_word_wherever_that_stands() -> None:
+    script = CONDITIONAL.format("$EXTRA --config /c.yaml")
+    reading = read_limits(["sh", "-c"], [script], {}, {}, {"/c.yaml": "max-num-seqs: 8"})
+    assert (dict(reading.limits), list(reading.unclear)) == ({}, ["max_num_seqs"])

@@ -19,12 +19,12 @@ _INTRO: Final = f"""\
 kvpressure takes its settings from a file, then from the environment, then from flags; the later ones win. With none
 at all it serves a single machine: an engine at `http://localhost:8000` and every GPU it finds.
 
-- **File**: `--{CONFIG_FLAG}`, else `{CONFIG_ENV}`, else `kvpressure.yaml` in the working directory, if there is one.
-  A key without a value means its default. Paths in the file are relative to the file.
+- **File**: `--config` (also written `--{CONFIG_FLAG}`), else `{CONFIG_ENV}`, else `kvpressure.yaml` in the working
+  directory, if there is one. A key without a value means its default. Paths in the file are relative to the file.
 - **Environment**: the variable named beside each key; `__` separates sections. Lists are written as YAML:
   `KVPRESSURE_ENGINES__TARGETS='[{{url: "http://gpu-1:8000"}}]'`. An empty variable is as good as none. Paths are
   relative to the working directory. The variables that Kubernetes makes for a Service named `kvpressure` are ignored.
-- **Flags**: {", ".join(f"`--{flag}`" for flag in (CONFIG_FLAG, *FLAGS))}.
+- **Flags**: {", ".join(f"`--{flag}`" for flag in ("config", *FLAGS))}.
 
 Unknown keys, variables and flags are errors, and all problems are reported at once, each with its line:
 `kvpressure.yaml:12: engines.targets[0].url: must start with http:// or https://, got 'gpu-1:8000'`.

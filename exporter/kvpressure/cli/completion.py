@@ -1,0 +1,41 @@
+"""`kubectl_complete-kvpressure`: what kubectl runs to complete `kubectl kvpressure ...`, in its own format.
+
+Shells complete `kvpressure` itself by click's scripts, which docs/completion.md names.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete
+
+from kvpressure.cli import main
+
+
+class Directive(IntEnum):
+    """What the shell does beside the candidates: cobra's numbers."""
+
+    FILES = 0
+    NOTHING = 4
+    DIRECTORIES = 16
+
+
+def kubectl() -> None:
+    """Print the candidates for the last word of the command line, then a directive."""
+    words = sys.argv[1:] or [""]
+    found = ShellComplete(main, {}, "kubectl kvpressure", "").get_completions(words[:-1], words[-1])
+    click.echo("\n".join(lines(found)))  # noqa: TID251 - our own words, with tabs between them
+
+
+def lines(found: list[CompletionItem]) -> list[str]:
+    """Candidates as cobra reads them: a tab before the description, the directive last."""
+    kinds = {item.type for item in found}
+    directive = Directive.DIRECTORIES if kinds == {"dir"} else Directive.FILES if "file" in kinds else Directive.NOTHING
+    plain = [item for item in found if item.type == "plain"]
+    return [*(f"{item.value}\t{item.help}" if item.help else str(item.value) for item in plain), f":{directive:d}"]
+
+
+if __name__ == "__main__":
+    kubectl()

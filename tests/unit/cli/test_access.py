@@ -1,0 +1,71 @@
+"""Every command that reads an engine's page takes the same options for certificates and tokens, and uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvpressure.cli import main
+from kvpressure.cli.access import Access
+from kvpressure.cli.plan_live import read_engine
+from kvpressure.cli.plan_page import LiveError
+from kvpressure.cli.record import Recorder
+from kvpressure.net.schedule import SystemClock
+from kvpressure.scrape.recordings import TraceLine, TraceWriter, read_trace
+from tests.support import certificates, servers
+from tests.support.certificates import Authority, server_context
+from tests.support.servers import FaultServer
+from tests.support.tools import FIXTURES
+
+OPTIONS = ("--bearer-token-file", "--ca-file", "--cert-file", "--key-file", "--insecure")
+READERS = ("triage", "advise", "whatif", "record", "plan")
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return certificates.authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_every_command_that_reads_a_page_has_the_options(command: str) -> None:
+    shown = CliRunner().invoke(main, [command, "--help"]).output.split()
+    assert [option for option in OPTIONS if option not in shown] == []
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_half_of_a_client_certificate_is_refused_before_anything_is_asked(command: str, tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("")
+    url = ["--url", "http://127.0.0.1:9"] if command == "plan" else ["http://127.0.0.1:9"]
+    url += ["-o", str(tmp_path / "x.jsonl")] if command == "record" else []
+    answer = CliRunner().invoke(main, [command, *url, "--cert-file", str(tmp_path / "cert.pem")])
+    assert (answer.exit_code, "give --cert-file and --key-file together" in answer.output) == (2, True), answer.output
+
+
+def recorded() -> bytes:
+    line = next(read_trace(FIXTURES / "traces" / "full-batch.jsonl.xz"))
+    assert isinstance(line, TraceLine)
+    return line.page
+
+
+async def test_a_server_that_demands_token_and_client_certificate_is_read_by_plan_and_record(
+    ca: Authority, tmp_path: Path
+) -> None:
+    cert, key = ca.issue("client")
+    token, out = tmp_path / "token", tmp_path / "x.jsonl"
+    token.write_text("s3cret\n")
+    access = Access(token, ca.ca_file, cert, key)
+    async with FaultServer(
+        servers.page(recorded()), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
+    ) as server:
+        engine = await asyncio.to_thread(read_engine, server.url, access)
+        assert engine.running.pool.capacity_tokens == 8192 - 32
+        with TraceWriter(out) as writer:
+            recorder = Recorder(f"{server.url}/metrics", 0.2, SystemClock(), access)
+            await recorder.run(writer, 0.1, None, None)
+        assert (recorder.written, out.exists()) == (1, True)
+        assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
+        with pytest.raises(LiveError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
+            await asyncio.to_thread(read_engine, server.url, Access())
