@@ -56,6 +56,10 @@ bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10
 e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
 	$(BIN)/python -m pytest -m e2e tests/e2e
 
+.PHONY: e2e-wheel
+e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into a bare environment; prints time and size (internet, 2 minutes)
+	$(BIN)/python -m pytest -m slow tests/deploy/test_wheel.py
+
 e2e-vllm: $(VENV)/.dev tools ## the exporter and its rules against a real vLLM on the CPU (6 GB, half an hour)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
 
