@@ -7,7 +7,6 @@ import hashlib
 import importlib.metadata
 import io
 import json
-import os
 import re
 import signal
 import subprocess

@@ -83,7 +83,7 @@ def test_it_installs_and_says_what_it_took(installed: Installed, capsys: pytest.
     for tool in ("pytest", "hypothesis", "ruff", "mypy"):
         assert tool not in names
     with capsys.disabled():
-        print(
+        print(  # noqa: T201
             f"\npip install kv-pressure-exporter: {installed.seconds:.0f} s; wheel"
             f" {installed.wheel.stat().st_size / MIB:.1f} MiB, installed with {len(names) - 2} others"
             f" {size_bytes(installed.site) / MIB:.0f} MiB (pip itself among them); Python {sys.version.split()[0]}"
