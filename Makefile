@@ -60,6 +60,10 @@ e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told th
 pictures: $(VENV)/.dev tools ## the page in its four stages, light, dark and on a phone, into build/pictures
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e.pictures build/pictures
 
+.PHONY: e2e-wheel
+e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into a bare environment; prints time and size (internet, 2 minutes)
+	$(BIN)/python -m pytest -m slow tests/deploy/test_wheel.py
+
 e2e-vllm: $(VENV)/.dev tools ## exporter, rules and advice against a real vLLM on the CPU (6 GB, an hour)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm.advised

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
-import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,31 +28,11 @@ from kvpressure import __version__
 from tests.support import built
 from tests.support.chart import OPERATOR, rendered, template
 from tests.support.processes import eventually, free_port, get, running
+from tests.support.release import EPOCH, RELEASE, run_tool
 
 ROOT = Path(__file__).parents[2]
-RELEASE = ROOT / ".venv-release"
 RUNTIME = ROOT / "requirements" / "runtime.txt"
-EPOCH = 1_700_000_000
 DIGEST = "0" * 64
-
-
-def release_python() -> str:
-    """The interpreter that has the release's tools; without it the test is skipped, or fails when CI=true."""
-    found = RELEASE / "bin" / "python"
-    if not found.exists():
-        reason = "the release's tools are not installed: make .venv-release/.done"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return str(found)
-
-
-def run_tool(tool: str, *words: str, **environment: str) -> None:
-    words = (release_python(), "-m", f"deploy.release.{tool}", *words)
-    done = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 # --- pins
@@ -127,6 +107,15 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path
     package = {name for name in names if not name.startswith(f"kv_pressure_exporter-{__version__}.dist-info/")}
     assert package == package_files()
     assert {name.rpartition(".")[2] for name in package} >= {"py", "j2", "css", "js", "md", "yaml", "typed"}
+
+
+def test_the_wheel_holds_no_tests_and_no_path_of_the_machine_that_built_it(archives: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(archives[0]) as wheel:
+        contents = {name: wheel.read(name) for name in wheel.namelist()}
+    assert [name for name in contents if re.search(r"(^|/)(tests?|bench)/|(^|/)(test_[^/]*|conftest)\.py$", name)] == []
+    places = [str(place).encode() for place in (ROOT, archives[0].parent, Path.home(), Path(sys.prefix))]
+    assert [name for name, data in contents.items() if any(place in data for place in places)] == []
+    assert {name for name in contents if name.startswith("/") or ".." in name} == set()
 
 
 def test_the_source_archive_holds_the_package_and_no_tests_or_caches(archives: tuple[Path, Path]) -> None:

@@ -17,6 +17,7 @@ PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*")
 MAY_WRITE = {
     ("release.yml", "attest"): {"id-token", "attestations"},
     ("release.yml", "image"): {"packages", "id-token", "attestations"},
+    ("release.yml", "chart"): {"packages", "id-token"},
     ("release.yml", "release"): {"contents"},
 }
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -99,12 +100,28 @@ def run_lines(job: str) -> str:
 
 def test_a_release_is_tested_audited_and_attested_and_has_its_bill() -> None:
     built = run_lines("build")
-    places = [built.index(words) for words in (".ci/run", "make audit-deps STRICT=1", "make assets", "SHA256SUMS")]
+    wanted = (
+        "version --tag",
+        ".ci/run",
+        "make audit-deps STRICT=1",
+        "make e2e-wheel",
+        "make assets plugin",
+        "SHA256SUMS",
+    )
+    places = [built.index(words) for words in wanted]
     assert places == sorted(places)
     assert {"actions/attest-build-provenance", "actions/attest-sbom"} <= set(uses("attest"))
     assert "sha256sum --check --strict" in run_lines("release")
     jobs = read(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
-    assert jobs["release"]["needs"] == ["build", "attest", "image"]
+    assert jobs["release"]["needs"] == ["build", "attest", "image", "chart"]
+
+
+def test_the_chart_is_pushed_as_it_was_attested_and_signed_by_its_own_digest() -> None:
+    script = run_lines("chart")
+    places = [script.index(words) for words in ("sha256sum --check --strict", "helm push", "cosign sign --yes")]
+    assert places == sorted(places)
+    assert '[[ "$digest" =~ ^sha256:[0-9a-f]{64}$ ]]' in script
+    assert "--notes-file notes.md" in run_lines("release")
 
 
 def test_an_image_has_a_base_with_a_digest_and_is_signed_by_its_own() -> None:
@@ -116,5 +133,6 @@ def test_an_image_has_a_base_with_a_digest_and_is_signed_by_its_own() -> None:
     path = ROOT / ".github" / "workflows" / "release.yml"
     (build,) = (step for _, step in steps(path) if step.get("uses", "").startswith("docker/build-push-action@"))
     assert build["with"]["build-args"] == "PYTHON_IMAGE=${{ steps.names.outputs.base }}"
+    assert build["with"]["platforms"] == "linux/amd64,linux/arm64"
     assert (build["with"]["provenance"], build["with"]["sbom"]) == ("mode=max", True)
     assert "actions/attest-build-provenance" in uses("image")

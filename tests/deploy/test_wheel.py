@@ -1,0 +1,138 @@
+"""`pip install` of the built wheel into a bare environment outside the tree, as a user does it; `make e2e-wheel`.
+
+It asks a package index for what the wheel needs, so it is no part of `make test`; what it takes is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kvpressure import __version__
+from tests.support.processes import Process, eventually, free_port, get, running
+from tests.support.release import EPOCH, run_tool
+from tests.support.tools import ROOT
+
+pytestmark = pytest.mark.slow
+MIB = 1024 * 1024
+DATA = (
+    "config/thresholds.yaml",
+    "plan/models/*.json",
+    "runbooks/*.md",
+    "**/*.css",
+    "**/*.j2",
+    "py.typed",
+)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Where it is, and what it took."""
+
+    folder: Path
+    wheel: Path
+    seconds: float
+
+    @property
+    def site(self) -> Path:
+        (found,) = self.folder.glob("lib/python3*/site-packages")
+        return found
+
+    def program(self, name: str) -> str:
+        return str(self.folder / "bin" / name)
+
+    def run(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        program, *rest = words
+        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(cwd)}
+        return subprocess.run(
+            [self.program(program), *rest], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        )
+
+
+def size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    outside = tmp_path_factory.mktemp("outside")
+    assert ROOT not in outside.parents
+    run_tool("dist", "--out", str(outside / "dist"), SOURCE_DATE_EPOCH=str(EPOCH))
+    (wheel,) = (outside / "dist").glob("*.whl")
+    venv.create(outside / "venv", with_pip=True, symlinks=True)
+    began = time.monotonic()
+    # `-I`: nothing of the environment that runs the tests, but for pip's own settings, which may name an index.
+    words = [str(outside / "venv/bin/python"), "-I", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    done = subprocess.run([*words, str(wheel)], cwd=outside, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"pip could not install {wheel.name}:\n{done.stderr[-2000:]}"
+    return Installed(outside / "venv", wheel, time.monotonic() - began)
+
+
+def test_it_installs_and_says_what_it_took(installed: Installed, capsys: pytest.CaptureFixture[str]) -> None:
+    packages = json.loads(installed.run("python", "-m", "pip", "list", "--format=json", cwd=installed.folder).stdout)
+    names = {one["name"]: one["version"] for one in packages}
+    assert names["kv-pressure-exporter"] == __version__
+    for tool in ("pytest", "hypothesis", "ruff", "mypy"):
+        assert tool not in names
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\npip install kv-pressure-exporter: {installed.seconds:.0f} s; wheel"
+            f" {installed.wheel.stat().st_size / MIB:.1f} MiB, installed with {len(names) - 2} others"
+            f" {size_bytes(installed.site) / MIB:.0f} MiB (pip itself among them); Python {sys.version.split()[0]}"
+        )
+
+
+def test_nothing_it_needs_is_missing_or_at_odds(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run("python", "-m", "pip", "check", cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, "No broken requirements found.")
+
+
+@pytest.mark.parametrize("program", ["kvpressure", "kubectl-kvpressure"])
+def test_both_commands_are_there(installed: Installed, tmp_path: Path, program: str) -> None:
+    done = installed.run(program, "--version", cwd=tmp_path)
+    assert (done.returncode, __version__ in done.stdout, done.stderr) == (0, True, "")
+
+
+def test_the_package_brings_its_data_and_no_tests(installed: Installed) -> None:
+    package = installed.site / "kvpressure"
+    assert [pattern for pattern in DATA if not list(package.glob(pattern))] == []
+    assert list(installed.site.glob("tests")) == []
+    assert not (installed.site / "bench").exists()
+
+
+def test_generate_writes_the_bundle(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run("kvpressure", "generate", "--out", "bundle", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for wanted in (
+        "prometheus/alerts/*.yaml",
+        "prometheus/recording/*.yaml",
+        "alertmanager/alertmanager.yaml",
+        "grafana/dashboards/*.json",
+        "kubernetes/*.yaml",
+        "runbooks/*.md",
+    ):
+        assert list((tmp_path / "bundle").glob(wanted)), wanted
+
+
+async def test_run_serves_metrics_and_ends_when_told(installed: Installed, tmp_path: Path) -> None:
+    port = free_port()
+    command = [installed.program("kvpressure"), "run", f"--web.listen-address=127.0.0.1:{port}"]
+    async with running(command, tmp_path / "log", {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}) as exporter:
+        assert await _shown(port, exporter)
+        assert await exporter.end(signal.SIGTERM) == 0
+        assert "Traceback" not in exporter.output()
+
+
+async def _shown(port: int, exporter: Process) -> bool:
+    async def shown() -> bool:
+        return f'version="{__version__}"' in await get(f"http://127.0.0.1:{port}/metrics")
+
+    return bool(await eventually(shown, exporter))
