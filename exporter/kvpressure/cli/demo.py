@@ -35,6 +35,9 @@ from kvpressure.simulator.server import simulator_app
 from kvpressure.simulator.service import SimulatedServer
 
 ROW_SECONDS = 5.0
+SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
+"""What `triage --duration` takes at least, and without being told."""
+COLLAPSED = Cause.KV_CACHE_PRESSURE.value
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
 
 
@@ -89,6 +92,23 @@ class Demo:
         interval = 1.0 / self.clock.speed
         return [InProcessGpuSource(report, interval, lambda r: on_report(SOURCE, r), self.clock.wall)]
 
+    def _triage(self) -> list[str]:
+        """The line to type in another terminal, fit for the time that there is."""
+        collapsed = next(phase.seconds for phase in self.simulated.scenario.phases if phase.label == COLLAPSED)
+        seconds = triage_seconds(collapsed / self.clock.speed)
+        if seconds is None:
+            slow = collapsed / SHORTEST_SECONDS
+            return [
+                f"At this speed it collapses for less time than a triage takes; --speed {slow:g} or less leaves it."
+            ]
+        words = [*_typed(), "triage", self._engine_url]
+        words += [] if seconds == DEFAULT_SECONDS else ["--duration", f"{seconds:g}"]
+        return [
+            "To see what an on-call engineer sees, type in another terminal while it has collapsed:",
+            "",
+            f"  {shlex.join(words)}",
+        ]
+
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
         minutes = self.simulated.scenario.seconds / self.clock.speed / 60
         say(
@@ -98,9 +118,8 @@ class Demo:
             f"  the metrics  {urls[0]}/metrics",
             f"  the engine   {self._engine_url}/metrics",
             "",
-            "Ctrl-C ends it. To see what an on-call engineer sees, type in another terminal while it has collapsed:",
-            "",
-            f"  {shlex.join(_typed())} triage {self._engine_url}",
+            "Ctrl-C ends it.",
+            *self._triage(),
             "",
         )
         told, verdict, next_row = None, "", 0.0
@@ -120,6 +139,16 @@ class Demo:
         say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
 
 
+def triage_seconds(collapsed_seconds: float) -> float | None:
+    """How long to triage an engine that is collapsed for so long; None where no triage is that short.
+
+    Half of the time is for whoever reads and types.
+    """
+    if collapsed_seconds < SHORTEST_SECONDS:
+        return None
+    return max(SHORTEST_SECONDS, min(DEFAULT_SECONDS, collapsed_seconds // 2))
+
+
 def _typed() -> list[str]:
     """The words that started this program, for another command of it in the same folder."""
     program = Path(sys.argv[0])
@@ -132,7 +161,7 @@ def _typed() -> list[str]:
 
 def _settings(url: str, listen_address: str) -> Settings:
     return load_settings(
-        {"--web.listen-address": listen_address, "--log.level": "warning"},
+        {"--web.listen-address": listen_address, "--log.level": "error"},
         {
             "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
             # The story is the simulator's alone, wherever it is told.
@@ -185,7 +214,8 @@ def command(listen_address: str, speed: float, seed: int) -> None:
 
     Needs no GPU, no model, no root and no network: the exporter reads a simulated server over loopback.
     """
-    logs.configure("warning", "logfmt")
+    # A slow machine misses deadlines that the demo's clock makes short; that is no part of the story.
+    logs.configure("error", "logfmt")
     try:
         run_to_the_end(Demo(speed, seed).run(listen_address))
     except ConfigError as error:

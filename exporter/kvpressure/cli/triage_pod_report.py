@@ -58,6 +58,7 @@ def pod_json(pod: ForwardedPod) -> dict[str, object]:
         "limits": None
         if engine.limits is None
         else [{"name": one.name, "value": one.value, "where": one.where} for one in engine.limits],
+        "limits_problem": pod.unread or None,
         "log": _log_json(pod.logs.current),
         "previous_log": _log_json(pod.logs.previous),
         "log_problem": pod.logs.problem or None,
@@ -103,10 +104,16 @@ def _ended(state: ContainerState, now: float) -> str:
 
 def _limits(pod: ForwardedPod) -> list[str]:
     if pod.engine.limits is None:
-        return ["not known: they may stand in a start script, a mounted file or a variable from elsewhere"]
+        return (
+            [f"not known: {pod.unread}"]
+            if pod.unread
+            else ["not known: they may stand in a start script, a mounted file or a variable from elsewhere"]
+        )
     declared = {one.name: one for one in pod.engine.limits}
     shown = [f"{name} {one.value:g}  ({one.where})" for name in LIMIT_NAMES if (one := declared.get(name))]
     missing = [name for name in LIMIT_NAMES if name not in declared and not name.startswith("kv_")]
+    if pod.unread:
+        return [*shown, f"others are not known: {pod.unread}"]
     return [*shown, *([f"not declared: {', '.join(missing)}"] if missing else [])]
 
 

@@ -38,6 +38,12 @@ async def get_pod(client: KubeClient, namespace: str, name: str) -> Object:
     return await client.json(f"/api/v1/namespaces/{namespace}/pods/{name}", Action("get", "pods", namespace, name))
 
 
+async def get_config_map(client: KubeClient, namespace: str, name: str) -> Object:
+    """One ConfigMap as it is now. Raises KubeError."""
+    action = Action("get", "configmaps", namespace, name)
+    return await client.json(f"/api/v1/namespaces/{namespace}/configmaps/{name}", action)
+
+
 async def _behind(client: KubeClient, namespace: str, reference: Reference) -> list[Found]:
     if reference.kind is POD:
         return [Found(await _named(client, namespace, reference))]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 
-from kvpressure.kubernetes.client import KubeClient
+from kvpressure.kubernetes.client import KubeClient, Object
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.find import get_pod
+from kvpressure.kubernetes.find import get_config_map, get_pod
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.pod_logs import PodLogs, read_logs
 from kvpressure.kubernetes.port_forward import PortForward
@@ -16,13 +16,18 @@ from kvpressure.kubernetes.references import Found
 
 @dataclass(slots=True)
 class ForwardedPod:
-    """What the cluster tells of one pod; `problem` says why its engine cannot be reached, "" where it can."""
+    """What the cluster tells of one pod; `problem` says why its engine cannot be reached, "" where it can.
+
+    `maps` are the ConfigMaps that its configuration file may be in; `unread` says why limits in one are not known.
+    """
 
     found: Found
     engine: EnginePod
     forward: PortForward | None = None
     logs: PodLogs = field(default_factory=PodLogs)
     refused: str = ""
+    maps: dict[str, Object] = field(default_factory=dict)
+    unread: str = ""
 
     @property
     def problem(self) -> str:
@@ -47,5 +52,17 @@ class ForwardedPod:
         id_ = self.engine.state.id
         with contextlib.suppress(KubeError):
             pod = await get_pod(client, id_.namespace, id_.pod)
-            self.engine = engine_pod(replace(self.found, pod=pod), now, id_.container, self.engine.port)
+            await self._read_maps(client, id_.namespace)
+            self.engine = engine_pod(replace(self.found, pod=pod), now, id_.container, self.engine.port, self.maps)
         self.logs = await read_logs(client, id_, now, restarted=self.engine.state.restarts > 0)
+
+    async def _read_maps(self, client: KubeClient, namespace: str) -> None:
+        """Once each: a server reads its file when it starts."""
+        for name in self.engine.needs:
+            if name in self.maps:
+                continue
+            try:
+                self.maps[name] = await get_config_map(client, namespace, name)
+                self.unread = ""
+            except KubeError as error:
+                self.unread = f"ConfigMap {name}, which the server's --config is mounted from, cannot be read: {error}"

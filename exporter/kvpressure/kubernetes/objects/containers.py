@@ -8,6 +8,7 @@ from typing import Final
 
 from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
 from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.config_files import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.states import ENDED
 from kvpressure.limits.declared import Reading, annotated, declared, read_limits
@@ -50,21 +51,29 @@ class Container:
         return port in self.ports.values() or port == self.serving_port
 
 
-def read_containers(pod: Object) -> list[Container]:
-    """The pod's regular containers; init containers, and sidecars among them, are none of ours."""
+def read_containers(pod: Object, maps: Mapping[str, Object] | None = None) -> list[Container]:
+    """The pod's regular containers; init containers, and sidecars among them, are none of ours.
+
+    `maps` are ConfigMaps by name, for the configuration files that containers mount from them.
+    """
     # Those that have run stay until somebody cleans up, maybe by the thousand, and nothing is asked of them any more.
     budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
-    found = (_container(entry, budget) for entry in objects(pod, "spec", "containers", limit=MAX_CONTAINERS))
+    entries = objects(pod, "spec", "containers", limit=MAX_CONTAINERS)
+    found = (_container(entry, budget, _files(pod, entry, maps)) for entry in entries)
     return [container for container in found if container.name]
 
 
-def _container(entry: Object, budget: Budget) -> Container:
+def _files(pod: Object, entry: Object, maps: Mapping[str, Object] | None) -> Mapping[str, str]:
+    return files_of(pod, text(entry, "name"), maps) if maps else {}
+
+
+def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Container:
     image = text(entry, "image")[:_MAX_IMAGE]
     try:
         budget.take()
         ports, holds_gpu = _ports(entry, budget), _holds_gpu(entry, budget)
         words = _words(entry, "command", budget), _words(entry, "args", budget)
-        start = read_start(*words, _env(entry, budget), budget)
+        start = read_start(*words, _env(entry, budget), budget, files)
     except SpentError:
         ports, holds_gpu, start = {}, False, Start(cut=True)
     return Container(

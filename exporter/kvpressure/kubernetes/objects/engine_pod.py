@@ -10,6 +10,7 @@ from typing import Final
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
+from kvpressure.kubernetes.objects.config_files import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.states import container_state
@@ -28,7 +29,7 @@ class EnginePod:
 
     `workload` is what kubectl takes for whatever made it, such as `deploy/llama`, "" for a bare pod. `trouble` says why
     its page cannot be asked, "" while the container runs. `limits` are those declared on the container, None where
-    none is seen and some may be hidden.
+    none is seen and some may be hidden. `needs` are the ConfigMaps that its configuration file may be in.
     """
 
     state: ContainerState
@@ -40,6 +41,7 @@ class EnginePod:
     workload: str = ""
     trouble: str = ""
     limits: tuple[DeclaredLimit, ...] | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,10 +49,19 @@ class EnginePod:
         return f"{self.state.id.namespace}/{self.state.id.pod}:{self.port}"
 
 
-def engine_pod(found: Found, now: float, container: str = "", port: int | None = None) -> EnginePod:
-    """Read a pod. Raises KubeError when it cannot be said which of its containers is meant."""
+def engine_pod(
+    found: Found,
+    now: float,
+    container: str = "",
+    port: int | None = None,
+    maps: Mapping[str, Object] | None = None,
+) -> EnginePod:
+    """Read a pod. Raises KubeError when it cannot be said which of its containers is meant.
+
+    `maps` are the ConfigMaps that are known, by name.
+    """
     pod, defaults = found.pod, KubernetesSettings()
-    chosen = engine_container(pod, container)
+    chosen = engine_container(pod, container, maps)
     annotations = own_annotations(mapping(pod, "metadata", "annotations"))
     wishes = read_wishes(annotations)
     pairs = ports_of([chosen], wishes, port_name=defaults.port_name, port=defaults.port)
@@ -66,12 +77,13 @@ def engine_pod(found: Found, now: float, container: str = "", port: int | None =
         workload=f"{found.through}" if found.through and found.through.kind.short != "service" else workload_of(pod),
         trouble=_trouble(pod, state),
         limits=limits_of(chosen, annotations),
+        needs=needed_maps(pod, chosen.name, chosen.start),
     )
 
 
-def engine_container(pod: Object, wanted: str = "") -> Container:
+def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] | None = None) -> Container:
     """The container named, the only one, the one that runs an engine, or kubectl's default one. Raises KubeError."""
-    containers = {one.name: one for one in read_containers(pod)}
+    containers = {one.name: one for one in read_containers(pod, maps)}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if wanted:
         if wanted in containers:

@@ -1,0 +1,97 @@
+"""Limits in a configuration file that a pod mounts from a ConfigMap, as `triage pod/NAME` reads them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from kvpressure.cli.triage_pod_report import pod_json
+from kvpressure.kubernetes.actions import Action
+from kvpressure.kubernetes.client import KubeClient
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.forwarded_pod import ForwardedPod
+from kvpressure.kubernetes.objects.engine_pod import engine_pod
+from kvpressure.kubernetes.references import Found
+
+FILE = "max-num-seqs: 12\nmax-num-batched-tokens: 8k\n"
+
+
+def pod(*args: str, mount: dict[str, str], volume: dict[str, Any]) -> dict[str, Any]:
+    container = {
+        "name": "vllm",
+        "image": "vllm/vllm-openai:v0.11.0",
+        "args": ["--model", "m", *args],
+        "volumeMounts": [{"name": "tokens", "mountPath": "/token"}, {"name": "conf", **mount}],
+    }
+    volumes = [{"name": "tokens", "secret": {"secretName": "t"}}, {"name": "conf", **volume}]
+    return {
+        "metadata": {"namespace": "chat", "name": "llama-0"},
+        "spec": {"containers": [container], "volumes": volumes},
+        "status": {"phase": "Running"},
+    }
+
+
+MAP = {"configMap": {"name": "engine"}}
+PODS = {
+    "a folder": ({"mountPath": "/etc/vllm"}, MAP),
+    "a file": ({"mountPath": "/etc/vllm/config.yaml", "subPath": "config.yaml"}, MAP),
+    "named anew": (
+        {"mountPath": "/etc/vllm"},
+        {"configMap": {"name": "engine", "items": [{"key": "config.yaml", "path": "config.yaml"}]}},
+    ),
+    "projected": ({"mountPath": "/etc/vllm/"}, {"projected": {"sources": [MAP]}}),
+}
+
+
+class Api:
+    """Answers for one pod, and for its ConfigMap unless that is forbidden."""
+
+    def __init__(self, pod: dict[str, Any], *, forbidden: bool = False) -> None:
+        self.pod, self.forbidden, self.asked = pod, forbidden, list[str]()
+
+    async def json(self, path: str, action: Action) -> dict[str, Any]:
+        self.asked.append(path)
+        if "configmaps" not in path:
+            return self.pod
+        if self.forbidden:
+            raise KubeError(f"you may not {action}; ask whoever administers the cluster for a Role that allows it")
+        return {"data": {"config.yaml": FILE, "other": "x"}}
+
+    async def text(self, *_: object, **__: object) -> bytes:
+        return b""
+
+
+async def looked(api: Api) -> ForwardedPod:
+    found = ForwardedPod(Found(api.pod), engine_pod(Found(api.pod), 1.0))
+    for now in (2.0, 3.0):
+        await found.look(cast("KubeClient", api), now)
+    return found
+
+
+@pytest.mark.parametrize("how", PODS)
+async def test_limits_in_a_mounted_file_are_read_once_and_lose_to_the_command_line(how: str) -> None:
+    mount, volume = PODS[how]
+    api = Api(pod("--config", "/etc/vllm/config.yaml", "--max-num-batched-tokens", "4096", mount=mount, volume=volume))
+    found = await looked(api)
+    limits = {one.name: (one.value, one.where) for one in found.engine.limits or ()}
+    assert limits["max_num_seqs"] == (12.0, "max-num-seqs: 12 in /etc/vllm/config.yaml")
+    assert limits["max_num_batched_tokens"][0] == 4096.0
+    assert sum("configmaps/engine" in path for path in api.asked) == 1
+
+
+async def test_without_permission_the_limit_is_not_known_and_a_sentence_says_why() -> None:
+    api = Api(pod("--config", "/etc/vllm/config.yaml", mount={"mountPath": "/etc/vllm"}, volume=MAP), forbidden=True)
+    found = await looked(api)
+    assert found.engine.limits is None
+    said = pod_json(found)["limits_problem"]
+    assert str(said).startswith(
+        "ConfigMap engine, which the server's --config is mounted from, cannot be read: you may"
+    )
+
+
+@pytest.mark.parametrize("args", [(), ("--config", "/elsewhere/config.yaml"), ("--config", "/etc/vllmish/c.yaml")])
+async def test_no_configmap_is_asked_for_that_the_server_does_not_read(args: tuple[str, ...]) -> None:
+    api = Api(pod(*args, mount={"mountPath": "/etc/vllm"}, volume=MAP))
+    await looked(api)
+    assert not any("configmaps" in path for path in api.asked)
