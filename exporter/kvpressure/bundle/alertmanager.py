@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.bundle.options import Options
-from kvpressure.bundle.rules import Alert
+from kvpressure.bundle.rules import Alert, shown
 from kvpressure.bundle.templates import render
 
 _SAME: Final = {
@@ -39,5 +39,10 @@ def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
 
 def alertmanager_config(path: str, template: str, options: Options, alerts: Sequence[Alert]) -> str:
     """The whole file. `path` is the template's name in messages; raises ConfigError."""
-    more = {"inhibitions": inhibitions(alerts), "page_url": options.page_url, "ticket_url": options.ticket_url}
+    more = {
+        "inhibitions": inhibitions(alerts),
+        "shown": lambda name: shown(name, options),
+        "page_url": options.page_url,
+        "ticket_url": options.ticket_url,
+    }
     return render(path, template, options, more)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
 from kvpressure.bundle.rules import Alert
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.alert_names import FORMERLY, NOW_CALLED
 
 _INTRO: Final = """# Alerts
 
@@ -17,6 +18,17 @@ Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds 
 holds before the alert fires, "keeps firing" how long it may be false before the alert resolves: pressure comes and goes
 with every request that ends. Every alert has a runbook, and promtool tests under `rules/tests`.
 
+"""
+
+
+_RENAMED: Final = """
+## Old names
+
+Until 0.1.0 names had no prefix. Each alert carries the old one as the annotation `formerly`; `kvpressure generate
+--old-names` writes the old ones as names, for this release only. Addresses of runbooks by old names lead to the new.
+
+| until 0.1.0 | now |
+|---|---|
 """
 
 
@@ -30,7 +42,15 @@ def alerts_markdown(alerts: Sequence[Alert], thresholds: Thresholds) -> str:
     parts += [_row(alert) for alert in alerts]
     for name, rules in groupby(alerts, key=lambda alert: alert.name):
         parts.append(_section(name, list(rules), thresholds))
-    return "".join(parts)
+    return "".join([*parts, *_renamed(alerts)])
+
+
+def _renamed(alerts: Iterable[Alert]) -> Iterator[str]:
+    """The old names, for whoever has routes, silences or links with them."""
+    yield _RENAMED
+    known = {alert.name for alert in alerts}
+    for new, old in FORMERLY.items():
+        yield f"| `{old}` | {f'[{new}](#{new.lower()})' if new in known else f'`{new}`'} |\n"
 
 
 def _row(alert: Alert) -> str:
@@ -50,7 +70,8 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
         parts.append("| threshold | value | why |\n|---|---|---|\n")
         parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
         parts.append("\n")
-    parts.append(f"Template `rules/{rules[0].file}`, runbook [{name}](runbooks/{name}.md).\n")
+    book = NOW_CALLED.get(name, name)
+    parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
     return "".join(parts)
 
 

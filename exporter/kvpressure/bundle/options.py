@@ -29,6 +29,7 @@ class Options:
 
     `selector` is label matchers, without braces, that find the exporters' series and no others. `runbook_url` is the
     address that runbooks lie under; `dashboard_url` is Grafana's, "" links to the exporter's own page instead.
+    `old_names` calls alerts what they were called before they had the project's prefix, for one release.
     """
 
     thresholds: Thresholds
@@ -38,6 +39,7 @@ class Options:
     page_url: str = PAGE_URL
     ticket_url: str = TICKET_URL
     labels: Mapping[str, str] = field(default_factory=dict)
+    old_names: bool = False
 
     def check(self) -> None:
         """Raise ConfigError with everything that is wrong with these options."""

@@ -16,6 +16,7 @@ from kvpressure.bundle import links
 from kvpressure.bundle.options import Options
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
+from kvpressure.model.alert_names import FORMERLY
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """critical wakes someone, warning makes a ticket, info is read when someone looks."""
@@ -74,7 +75,7 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
         groups.append({**group, "rules": rules})
         for given, rule in zip(group["rules"], rules, strict=True):
             if "alert" in given:
-                muted_by = tuple(given.get("muted_by", ()))
+                muted_by = tuple(shown(name, options) for name in given.get("muted_by", ()))
                 alerts.append(Alert(path, rule, " ".join(given["words"].split()), muted_by, used))
     return RuleFile(path, tuple(groups), tuple(alerts))
 
@@ -83,11 +84,18 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Prometheus' own keys in Prometheus' order, with the links."""
     name, component = rule["alert"], rule["labels"]["component"]
     annotations = {key: text.strip() for key, text in rule["annotations"].items()}
+    if name in FORMERLY and not options.old_names:
+        annotations["formerly"] = FORMERLY[name]
     answers = rule.get("exporter_answers", True)
     annotations["runbook_url"] = links.runbook_url(options, name, component, exporter_answers=answers)
     annotations["dashboard_url"] = links.dashboard_url(options, component, exporter_answers=answers)
     kept = {key: rule[key] for key in ("alert", "expr", "for", "keep_firing_for", "labels") if key in rule}
-    return {**kept, "expr": rule["expr"].strip(), "annotations": annotations}
+    return {**kept, "alert": shown(name, options), "expr": rule["expr"].strip(), "annotations": annotations}
+
+
+def shown(name: str, options: Options) -> str:
+    """The alert's name as this bundle writes it."""
+    return FORMERLY.get(name, name) if options.old_names else name
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:

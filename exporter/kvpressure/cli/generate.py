@@ -31,10 +31,17 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 @click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
+@click.option("--old-names", is_flag=True, help="Alerts by their names until 0.1.0, for this release only.")
 @click.option("--runbooks/--no-runbooks", default=True, show_default=True, help="Copy the runbooks into the bundle.")
 @click.option("--dashboards/--no-dashboards", default=True, show_default=True, help="Write the Grafana dashboards.")
 def command(
-    out: Path, overrides: Path | None, labels: tuple[str, ...], runbooks: bool, dashboards: bool, **given: str
+    out: Path,
+    overrides: Path | None,
+    labels: tuple[str, ...],
+    old_names: bool,
+    runbooks: bool,
+    dashboards: bool,
+    **given: str,
 ) -> None:
     """Write Prometheus rules, PrometheusRule objects, Grafana dashboards, an Alertmanager example and runbooks.
 
@@ -42,7 +49,7 @@ def command(
     """
     pairs = dict(label.partition("=")[::2] for label in labels)
     try:
-        options = Options(_thresholds(overrides), labels=pairs, **given)
+        options = Options(_thresholds(overrides), labels=pairs, old_names=old_names, **given)
         files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)
         write_bundle(out, files)
     except ConfigError as error:

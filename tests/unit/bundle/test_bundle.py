@@ -70,7 +70,7 @@ def test_thresholds_of_a_file_reach_the_rules_and_their_hash(tmp_path: Path) -> 
     own.write_text("alert_exhaustion_max_seconds: 123\n")
     assert generate("--out", str(tmp_path / "out"), "--thresholds", str(own)).exit_code == 0
     files, hash_ = tree(tmp_path / "out"), load_thresholds(own.read_text()).hash
-    assert "<= 123" in files["prometheus/alerts/kv-cache-exhaustion-predicted.yaml"]
+    assert "<= 123" in files["prometheus/alerts/exhaustion-predicted.yaml"]
     assert f'hash!="{hash_}"' in files["prometheus/alerts/thresholds-differ.yaml"]
     assert json.loads(files["bundle.json"])["thresholds_hash"] == hash_ != load_thresholds().hash
 
@@ -148,16 +148,36 @@ def test_a_selector_reaches_every_expression_and_every_query_of_a_description() 
 def test_links_lead_to_the_exporter_or_to_where_the_options_say() -> None:
     page = "prometheus/alerts/engine-stuck.yaml"
     (own,) = rules_of(bundle_files(options())[page])
-    assert own["annotations"]["runbook_url"].startswith(f"{RUNBOOK_URL}/EngineStuck?namespace={{{{ $labels.namespace")
+    assert own["annotations"]["runbook_url"].startswith(
+        f"{RUNBOOK_URL}/KVPressureEngineStuck?namespace={{{{ $labels.namespace"
+    )
     assert own["annotations"]["dashboard_url"] == "http://{{ $labels.instance }}/"
     (other,) = rules_of(bundle_files(options(runbook_url="https://h/r/", dashboard_url="https://g/"))[page])
-    assert other["annotations"]["runbook_url"].startswith("https://h/r/EngineStuck?")
+    assert other["annotations"]["runbook_url"].startswith("https://h/r/KVPressureEngineStuck?")
     assert other["annotations"]["dashboard_url"].startswith("https://g/d/kvpressure-engine?var-namespace=")
 
 
 def test_an_exporter_that_is_down_is_not_asked_for_the_runbook() -> None:
     for rule in rules_of(bundle_files(options())["prometheus/alerts/exporter-down.yaml"]):
         assert "with query `up{" in rule["annotations"]["runbook_url"]
+
+
+def test_old_names_are_names_again_for_whoever_asks(tmp_path: Path) -> None:
+    assert generate("--out", str(tmp_path / "out"), "--old-names", "--no-runbooks").exit_code == 0
+    files = tree(tmp_path / "out")
+    (stuck,) = rules_of(files["prometheus/alerts/engine-stuck.yaml"])
+    assert stuck["alert"] == "EngineStuck"
+    assert "formerly" not in stuck["annotations"]
+    assert "/KVPressureEngineStuck?" in stuck["annotations"]["runbook_url"]  # which the page serves
+    inhibiting = yaml.safe_load(files["alertmanager/alertmanager.yaml"])["inhibit_rules"]
+    named = re.findall(r"\b[A-Z]\w+", str([rule["source_matchers"] + rule["target_matchers"] for rule in inhibiting]))
+    assert "KVCachePressure" in named
+    assert not [name for name in named if name.startswith("KVPressure")]
+
+
+def test_an_alert_says_what_it_was_called() -> None:
+    (stuck,) = rules_of(bundle_files(options())["prometheus/alerts/engine-stuck.yaml"])
+    assert stuck["annotations"]["formerly"] == "EngineStuck"
 
 
 def test_labels_and_webhooks_reach_their_files(tmp_path: Path) -> None:
