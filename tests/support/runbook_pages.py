@@ -34,6 +34,8 @@ ALERTS = (
     "KVPressureNodeOverloaded",
     "KVPressurePromptShapeShifted",
     "KVPressureLatencyInflated",
+    "KVPressureReplicasFailing",
+    "KVPressureSLOBurn",
     "KVPressureSequenceCapReached",
     "KVPressureSourceDown",
     "KVPressureTargetUnreachable",
