@@ -35,16 +35,16 @@ _WHO: Final = "{{pod}} {{container}}"
 _LATENCY: Final = ("e2e", "ttft", "inter_token", "queue")
 
 RUNBOOKS: Final = {
-    "KVCachePressure": "requests wait because they do not fit the KV cache",
-    "KVCachePreemptionThrash": "running requests are thrown out and computed anew",
-    "SequenceCapReached": "**concurrency bound**: requests wait for a place in the batch",
-    "EngineComputeBound": "**compute bound**: the GPU itself is the limit",
-    "EngineHostBound": "**host bound**: the GPU waits for the CPU or the API process",
-    "EngineDeferred": "**deferred**: requests wait for an adapter's slot, a grammar or KV from elsewhere",
-    "EngineStuck": "**stuck**: there is work, and nothing moves",
-    "DeviceOutOfMemory": "the log tells of CUDA or HIP out of memory",
-    "EngineRestarting": "the server dies and comes back",
-    "MemoryHighComputeLow": "the GPU is full and idle while requests are there",
+    "KVPressureCacheTooSmall": "requests wait because they do not fit the KV cache",
+    "KVPressurePreemptionThrash": "running requests are thrown out and computed anew",
+    "KVPressureSequenceCapReached": "**concurrency bound**: requests wait for a place in the batch",
+    "KVPressureEngineComputeBound": "**compute bound**: the GPU itself is the limit",
+    "KVPressureEngineHostBound": "**host bound**: the GPU waits for the CPU or the API process",
+    "KVPressureEngineDeferred": "**deferred**: requests wait for an adapter's slot, a grammar or KV from elsewhere",
+    "KVPressureEngineStuck": "**stuck**: there is work, and nothing moves",
+    "KVPressureDeviceOutOfMemory": "the log tells of CUDA or HIP out of memory",
+    "KVPressureEngineRestarting": "the server dies and comes back",
+    "KVPressureMemoryHighComputeLow": "the GPU is full and idle while requests are there",
 }
 """The runbooks to begin with, by what is seen above."""
 

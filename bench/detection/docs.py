@@ -72,7 +72,7 @@ server that has run for a year; histograms with every sixth poll only, as in liv
 in the middle; and no GPU, lost polls, old counters and few names together.
 
 **Alerts** are evaluated by a real Prometheus, every 15 s, on the same episodes scraped every 15 s, with `for` and
-`keep_firing_for` applied as its rule engine does (a test compares them). `KVCachePressure` is the alert that is
+`keep_firing_for` applied as its rule engine does (a test compares them). `KVPressureCacheTooSmall` is the alert that is
 shipped: expression and durations are read from the bundle, and the exporter's series that it asks for are those of its
 page at each scrape, also while the engine does not answer. An evaluation sees the scrape of its own moment; in life the
 newest one is up to 15 s old, which costs every alert 7 s more on average. Times within 45 s after KV pressure count

@@ -10,7 +10,7 @@ from bench.detection.today import Rule
 from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 
-ALERT: Final = "KVCachePressure"
+ALERT: Final = "KVPressureCacheTooSmall"
 PAGE: Final = f"{ALERT} (warning)"
 """The first that anybody hears of: it has the bars."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -153,7 +153,7 @@ def test_a_real_prometheus_evaluates_the_rules_on_the_series() -> None:
 
 def test_the_shipped_alert_is_read_from_the_bundle() -> None:
     page, critical = shipped()
-    assert (page.name, critical.name) == ("KVCachePressure (warning)", "KVCachePressure (critical)")
+    assert (page.name, critical.name) == ("KVPressureCacheTooSmall (warning)", "KVPressureCacheTooSmall (critical)")
     assert page.keep_seconds == critical.keep_seconds == 180
     assert page.for_seconds < critical.for_seconds == 60
     assert 'cause="kv_cache_pressure"' in page.expr

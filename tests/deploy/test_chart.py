@@ -343,9 +343,9 @@ def test_the_notes_say_what_to_look_at_first(tmp_path: Path) -> None:
     assert "port-forward ds/kvpressure 10405:10405" in text
     assert "podResources.enabled` is false" in text
     assert "No PodMonitor was made" in text
-    assert "ThresholdsDiffer" not in text
+    assert "KVPressureThresholdsDiffer" not in text
     text = notes(EVERYTHING | {"web": {"tls": True}}, tmp_path)
     assert "curl -sk https://localhost:10405/targets" in text
     assert "permission denied" in text
     assert "set `podMonitor.labels`" in text
-    assert "ThresholdsDiffer" in text
+    assert "KVPressureThresholdsDiffer" in text

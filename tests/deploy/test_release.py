@@ -249,7 +249,7 @@ async def test_an_installed_wheel_runs_the_demo_with_its_page_and_runbooks(insta
 
         await eventually(shown, demo)
         assert "<h1" in await get(f"http://127.0.0.1:{port}/")
-        assert "KVCachePressure" in await get(f"http://127.0.0.1:{port}/runbooks/")
+        assert "KVPressureCacheTooSmall" in await get(f"http://127.0.0.1:{port}/runbooks/")
         assert await demo.end(signal.SIGINT) == 0
         assert "Traceback" not in demo.output()
 

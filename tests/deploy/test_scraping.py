@@ -176,7 +176,7 @@ def test_series_keep_the_labels_that_the_exporter_gave_them(case: str, labels: A
 
 @OURS
 def test_the_target_itself_carries_job_instance_and_node_alone(case: str, labels: Any) -> None:
-    # What ExporterDown groups by; a namespace here would make it one page for each namespace of exporters.
+    # What KVPressureExporterDown groups by; a namespace here would make it one page for each namespace of exporters.
     assert labels[case, "up"].keys() == {"job", "node", "instance"}
     assert labels[case, "up"]["job"] == "kvpressure"
     assert re.fullmatch(r"127\.0\.0\.1:\d+", labels[case, "up"]["instance"]), "runbook links lead to it"

@@ -22,12 +22,12 @@ HERE = {
     "engine": "0",
 }
 SYMPTOMS = (
-    "EffectiveBatchCollapsed",
-    "KVCacheExhaustionPredicted",
-    "KVCachePreemptionThrash",
-    "MemoryHighComputeLow",
-    "RequestLatencyInflated",
-    "ThroughputPlateau",
+    "KVPressureBatchCollapsed",
+    "KVPressureExhaustionPredicted",
+    "KVPressurePreemptionThrash",
+    "KVPressureMemoryHighComputeLow",
+    "KVPressureLatencyInflated",
+    "KVPressureThroughputPlateau",
 )
 Alert = dict[str, str]
 
@@ -61,7 +61,7 @@ def _key(labels: Alert) -> frozenset[tuple[str, str]]:
 
 async def test_the_critical_page_mutes_the_symptoms_of_its_engine_and_of_no_other(tmp_path: Path) -> None:
     async with webhook() as hook, alertmanager(tmp_path, hook) as (process, url):
-        own = [alert("KVCachePressure", "critical", HERE), *warnings("KVCachePressure", *SYMPTOMS)]
+        own = [alert("KVPressureCacheTooSmall", "critical", HERE), *warnings("KVPressureCacheTooSmall", *SYMPTOMS)]
 
         async def settled() -> bool:
             return await muted(url, own) == [False] + [True] * (len(SYMPTOMS) + 1)
@@ -72,7 +72,9 @@ async def test_the_critical_page_mutes_the_symptoms_of_its_engine_and_of_no_othe
             "another replica": warnings(*SYMPTOMS, target="prod/llm-1:8000"),
             "another rank": warnings(*SYMPTOMS, engine="1"),
             "another namespace": warnings(*SYMPTOMS, namespace="staging"),
-            "no symptom": warnings("DeviceOutOfMemory", "EngineRestarting", "AllocationErrorsInLogs"),
+            "no symptom": warnings(
+                "KVPressureDeviceOutOfMemory", "KVPressureEngineRestarting", "KVPressureAllocationErrorsInLogs"
+            ),
         }
         for what, alerts in others.items():
             assert await muted(url, alerts) == [False] * len(alerts), what
@@ -82,8 +84,8 @@ async def test_an_engine_mutes_nothing_on_another_machine_where_engines_have_the
     bare = {"instance": "10.0.0.1:10405", "target": "localhost:8000", "model_name": "m", "engine": "0"}
     elsewhere = bare | {"instance": "10.0.0.2:10405"}
     async with webhook() as hook, alertmanager(tmp_path, hook) as (process, url):
-        here = [alert("KVCachePressure", "critical", bare), alert("KVCachePressure", "warning", bare)]
-        there = [alert(name, "warning", elsewhere) for name in ("KVCachePressure", "RequestLatencyInflated")]
+        here = [alert("KVPressureCacheTooSmall", "critical", bare), alert("KVPressureCacheTooSmall", "warning", bare)]
+        there = [alert(name, "warning", elsewhere) for name in ("KVPressureCacheTooSmall", "KVPressureLatencyInflated")]
 
         async def settled() -> bool:
             own, other = await muted(url, here), await muted(url, there)
@@ -96,7 +98,11 @@ async def test_an_engine_mutes_nothing_on_another_machine_where_engines_have_the
 
 async def test_critical_wakes_warning_makes_a_ticket_and_info_tells_nobody(tmp_path: Path) -> None:
     async with webhook() as hook, alertmanager(tmp_path, hook) as (_, url):
-        severities = {"critical": "EngineStuck", "warning": "SourceDown", "info": "PromptShapeShifted"}
+        severities = {
+            "critical": "KVPressureEngineStuck",
+            "warning": "KVPressureSourceDown",
+            "info": "KVPressurePromptShapeShifted",
+        }
         found = await states(url, [alert(name, severity, HERE) for severity, name in severities.items()])
         receivers = [[one["name"] for one in state["receivers"]] for state in found]
         assert receivers == [["kvpressure-page"], ["kvpressure-tickets"], ["kvpressure-nobody"]]

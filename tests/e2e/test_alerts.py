@@ -16,8 +16,8 @@ from tests.support.processes import eventually, free_port, get, running
 from tests.support.watching import Key, Watcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-WARNING, CRITICAL = ("KVCachePressure", "warning"), ("KVCachePressure", "critical")
-SYMPTOMS = {"EffectiveBatchCollapsed", "MemoryHighComputeLow", "RequestLatencyInflated"}
+WARNING, CRITICAL = ("KVPressureCacheTooSmall", "warning"), ("KVPressureCacheTooSmall", "critical")
+SYMPTOMS = {"KVPressureBatchCollapsed", "KVPressureMemoryHighComputeLow", "KVPressureLatencyInflated"}
 """What the simulated engine shows of a collapse; it hardly preempts, and its pool fills too fast to be predicted."""
 
 TEXTS = ("summary", "description", "runbook_url", "dashboard_url")
@@ -71,8 +71,8 @@ async def check_text(delivery: Delivery) -> None:
 def check_order(watcher: Watcher) -> None:
     """Nothing before the incident; the warning, then the critical one; who is muted is not told of."""
     began = watcher.began("building")
-    # ExporterDown is pending for as long as Prometheus has not scraped anybody yet.
-    before = [event for event in watcher.events if event.t < began and event.key[0] != "ExporterDown"]
+    # KVPressureExporterDown is pending for as long as Prometheus has not scraped anybody yet.
+    before = [event for event in watcher.events if event.t < began and event.key[0] != "KVPressureExporterDown"]
     fired = [event for event in watcher.seen("firing") + watcher.seen("delivered") if event.t < began]
     assert before + fired == [], "an idle engine with a full GPU, or a healthy one, is nothing to tell anybody"
     hook = watcher.hook
@@ -88,7 +88,7 @@ def check_order(watcher: Watcher) -> None:
 def check_inhibition(watcher: Watcher) -> None:
     """Each symptom fired in Prometheus, and Alertmanager kept it to itself because of the cause."""
     firing = {event.key for event in watcher.seen("firing")}
-    muted = {event.key for event in watcher.seen("muted by KVCachePressure")}
+    muted = {event.key for event in watcher.seen("muted by KVPressureCacheTooSmall")}
     assert {(name, "warning") for name in SYMPTOMS} <= firing
     assert firing - {CRITICAL} <= muted
 

@@ -109,8 +109,8 @@ async def test_alerts_outlive_silence_and_only_engines_that_had_requests_page(
         say("")
         both = {PRESSED, SCALED}
         await until(
-            "KVCachePressure fires for both engines under pressure",
-            lambda: on.firing("KVCachePressure") == both,
+            "KVPressureCacheTooSmall fires for both engines under pressure",
+            lambda: on.firing("KVPressureCacheTooSmall") == both,
             300,
             say,
         )
@@ -119,14 +119,21 @@ async def test_alerts_outlive_silence_and_only_engines_that_had_requests_page(
             await server.stop()
         silent = time.monotonic()
         told = {PRESSED, BUSY}
-        took = await until("the two that had requests page", lambda: on.firing("EngineNotAnswering") == told, 240, say)
+        took = await until(
+            "the two that had requests page", lambda: on.firing("KVPressureEngineNotAnswering") == told, 240, say
+        )
         assert took < 120
         await until(
-            "the alert of the one scaled away is resolved", lambda: on.firing("KVCachePressure") == {PRESSED}, 600, say
+            "the alert of the one scaled away is resolved",
+            lambda: on.firing("KVPressureCacheTooSmall") == {PRESSED},
+            600,
+            say,
         )
         await asyncio.sleep(max(0.0, SILENT_SECONDS - (time.monotonic() - silent)))
-        assert on.firing("KVCachePressure") == {PRESSED}, "pressure that fires stays firing while its engine is silent"
-        assert on.firing("EngineNotAnswering") == told
+        assert on.firing("KVPressureCacheTooSmall") == {PRESSED}, (
+            "pressure that fires stays firing while its engine is silent"
+        )
+        assert on.firing("KVPressureEngineNotAnswering") == told
         assert [d.key for d in on.deliveries(PRESSED) if d.status == "resolved"] == []
         page = await get(f"http://{on.exporter}/")
         assert "before that:" in page
@@ -134,7 +141,7 @@ async def test_alerts_outlive_silence_and_only_engines_that_had_requests_page(
         on.list()
         await until(
             "everything is resolved once no engine is to be polled",
-            lambda: not on.firing("KVCachePressure") | on.firing("EngineNotAnswering"),
+            lambda: not on.firing("KVPressureCacheTooSmall") | on.firing("KVPressureEngineNotAnswering"),
             600,
             say,
         )

@@ -110,7 +110,7 @@ def _alerts(story: Story, visit: Visit) -> Iterator[Row]:
 def _others(story: Story, visit: Visit) -> Row:
     """What became true in the phase, or is true once things have settled, and should not be."""
     wanted = visit.phase.fires
-    # Pressure has symptoms, which have alerts of their own; nobody is told them while KVCachePressure fires.
+    # Pressure has symptoms, which have alerts of their own; nobody is told them while KVPressureCacheTooSmall fires.
     allowed = KV_ALERTS if wanted in KV_ALERTS else frozenset({wanted})
     false = {f"{one.name} ({one.severity})" for one in story.alerts if one.name not in allowed and _false(one, visit)}
     true = {one for look in settled(story, visit) for one in look.alerts if one[1] in PAGING and one[0] not in allowed}

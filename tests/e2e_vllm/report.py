@@ -70,7 +70,7 @@ def summary(story: Story, rows: Sequence[Row]) -> Iterator[str]:
             f"{visit.phase.name:12} {visit.began - began:5.0f} to {visit.ended - began:5.0f} s: {visit.phase.load}; "
             f"{visit.tally.finished} requests, {tokens:.0f} tokens/s, {visit.tally.failed} failed"
         )
-    yield "\nalerts (seconds of the run): pending, firing, only kept firing, gone; time not muted by KVCachePressure"
+    yield "\nalerts (seconds of the run): pending, firing, only kept firing, gone; time not muted by its cause"
     yield from (_alert(one, story) for one in sorted(story.alerts, key=lambda one: one.active))
     yield from _wrong(story)
     if story.failures:
@@ -85,7 +85,7 @@ def _alert(one: AlertEpisode, story: Story) -> str:
     began = story.looks[0].t
     times = (one.active, one.firing, one.untrue, one.ended)
     shown = " ".join(f"{'-' if t is None else f'{t - began:.0f}':>6}" for t in times)
-    muting = [other for other in story.alerts if other.name == "KVCachePressure" and other is not one]
+    muting = [other for other in story.alerts if other.name == "KVPressureCacheTooSmall" and other is not one]
     alone = sum(_fires(one, look.t) and not any(_fires(other, look.t) for other in muting) for look in story.looks)
     return f"{one.name:28} {one.severity:8} {shown} {alone:>5} s  {one.summary}"
 

@@ -89,11 +89,11 @@ class Bars:
 
 KV_ALERTS = frozenset(
     {
-        "KVCachePressure",
-        "KVCachePreemptionThrash",
-        "KVCacheExhaustionPredicted",
-        "EffectiveBatchCollapsed",
-        "MemoryHighComputeLow",
+        "KVPressureCacheTooSmall",
+        "KVPressurePreemptionThrash",
+        "KVPressureExhaustionPredicted",
+        "KVPressureBatchCollapsed",
+        "KVPressureMemoryHighComputeLow",
     }
 )
 PAGING = frozenset({"warning", "critical"})

@@ -16,7 +16,7 @@ PHASE = Phase(
     *("stopped", NOTHING, 150.0, frozenset({"stuck"}), 1),
     details=frozenset({"frozen"}),
     says="Stand still",
-    fires="EngineStuck",
+    fires="KVPressureEngineStuck",
     fires_within_seconds=150.0,
     event=Event.STOP,
 )
@@ -35,7 +35,7 @@ def story(phase: Phase = PHASE, *, delay: int = DELAY, told: dict[str, Any] | No
         for second in range(150)
     ]
     found = Story(visits=[visit], looks=looks, targets={"sources": [{"source": "engine", "up": True, "errors": 0}]})
-    found.alerts.append(AlertEpisode("EngineStuck", "critical", BEGAN + 70, firing=BEGAN + 130))
+    found.alerts.append(AlertEpisode("KVPressureEngineStuck", "critical", BEGAN + 70, firing=BEGAN + 130))
     return found
 
 
@@ -74,13 +74,13 @@ def test_an_alert_that_fires_late_or_never():
     late, never = story(), story()
     late.alerts[0].firing = BEGAN + 151
     never.alerts.clear()
-    assert missed(late) == missed(never) == ["EngineStuck fires within 150 s"]
+    assert missed(late) == missed(never) == ["KVPressureEngineStuck fires within 150 s"]
 
 
 def test_an_alert_that_fired_before_the_phase_does_not_count():
     found = story()
     found.alerts[0].firing = BEGAN - 10
-    assert missed(found) == ["EngineStuck fires within 150 s"]
+    assert missed(found) == ["KVPressureEngineStuck fires within 150 s"]
 
 
 def test_an_alert_that_only_may_fire():
@@ -91,8 +91,8 @@ def test_an_alert_that_only_may_fire():
 
 def test_another_alert():
     found = story()
-    found.alerts.append(AlertEpisode("KVCachePressure", "warning", BEGAN + 60, firing=BEGAN + 90))
-    assert missed(found) == ["no KV alert and nothing critical but EngineStuck becomes true and fires"]
+    found.alerts.append(AlertEpisode("KVPressureCacheTooSmall", "warning", BEGAN + 60, firing=BEGAN + 90))
+    assert missed(found) == ["no KV alert and nothing critical but KVPressureEngineStuck becomes true and fires"]
 
 
 def test_triage_that_calls_it_fine():

@@ -96,8 +96,8 @@ async def test_what_is_no_request_is_refused_and_the_next_one_answered(port: int
         "/runbooks/..%2f..%2f..%2fetc%2fpasswd",
         "/runbooks/%2fetc%2fpasswd",
         "/runbooks/....//etc/passwd",
-        "/runbooks/KVCachePressure.md/../../settings/../../thresholds.yaml",
-        "/runbooks/KVCachePressure%00.md",
+        "/runbooks/KVPressureCacheTooSmall.md/../../settings/../../thresholds.yaml",
+        "/runbooks/KVPressureCacheTooSmall%00.md",
         "/runbooks/..%5c..%5csecret",
         "//etc/passwd",
     ],
@@ -115,7 +115,14 @@ async def test_no_path_leads_to_a_file(port: int, path: str) -> None:
 )
 async def test_nothing_is_changed_over_http_and_no_other_site_may_read(port: int, method: str) -> None:
     async with ClientSession() as session:
-        for path in ("/", "/metrics", "/targets", "/api/v1/diagnosis", "/runbooks/KVCachePressure", "/-/healthy"):
+        for path in (
+            "/",
+            "/metrics",
+            "/targets",
+            "/api/v1/diagnosis",
+            "/runbooks/KVPressureCacheTooSmall",
+            "/-/healthy",
+        ):
             url = f"http://127.0.0.1:{port}{path}"
             async with session.request(method, url, headers={"Origin": "http://elsewhere.example"}) as answer:
                 assert answer.status == 405

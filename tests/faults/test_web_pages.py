@@ -119,7 +119,7 @@ async def test_the_diagnosis_is_made_once_per_snapshot(monkeypatch: pytest.Monke
 async def test_runbooks_are_filled_in_one_by_one_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Held(monkeypatch, runbooks, "page_html")
     async with serving() as served:
-        answers = await flood(served, [f"/runbooks/EngineStuck?pod={number}" for number in range(100)])
+        answers = await flood(served, [f"/runbooks/KVPressureEngineStuck?pod={number}" for number in range(100)])
         assert sum(answer.done() and answer.result()[0] == 503 for answer in answers) == 100 - MOST_PER_CLIENT
         assert (await served.get("/metrics"))[0] == 200
         made.go.set()

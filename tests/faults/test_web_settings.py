@@ -20,7 +20,7 @@ BAD = {
     "/api/v1/diagnosis": "is taken: /api",
     "/api/metrics": "is taken: /api",
     "/runbooks": "is taken: /runbooks",
-    "/runbooks/KVCachePressure": "is taken: /runbooks",
+    "/runbooks/KVPressureCacheTooSmall": "is taken: /runbooks",
     "/{alert}": "must be a path of letters, digits and . _ ~ - between slashes, such as /metrics",
     "/metrics{tail:.*}": "must be a path",
     "/metrics?x=1": "must be a path",
@@ -78,13 +78,13 @@ ELSEWHERE = (
 )
 @pytest.mark.parametrize("instance", ELSEWHERE)
 def test_an_instance_that_is_no_address_is_not_filled_in(instance: str) -> None:
-    page = html.unescape(runbooks.page_html("ExporterDown", {"instance": instance}))
+    page = html.unescape(runbooks.page_html("KVPressureExporterDown", {"instance": instance}))
     assert "http://$INSTANCE/-/ready" in page
     assert instance not in page
 
 
 @pytest.mark.parametrize("instance", ["10.0.0.1:10405", "node-1.example:10405", "[2001:db8::1]:10405", "localhost"])
 def test_an_instance_as_prometheus_writes_it_is_filled_in(instance: str) -> None:
-    page = html.unescape(runbooks.page_html("ExporterDown", {"instance": instance}))
+    page = html.unescape(runbooks.page_html("KVPressureExporterDown", {"instance": instance}))
     assert "$INSTANCE" not in page.split("<main>")[1]
     assert instance in page

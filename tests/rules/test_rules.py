@@ -8,7 +8,10 @@ import promql_parser as promql
 import pytest
 import yaml
 
+from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.rules import SEVERITIES
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.alert_names import FORMERLY
 from tests.support.rules import (
     ROOT,
     TESTS,
@@ -28,13 +31,20 @@ ALERTS = alerts()
 NAMES = alert_names()
 EXPRESSIONS = [(alert.name, alert.rule["expr"]) for alert in ALERTS] + list(recorded().items())
 SPEC = """
-KVCachePressure MemoryHighComputeLow EffectiveBatchCollapsed KVCachePreemptionThrash KVCacheExhaustionPredicted
-RequestLatencyInflated ThroughputPlateau EngineStuck EngineNotAnswering
-DeviceMemoryRising DeviceOutOfMemory EngineRestarting
-AllocationErrorsInLogs EngineComputeBound EngineDeferred EngineHostBound SequenceCapReached PromptShapeShifted
-LimitUndeclared
-MemoryTargetTooHigh NodePressureNearEngine ExporterDown SourceDown GpuReadingsStale TargetUnreachable
-ThresholdsDiffer"""
+KVPressureCacheTooSmall KVPressureMemoryHighComputeLow KVPressureBatchCollapsed KVPressurePreemptionThrash
+KVPressureExhaustionPredicted KVPressureLatencyInflated KVPressureThroughputPlateau KVPressureReplicasFailing
+KVPressureSLOBurn KVPressureEngineStuck
+KVPressureEngineNotAnswering KVPressureDeviceMemoryRising KVPressureDeviceOutOfMemory KVPressureEngineRestarting
+KVPressureAllocationErrorsInLogs KVPressureEngineComputeBound KVPressureEngineDeferred KVPressureEngineHostBound
+KVPressureSequenceCapReached KVPressurePromptShapeShifted KVPressureLimitUndeclared KVPressureMemoryTargetTooHigh
+KVPressureNodeOverloaded KVPressureExporterDown KVPressureSourceDown KVPressureGpuReadingsStale
+KVPressureTargetUnreachable KVPressureThresholdsDiffer"""
+DEFAULT = """
+KVPressureCacheTooSmall KVPressureReplicasFailing KVPressureSLOBurn KVPressureExhaustionPredicted KVPressureEngineStuck
+KVPressureEngineNotAnswering KVPressureEngineRestarting KVPressureDeviceOutOfMemory KVPressureExporterDown
+KVPressureTargetUnreachable"""
+MOST_RULES = 20
+"""Mimir's default of `ruler_max_rules_per_rule_group`."""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}
 
 each_alert = pytest.mark.parametrize("name", NAMES)
@@ -56,6 +66,11 @@ def seconds(duration: str) -> int:
 
 def test_every_alert_that_was_asked_for_exists() -> None:
     assert set(NAMES) == set(SPEC.split())
+
+
+def test_every_name_says_whose_alert_it_is() -> None:
+    assert [name for name in NAMES if not name.startswith("KVPressure")] == []
+    assert set(FORMERLY) <= set(NAMES)
 
 
 @each_alert
@@ -153,13 +168,34 @@ def test_numbers_that_mean_bad_come_from_the_thresholds(alert) -> None:
 def test_an_alert_says_what_it_must(alert) -> None:
     assert alert.severity in SEVERITIES
     annotations = alert.rule["annotations"]
-    assert set(annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert f"/{alert.name}" in annotations["runbook_url"]
-    where = annotations["summary"] + annotations["dashboard_url"]
-    assert "$labels.instance" in where or "label `instance`" in where  # of an exporter that does answer
+    assert set(annotations) == {"summary", "description"} | ({"formerly"} if alert.name in FORMERLY else set())
     assert alert.words.endswith(".")
     assert "\n" not in annotations["summary"]
     assert set(alert.rule["labels"]) == {"severity", "component"}
+    facts, _, command = annotations["description"].partition("\nRun: ")
+    assert facts
+    assert command
+    assert "\n" not in facts + command
+
+
+def test_about_ten_alerts_are_on_by_default_and_the_others_say_why_not() -> None:
+    on = {alert.name for file in load_rules(Options(load_thresholds())) for alert in file.alerts}
+    assert on == set(DEFAULT.split())
+    assert {alert.name for alert in ALERTS if not alert.off_because} == on
+
+
+def test_a_page_is_about_a_model_or_about_all_exporters_and_never_about_one_replica() -> None:
+    pages = {(alert.name, alert.component) for alert in ALERTS if alert.severity == "critical"}
+    assert {component for _, component in pages} == {"deployment", "exporter"}
+    for alert in ALERTS:
+        if alert.severity == "critical" and alert.component == "exporter":
+            assert "max by (cluster, namespace, job)" in alert.rule["expr"]
+
+
+def test_no_group_has_more_rules_than_mimir_takes() -> None:
+    groups = [group for file in rule_files() for group in file.groups]
+    assert [group["name"] for group in groups if len(group["rules"]) > MOST_RULES] == []
+    assert len({group["name"] for group in groups}) == len(groups)
 
 
 @each_rule
@@ -177,7 +213,7 @@ def test_annotations_use_only_labels_that_the_alert_can_have(alert) -> None:
     calls = (node for node in walk(promql.parse(alert.rule["expr"])) if isinstance(node, promql.Call))
     labels |= {call.args[1].val for call in calls if call.func.name == "label_replace"}
     texts = (alert.rule["annotations"][key] for key in ("summary", "description"))
-    if alert.name == "ExporterDown":
+    if alert.name == "KVPressureExporterDown":
         labels |= {"namespace"}  # of the exporter's own pod, which Prometheus adds
     used = {label for text in texts for label in re.findall(r"\$labels\.(\w+)", text)}
     assert used <= labels
@@ -193,11 +229,11 @@ def test_alerts_are_muted_by_alerts_that_exist_and_by_nothing_in_a_circle() -> N
     muted = {alert.name: set(alert.muted_by) for alert in ALERTS}
     assert set().union(*muted.values()) <= set(NAMES)
     assert not [(a, b) for a, by in muted.items() for b in by if a in muted[b]]
-    assert "KVCachePressure" in muted["EffectiveBatchCollapsed"]
+    assert "KVPressureCacheTooSmall" in muted["KVPressureBatchCollapsed"]
 
 
 def test_the_rules_carry_the_hash_of_their_thresholds() -> None:
-    (differ,) = (alert for alert in ALERTS if alert.name == "ThresholdsDiffer")
+    (differ,) = (alert for alert in ALERTS if alert.name == "KVPressureThresholdsDiffer")
     assert f'hash!="{options().thresholds.hash}"' in differ.rule["expr"]
 
 

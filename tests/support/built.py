@@ -29,9 +29,9 @@ def _checkout() -> Path:
 
 @functools.cache
 def bundle() -> Path:
-    """The bundle, as `kvpressure generate` writes it with the packaged thresholds."""
+    """The bundle, as `kvpressure generate --all-alerts` writes it with the packaged thresholds."""
     place = _checkout() / "build" / "bundle"
-    write_bundle(place, bundle_files(Options(load_thresholds())))
+    write_bundle(place, bundle_files(Options(load_thresholds(), all_alerts=True)))
     return place
 
 

@@ -24,7 +24,7 @@ TESTS = ROOT / "rules" / "tests"
 
 @functools.cache
 def options() -> Options:
-    return Options(load_thresholds())
+    return Options(load_thresholds(), all_alerts=True)
 
 
 @functools.cache

@@ -1,43 +1,151 @@
-"""The Alertmanager example: routes by severity, and inhibitions that follow from `muted_by`."""
+"""What Alertmanager is told: routes by severity, and inhibitions that follow from `muted_by`.
+
+The same inhibitions go into the example of a whole configuration and into an AlertmanagerConfig object.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kvpressure.bundle.options import Options
-from kvpressure.bundle.rules import Alert
+from kvpressure.bundle.rules import Alert, shown
 from kvpressure.bundle.templates import render
 
+DEPLOYMENT: Final = "deployment"
+"""The component of alerts about all replicas of a model in a namespace."""
+
 _SAME: Final = {
-    "exporter": ("instance", "source"),
-    "gpu": ("instance", "namespace", "pod"),  # muted by what a container's log tells, which names no target
+    DEPLOYMENT: ("cluster", "namespace", "model_name"),
+    "exporter": ("cluster", "instance", "source"),
+    "gpu": ("cluster", "instance", "namespace", "pod"),  # muted by what a container's log tells: it names no target
 }
-_SAME_ENGINE: Final = ("namespace", "target", "model_name", "engine")
+_SAME_ENGINE: Final = ("cluster", "instance", "namespace", "target", "model_name", "engine")
+_SAME_THING: Final = (*_SAME_ENGINE[:3], "pod", "container", *_SAME_ENGINE[3:])
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One matcher of Alertmanager: `name`, the operator as it is written, `value`."""
+
+    name: str
+    operator: str
+    value: str
+
+    def __str__(self) -> str:
+        """As in `source_matchers`."""
+        return f'{self.name}{self.operator}"{self.value}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Inhibition:
-    """While one of `sources` fires, `targets` stay silent where the labels `equal` are the same."""
+    """While an alert that `source` matches fires, those that `target` matches stay silent where `equal` is the same."""
 
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
+    why: str
+    source: tuple[Matcher, ...]
+    target: tuple[Matcher, ...]
     equal: tuple[str, ...]
 
 
-def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
-    """One for each set of alerts that mutes others, in the order of the alerts."""
-    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for alert in alerts:
-        if alert.muted_by:
-            targets = found.setdefault((alert.muted_by, _SAME.get(alert.component, _SAME_ENGINE)), [])
-            if alert.name not in targets:
-                targets.append(alert.name)
-    return tuple(Inhibition(sources, tuple(targets), equal) for (sources, equal), targets in found.items())
+def inhibitions(alerts: Iterable[Alert], options: Options) -> tuple[Inhibition, ...]:
+    """Those that hold for any alerts, then one for each set of alerts that mutes others, in the order of the alerts."""
+    known = list(alerts)
+    return (*_always(options), *_causes(known))
 
 
 def alertmanager_config(path: str, template: str, options: Options, alerts: Sequence[Alert]) -> str:
     """The whole file. `path` is the template's name in messages; raises ConfigError."""
-    more = {"inhibitions": inhibitions(alerts), "page_url": options.page_url, "ticket_url": options.ticket_url}
+    more = {
+        "inhibitions": inhibitions(alerts, options),
+        "page_url": options.page_url,
+        "ticket_url": options.ticket_url,
+    }
     return render(path, template, options, more)
+
+
+def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, Any]:
+    """An `AlertmanagerConfig` of prometheus-operator with nothing but the inhibitions."""
+
+    def match(one: Matcher) -> dict[str, str]:
+        return {"name": one.name, "value": one.value, "matchType": one.operator}
+
+    rules = [
+        {
+            "sourceMatch": [match(one) for one in rule.source],
+            "targetMatch": [match(one) for one in rule.target],
+            "equal": list(rule.equal),
+        }
+        for rule in inhibitions(alerts, options)
+    ]
+    labels = {"app.kubernetes.io/name": "kvpressure", "app.kubernetes.io/component": "inhibition", **options.labels}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1alpha1",
+        "kind": "AlertmanagerConfig",
+        "metadata": {"name": "kvpressure-inhibition", "labels": labels},
+        "spec": {"inhibitRules": rules},
+    }
+
+
+def _always(options: Options) -> tuple[Inhibition, ...]:
+    down = shown("KVPressureExporterDown", options)
+    replicas = "|".join(shown(f"KVPressure{name}", options) for name in ("CacheTooSmall", "ExhaustionPredicted"))
+    ours = Matcher("component", "=~", ".+")
+    return (
+        Inhibition(
+            "The louder severity of an alert mutes the quieter one of the same engine or container.",
+            (_severity("critical"), ours),
+            (_severity("warning", "info"), ours),
+            ("alertname", *_SAME_THING),
+        ),
+        Inhibition(
+            "The same, for alerts that are never critical.",
+            (_severity("warning"), ours),
+            (_severity("info"), ours),
+            ("alertname", *_SAME_THING),
+        ),
+        Inhibition(
+            "No exporter of a namespace answers: one page, not one ticket for each of them.",
+            (_named(down), _severity("critical")),
+            (_named(down), _severity("warning")),
+            ("cluster", "namespace", "job"),
+        ),
+        Inhibition(
+            "A model's page mutes the tickets of its replicas.",
+            (_named(shown("KVPressureCacheTooSmall", options)), Matcher("component", "=", DEPLOYMENT)),
+            (_named(replicas), Matcher("component", "=", "engine")),
+            _SAME[DEPLOYMENT],
+        ),
+    )
+
+
+def _causes(alerts: Sequence[Alert]) -> Iterable[Inhibition]:
+    of_deployments = {alert.name for alert in alerts if alert.component == DEPLOYMENT}
+    of_others = {alert.name for alert in alerts if alert.component != DEPLOYMENT}
+    found: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for alert in alerts:
+        for about in (DEPLOYMENT, alert.component):
+            by = of_deployments if about == DEPLOYMENT else of_others
+            sources = tuple(name for name in alert.muted_by if name in by)
+            if about == DEPLOYMENT and alert.component != DEPLOYMENT:
+                sources = tuple(name for name in sources if name not in of_others)
+            targets = found.setdefault((sources, about), []) if sources else []
+            if alert.name not in targets:
+                targets.append(alert.name)
+    for (sources, about), targets in found.items():
+        named = (
+            (_named(*sources), Matcher("component", "=", DEPLOYMENT)) if about == DEPLOYMENT else (_named(*sources),)
+        )
+        why = "A cause mutes its symptoms, here of the same " + {DEPLOYMENT: "model and namespace."}.get(
+            about, "engine."
+        )
+        yield Inhibition(why, named, (_named(*targets),), _SAME.get(about, _SAME_ENGINE))
+
+
+def _named(*names: str) -> Matcher:
+    names = tuple(dict.fromkeys("|".join(names).split("|")))
+    return Matcher("alertname", "=~" if len(names) > 1 else "=", "|".join(names))
+
+
+def _severity(*names: str) -> Matcher:
+    return Matcher("severity", "=~" if len(names) > 1 else "=", "|".join(names))

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any, Final
 
 from kvpressure.bundle.dump import dump
-from kvpressure.bundle.options import Options
+from kvpressure.bundle.options import EXPORTER_RUNBOOKS, Options
 from kvpressure.bundle.templates import render
 
 FOLDER: Final = "KV pressure"
@@ -29,7 +29,8 @@ _INSTANCE: Final = "{{ $labels.instance }}"
 
 def dashboards(options: Options) -> dict[str, str]:
     """Uid to Grafana's JSON. Raises ConfigError, with its name, for a threshold that there is not."""
-    more = {"runbooks": options.runbook_url.rstrip("/").replace(_INSTANCE, "${instance}")}
+    runbooks = options.runbook_url or EXPORTER_RUNBOOKS
+    more = {"runbooks": runbooks.rstrip("/").replace(_INSTANCE, "${instance}")}
     found = {}
     for uid, text in _templates():
         filled = _filled(json.loads(text), f"dashboards/{uid}{_SUFFIX}", options, more)

@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from kvpressure.bundle.options import Options
 from kvpressure.bundle.rules import Alert
+from kvpressure.bundle.templates import percent
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.alert_names import FORMERLY, NOW_CALLED
 
 _INTRO: Final = """# Alerts
 
 Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
 
-`critical` wakes someone, `warning` makes a ticket, `info` is read when someone looks. "For" is how long the expression
-holds before the alert fires, "keeps firing" how long it may be false before the alert resolves: pressure comes and goes
-with every request that ends. Every alert has a runbook, and promtool tests under `rules/tests`.
+`critical` wakes someone, `warning` makes a ticket, `info` is read when someone looks. One replica in trouble is a
+ticket; a page needs {share} of a model's replicas in a namespace, the only one, or users who burn their objective's
+budget. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false before
+the alert resolves: pressure comes and goes with every request that ends. Every alert has a runbook, and promtool tests
+under `rules/tests`.
 
+{on} alerts are on by default: those that page or that somebody has to act on this week. The others come with
+`kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`); the last column says why they do not by
+themselves.
+
+Windows hold four scrapes each, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
+writes longer ones. Links to runbooks and boards come with `--runbook-url` and `--dashboard-url`: an exporter's own
+address is a pod's, which no laptop can open.
+
+"""
+_RENAMED: Final = """
+## Old names
+
+Until 0.1.0 names had no prefix. Each alert carries the old one as the annotation `formerly`; `kvpressure generate
+--old-names` writes the old ones as names, for this release only. Addresses of runbooks by old names lead to the new.
+
+| until 0.1.0 | now |
+|---|---|
 """
 
 
-def alerts_markdown(alerts: Sequence[Alert], thresholds: Thresholds) -> str:
+def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
     """The whole page: a table of all alerts, then one section each."""
+    thresholds = options.thresholds
+    on = {alert.name for alert in alerts if not alert.off_because}
     parts = [
-        _INTRO.format(hash=f"`{thresholds.hash}`"),
-        "| alert | severity | for | keeps firing | about |\n",
-        "|---|---|---|---|---|\n",
+        _INTRO.format(
+            hash=f"`{thresholds.hash}`",
+            share=percent(thresholds.values["alert_replicas_min_ratio"]),
+            on=len(on),
+            scrape=options.scrape_seconds,
+        ),
+        "| alert | severity | for | keeps firing | about | off by default because |\n",
+        "|---|---|---|---|---|---|\n",
     ]
-    parts += [_row(alert) for alert in alerts]
+    parts += [_row(alert) for alert in sorted(alerts, key=lambda alert: alert.name not in on)]
     for name, rules in groupby(alerts, key=lambda alert: alert.name):
         parts.append(_section(name, list(rules), thresholds))
-    return "".join(parts)
+    return "".join([*parts, *_renamed(alerts)])
+
+
+def _renamed(alerts: Iterable[Alert]) -> Iterator[str]:
+    """The old names, for whoever has routes, silences or links with them."""
+    yield _RENAMED
+    known = {alert.name for alert in alerts}
+    for new, old in FORMERLY.items():
+        yield f"| `{old}` | {f'[{new}](#{new.lower()})' if new in known else f'`{new}`'} |\n"
 
 
 def _row(alert: Alert) -> str:
     keeps = alert.rule.get("keep_firing_for", "-")
     link = f"[{alert.name}](#{alert.name.lower()})"
-    return f"| {link} | {alert.severity} | {alert.rule['for']} | {keeps} | {alert.component} |\n"
+    return f"| {link} | {alert.severity} | {alert.rule['for']} | {keeps} | {alert.component} | {alert.off_because} |\n"
 
 
 def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
@@ -50,7 +87,8 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
         parts.append("| threshold | value | why |\n|---|---|---|\n")
         parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
         parts.append("\n")
-    parts.append(f"Template `rules/{rules[0].file}`, runbook [{name}](runbooks/{name}.md).\n")
+    book = NOW_CALLED.get(name, name)
+    parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
     return "".join(parts)
 
 

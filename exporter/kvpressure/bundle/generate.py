@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -9,7 +10,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from kvpressure import __version__
-from kvpressure.bundle.alertmanager import alertmanager_config
+from kvpressure.bundle.alertmanager import alertmanager_config, alertmanager_object
 from kvpressure.bundle.dashboards import dashboard_files
 from kvpressure.bundle.docs import alerts_markdown
 from kvpressure.bundle.dump import dump
@@ -36,13 +37,17 @@ def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboard
     rules = load_rules(options)
     alerts = [alert for file in rules for alert in file.alerts]
     for file in rules:
+        if not file.groups:
+            continue
         head = _HEAD.format(version=__version__, source=f"rules/{file.path}", hash=options.thresholds.hash)
         files[f"prometheus/{file.path.removesuffix('.j2')}"] = head + dump({"groups": list(file.groups)})
     for kind in KINDS:
         groups = [group for file in rules if file.path.startswith(f"{kind}/") for group in file.groups]
         files[f"kubernetes/prometheusrule-{kind}.yaml"] = dump(prometheus_rule(kind, groups, options))
     files["alertmanager/alertmanager.yaml"] = _alertmanager(options, alerts)
-    files["alerts.md"] = alerts_markdown(alerts, options.thresholds)
+    files["kubernetes/alertmanagerconfig.yaml"] = dump(alertmanager_object(alerts, options))
+    known = load_rules(dataclasses.replace(options, all_alerts=True))
+    files["alerts.md"] = alerts_markdown([alert for file in known for alert in file.alerts], options)
     if with_dashboards:
         files |= dashboard_files(options)
     if with_runbooks:
@@ -78,6 +83,7 @@ def _manifest(files: Mapping[str, str], options: Options) -> str:
         "made_by": f"kvpressure {__version__}",
         "thresholds_hash": options.thresholds.hash,
         "selector": options.selector,
+        "scrape_seconds": options.scrape_seconds,
         "files": sorted(files),
     }
     return json.dumps(content, indent=2) + "\n"

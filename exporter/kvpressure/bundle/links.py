@@ -1,10 +1,10 @@
-"""The addresses in an alert: its runbook, filled in for what the alert is about, and the page that shows it."""
+"""The addresses in an alert: its runbook, filled in for what the alert is about, and the board that shows it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.bundle.options import RUNBOOK_URL, Options
+from kvpressure.bundle.options import Options
 
 _ENGINE: Final = {
     "namespace": "namespace",
@@ -15,6 +15,7 @@ _ENGINE: Final = {
     "instance": "instance",
 }
 _LABELS: Final[dict[str, dict[str, str]]] = {
+    "deployment": {"namespace": "namespace", "model": "model_name"},
     "engine": _ENGINE,
     "gpu": _ENGINE,
     "limits": _ENGINE,
@@ -25,40 +26,41 @@ _LABELS: Final[dict[str, dict[str, str]]] = {
 """By component: what a runbook's address says of the alert, and the label that each of it comes from."""
 
 COMPONENTS: Final = tuple(_LABELS)
-BOARDS: Final = {"exporter": "kvpressure-exporter"}
+BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet"}
 """Grafana uid by component; the engine's board for all others."""
 
-
-def runbook_url(options: Options, alert: str, component: str, *, exporter_answers: bool) -> str:
-    """The runbook's address, a Prometheus template.
-
-    An exporter that does not answer cannot serve the runbook of that: its link goes through any other that does.
-    """
-    if not exporter_answers and options.runbook_url == RUNBOOK_URL:
-        return _through_another(options, f"/runbooks/{alert}", f"runbooks/{alert}.md in the bundle")
-    return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(_LABELS[component])}"
+_INSTANCE: Final = "{{ $labels.instance }}"
+_VARIABLES: Final = {"namespace": "namespace", "target": "target", "instance": "instance", "model": "model_name"}
+_OF_A_BOARD: Final = {"deployment": {"namespace", "model"}}
 
 
-def dashboard_url(options: Options, component: str, *, exporter_answers: bool) -> str:
-    """The address of Grafana's board, or of the exporter's own page; a Prometheus template.
+def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
+    """The annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base is known for them."""
+    found = {}
+    if options.runbook_url:
+        found["runbook_url"] = _runbook(options, alert, component, exporter_answers=exporter_answers)
+    if options.dashboard_url:
+        found["dashboard_url"] = _board(options, component, exporter_answers=exporter_answers)
+    return found
 
-    That of an exporter which does not answer leads to any other that does: the alert may not even name one.
-    """
-    if not options.dashboard_url:
-        if exporter_answers:
-            return "http://{{ $labels.instance }}/"
-        return _through_another(options, "/", "none: no exporter answers")
+
+def _runbook(options: Options, alert: str, component: str, *, exporter_answers: bool) -> str:
+    """An exporter that does not answer cannot serve the runbook of that: its link goes through any other that does."""
+    labels = _LABELS[component]
+    if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
+        another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")
+        otherwise = f"{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"
+        return f"{{{{ with query `up{{{options.selector}}} == 1` }}}}{another}/{alert}{otherwise}"
+    return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
+
+
+def _board(options: Options, component: str, *, exporter_answers: bool) -> str:
+    board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
     if not exporter_answers:
-        return f"{options.dashboard_url.rstrip('/')}/d/{BOARDS['exporter']}"
-    own = {name: label for name, label in _LABELS[component].items() if name in {"namespace", "target", "instance"}}
-    board = BOARDS.get(component, "kvpressure-engine")
-    return f"{options.dashboard_url.rstrip('/')}/d/{board}?{_query(own, prefix='var-')}"
-
-
-def _through_another(options: Options, path: str, otherwise: str) -> str:
-    instance = "{{ . | first | label `instance` }}"
-    up = f"{{{{ with query `up{{{options.selector}}} == 1` }}}}"
-    return f"{up}http://{instance}{path}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+        return board
+    wanted = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
+    own = {_VARIABLES[name]: label for name, label in _LABELS[component].items() if name in wanted}
+    return f"{board}?{_query(own, prefix='var-')}"
 
 
 def _query(labels: dict[str, str], prefix: str = "") -> str:

@@ -12,8 +12,14 @@ from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds
 
 SELECTOR: Final = 'job="kvpressure"'
-RUNBOOK_URL: Final = "http://{{ $labels.instance }}/runbooks"
-"""The exporter serves the runbooks itself, so the link works wherever Prometheus can scrape it."""
+EXPORTER_RUNBOOKS: Final = "http://{{ $labels.instance }}/runbooks"
+"""The exporter serves the runbooks itself: a link for networks in which people reach what Prometheus scrapes."""
+
+SCRAPE_SECONDS: Final = 15
+"""The chart's PodMonitor scrapes so often."""
+
+LONGEST_SCRAPE_SECONDS: Final = 60
+"""Prometheus looks five minutes back for a sample; with fewer than five in them, nothing can be told from a gap."""
 
 PAGE_URL: Final = "http://127.0.0.1:5001/page"
 TICKET_URL: Final = "http://127.0.0.1:5001/ticket"
@@ -28,16 +34,22 @@ class Options:
     """Choices of one bundle; `labels` go onto the `PrometheusRule` objects, for an operator that selects by label.
 
     `selector` is label matchers, without braces, that find the exporters' series and no others. `runbook_url` is the
-    address that runbooks lie under; `dashboard_url` is Grafana's, "" links to the exporter's own page instead.
+    address that runbooks lie under, `dashboard_url` is Grafana's; with "" alerts carry no such link, for an exporter's
+    address is a pod's, which nobody can open from a laptop. `scrape_seconds` is the time between scrapes, which every
+    window holds four of. `all_alerts` writes those too that neither page nor make a ticket by default.
+    `old_names` calls alerts what they were called before they had the project's prefix, for one release.
     """
 
     thresholds: Thresholds
     selector: str = SELECTOR
-    runbook_url: str = RUNBOOK_URL
+    runbook_url: str = ""
     dashboard_url: str = ""
     page_url: str = PAGE_URL
     ticket_url: str = TICKET_URL
     labels: Mapping[str, str] = field(default_factory=dict)
+    scrape_seconds: int = SCRAPE_SECONDS
+    all_alerts: bool = False
+    old_names: bool = False
 
     def check(self) -> None:
         """Raise ConfigError with everything that is wrong with these options."""
@@ -49,8 +61,10 @@ class Options:
         yield from _selector_problems(self.selector)
         for name in ("runbook_url", "dashboard_url", "page_url", "ticket_url"):
             value = getattr(self, name)
-            if value or name != "dashboard_url":
+            if value or name in {"page_url", "ticket_url"}:
                 yield from _url_problems(f"--{name.replace('_', '-')}", value)
+        if not 1 <= self.scrape_seconds <= LONGEST_SCRAPE_SECONDS:
+            yield "--scrape-interval", f"{self.scrape_seconds} s is not from 1 s to {LONGEST_SCRAPE_SECONDS} s"
         for key, value in self.labels.items():
             if not _LABEL.fullmatch(key) or (value and not _LABEL.fullmatch(value)):
                 yield "--label", f"{key}={value} is not a Kubernetes label"

@@ -1,8 +1,9 @@
 """A rendered rules file, read strictly: Prometheus' own format, and what we say of an alert beside it.
 
-An alert has four keys more than in Prometheus: `words` (its expression in plain words), `muted_by` (alerts that explain
-it, so that Alertmanager leaves it out beside them), and `exporter_answers: false` where the alert says that no exporter
-is there to serve its runbook. `runbook_url` and `dashboard_url` are added here and never written by hand.
+An alert has keys more than in Prometheus: `words` (its expression in plain words), `muted_by` (alerts that explain it,
+so that Alertmanager leaves it out beside them), `off_because` (why it is written with --all-alerts only), and
+`exporter_answers: false` where the alert says that no exporter is there. Its annotations are `summary`, `facts`, one
+line, and `run`, one command; `description` is made of the two, and links are added.
 """
 
 from __future__ import annotations
@@ -12,28 +13,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.bundle import links
+from kvpressure.bundle import links, windows
 from kvpressure.bundle.options import Options
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
+from kvpressure.model.alert_names import FORMERLY
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """critical wakes someone, warning makes a ticket, info is read when someone looks."""
 
 _REQUIRED: Final = ("alert", "expr", "for", "labels", "annotations", "words")
-_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "exporter_answers")
+_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers")
+_ANNOTATIONS: Final = ("facts", "run", "summary")
 _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses."""
+    """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
+
+    `off_because` is why it is left out by default, "" for one that is not.
+    """
 
     file: str
     rule: Mapping[str, Any]
     words: str
     muted_by: tuple[str, ...]
     thresholds: tuple[str, ...]
+    off_because: str = ""
 
     @property
     def name(self) -> str:
@@ -70,24 +77,45 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
     alerts: list[Alert] = []
     groups: list[Mapping[str, Any]] = []
     for group in document.data["groups"]:
-        rules = [rule if "record" in rule else _complete(rule, options) for rule in group["rules"]]
-        groups.append({**group, "rules": rules})
-        for given, rule in zip(group["rules"], rules, strict=True):
-            if "alert" in given:
-                muted_by = tuple(given.get("muted_by", ()))
-                alerts.append(Alert(path, rule, " ".join(given["words"].split()), muted_by, used))
+        rules = []
+        for given in group["rules"]:
+            if "record" in given:
+                rules.append({**given, "expr": _expr(given, options)})
+            elif options.all_alerts or "off_because" not in given:
+                rules.append(_complete(given, options))
+                muted_by = tuple(shown(name, options) for name in given.get("muted_by", ()))
+                off = " ".join(given.get("off_because", "").split())
+                alerts.append(Alert(path, rules[-1], " ".join(given["words"].split()), muted_by, used, off))
+        if rules:
+            groups.append({**group, "rules": rules})
     return RuleFile(path, tuple(groups), tuple(alerts))
 
 
 def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """Prometheus' own keys in Prometheus' order, with the links."""
-    name, component = rule["alert"], rule["labels"]["component"]
-    annotations = {key: text.strip() for key, text in rule["annotations"].items()}
-    answers = rule.get("exporter_answers", True)
-    annotations["runbook_url"] = links.runbook_url(options, name, component, exporter_answers=answers)
-    annotations["dashboard_url"] = links.dashboard_url(options, component, exporter_answers=answers)
-    kept = {key: rule[key] for key in ("alert", "expr", "for", "keep_firing_for", "labels") if key in rule}
-    return {**kept, "expr": rule["expr"].strip(), "annotations": annotations}
+    """Prometheus' own keys in Prometheus' order, with windows that hold scrapes enough, and with the links."""
+    name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
+    texts = {key: " ".join(windows.ranges(text, every).split()) for key, text in rule["annotations"].items()}
+    annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
+    if name in FORMERLY and not options.old_names:
+        annotations["formerly"] = FORMERLY[name]
+    annotations |= links.links(options, name, component, exporter_answers=rule.get("exporter_answers", True))
+    complete = {
+        "alert": shown(name, options),
+        "expr": _expr(rule, options),
+        "for": windows.waiting(rule["for"], every),
+    }
+    if "keep_firing_for" in rule:
+        complete["keep_firing_for"] = windows.keeping(rule["keep_firing_for"], every)
+    return {**complete, "labels": rule["labels"], "annotations": annotations}
+
+
+def _expr(rule: Mapping[str, Any], options: Options) -> str:
+    return windows.ranges(rule["expr"].strip(), options.scrape_seconds)
+
+
+def shown(name: str, options: Options) -> str:
+    """The alert's name as this bundle writes it."""
+    return FORMERLY.get(name, name) if options.old_names else name
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:
@@ -126,5 +154,5 @@ def _alert_problems(where: Path, rule: Mapping[str, Any]) -> Iterator[tuple[Path
         yield (*where, "labels"), f"severity must be one of {', '.join(SEVERITIES)}"
     elif labels.get("component") not in links.COMPONENTS:
         yield (*where, "labels"), f"component must be one of {', '.join(links.COMPONENTS)}"
-    if not isinstance(annotations, dict) or sorted(annotations) != ["description", "summary"]:
-        yield (*where, "annotations"), "must be summary and description; links are added"
+    if not isinstance(annotations, dict) or tuple(sorted(annotations)) != _ANNOTATIONS:
+        yield (*where, "annotations"), "must be summary, facts and run; the description and links are made"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jinja2
@@ -14,6 +14,17 @@ from kvpressure.runtimes.registry import ASSUMED
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK
+_TRIAGE: Final = (
+    "{{ if $labels.pod }}kubectl kvpressure triage -n {{ $labels.namespace }} pod/{{ $labels.pod }}"
+    "{{ else if match `^[^/ ]+:[0-9]+$` $labels.target }}kvpressure triage {{ $labels.target }}"
+    "{{ else }}kvpressure triage URL{{ end }}"
+)
+_WORST: Final = (
+    "{{ with query (printf `topk(1, %s)`%s) }}{{ with . | first }}"
+    "{{ if .Labels.pod }}kubectl kvpressure triage -n {{ .Labels.namespace }} pod/{{ .Labels.pod }}"
+    "{{ else }}kvpressure triage {{ .Labels.target }}{{ end }}{{ end }}"
+    "{{ else }}kubectl -n {{ $labels.namespace }} get pods{{ end }}"
+)
 _GONE: Final = (
     "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; "
     "what was seen before: {{ end }}"
@@ -28,11 +39,15 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "thresholds_hash": options.thresholds.hash,
         "selector": options.selector,
         "engine": _ENGINE,
+        "model": "{{ $labels.model_name }}{{ with $labels.namespace }} in {{ . }}{{ end }}",
+        "triage": _TRIAGE,
+        "worst": lambda *series: _worst(series, options.selector),
         "now": Now(options.selector),
         "lately": Now(options.selector, look_back="10m"),
         "which": Which(options.selector),
         "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
         "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
+        "plain": plain,
         "gone": _GONE % Now(options.selector).query("kvpressure_engine_silent_seconds"),
         **(more or {}),
     }
@@ -42,6 +57,19 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         raise ConfigError([Problem(path, error.lineno, "", f"is no template: {error.message}")]) from None
     except jinja2.UndefinedError as error:
         raise ConfigError([Problem(path, None, "", f"uses what does not exist: {error.message}")]) from None
+
+
+def _worst(series: Sequence[str], selector: str) -> str:
+    """The command for the alert's replica with the highest value of any of `series`."""
+    either = " or ".join(_of_model(one, selector) for one in series)
+    return _WORST % (either, " $labels.namespace $labels.model_name" * len(series))
+
+
+def _of_model(series: str, selector: str) -> str:
+    """A series' selector for the alert's namespace and model; `series` may end in matchers."""
+    name, _, matchers = series.partition("{")
+    inside = [selector, *filter(None, [matchers.removesuffix("}")]), "namespace=%q", "model_name=%q"]
+    return f"{name}{{{','.join(inside)}}}"
 
 
 class Now:

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from kvpressure.bundle import Options, bundle_files, write_bundle
-from kvpressure.bundle.options import PAGE_URL, RUNBOOK_URL, SELECTOR, TICKET_URL
+from kvpressure.bundle.options import EXPORTER_RUNBOOKS, PAGE_URL, SCRAPE_SECONDS, SELECTOR, TICKET_URL
+from kvpressure.bundle.windows import seconds
 from kvpressure.cli.options import refuse
 from kvpressure.cli.say import say
 from kvpressure.config.small_file import read_text
-from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 
 
@@ -26,15 +27,36 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
     "--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file: name: value."
 )
 @click.option("--selector", default=SELECTOR, show_default=True, help="Label matchers that find the exporters' series.")
-@click.option("--runbook-url", default=RUNBOOK_URL, show_default=True, help="Address that the runbooks lie under.")
-@click.option("--dashboard-url", default="", help="Grafana's address; without it alerts link to the exporter's page.")
+@click.option(
+    "--runbook-url",
+    default="",
+    help="Address that the runbooks lie under, such as your wiki's; without it alerts carry no such link. "
+    f"Where people reach exporters by address: '{EXPORTER_RUNBOOKS}'.",
+)
+@click.option("--dashboard-url", default="", help="Grafana's address; without it alerts carry no such link.")
+@click.option(
+    "--scrape-interval",
+    default=f"{SCRAPE_SECONDS}s",
+    show_default=True,
+    help="Time between Prometheus' scrapes, 1s to 1m; every window holds four.",
+)
+@click.option("--all-alerts", is_flag=True, help="Also the alerts that neither page nor need a ticket; docs/alerts.md.")
 @click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
+@click.option("--old-names", is_flag=True, help="Alerts by their names until 0.1.0, for this release only.")
 @click.option("--runbooks/--no-runbooks", default=True, show_default=True, help="Copy the runbooks into the bundle.")
 @click.option("--dashboards/--no-dashboards", default=True, show_default=True, help="Write the Grafana dashboards.")
 def command(
-    out: Path, overrides: Path | None, labels: tuple[str, ...], runbooks: bool, dashboards: bool, **given: str
+    out: Path,
+    overrides: Path | None,
+    labels: tuple[str, ...],
+    scrape_interval: str,
+    all_alerts: bool,
+    old_names: bool,
+    runbooks: bool,
+    dashboards: bool,
+    **given: str,
 ) -> None:
     """Write Prometheus rules, PrometheusRule objects, Grafana dashboards, an Alertmanager example and runbooks.
 
@@ -42,12 +64,26 @@ def command(
     """
     pairs = dict(label.partition("=")[::2] for label in labels)
     try:
-        options = Options(_thresholds(overrides), labels=pairs, **given)
+        options = Options(
+            _thresholds(overrides),
+            labels=pairs,
+            scrape_seconds=_seconds(scrape_interval),
+            all_alerts=all_alerts,
+            old_names=old_names,
+            **given,
+        )
         files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)
         write_bundle(out, files)
     except ConfigError as error:
         refuse(error, see="nothing was written")
     say(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
+
+
+def _seconds(interval: str) -> int:
+    try:
+        return seconds(interval)
+    except ValueError as error:
+        raise ConfigError([Problem("generate", None, "--scrape-interval", str(error))]) from None
 
 
 def _thresholds(overrides: Path | None) -> Thresholds:

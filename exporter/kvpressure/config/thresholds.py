@@ -165,6 +165,10 @@ class Thresholds:
     alert_cpu_throttled_min_ratio: float = _in("ratio")
     alert_gpu_stale_min_seconds: float = _in("seconds")
     alert_silent_min_seconds: float = _in("seconds")
+    alert_replicas_min_ratio: float = _in("ratio")
+    alert_slowed_budget_ratio: float = _in("ratio")
+    alert_fast_burn_min_factor: float = _in("factor")
+    alert_slow_burn_min_factor: float = _in("factor")
     alert_crash_loop_min_count: float = _in("count")
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 

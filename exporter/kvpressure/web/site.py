@@ -18,6 +18,7 @@ from kvpressure.exposition import diagnosis_json, runbooks, status
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
+from kvpressure.model.alert_names import NOW_CALLED
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.process_stats import OwnProcess
@@ -28,12 +29,12 @@ Authorize = Callable[[str | None, str], Awaitable[bool]]
 """Judges an Authorization header, "" or the address of whom it came from beside it. Raises Busy."""
 
 RUNBOOKS: Mapping[Cause, str] = {
-    Cause.KV_CACHE_PRESSURE: "KVCachePressure",
-    Cause.CONCURRENCY_BOUND: "SequenceCapReached",
-    Cause.COMPUTE_BOUND: "EngineComputeBound",
-    Cause.HOST_BOUND: "EngineHostBound",
-    Cause.DEFERRED: "EngineDeferred",
-    Cause.STUCK: "EngineStuck",
+    Cause.KV_CACHE_PRESSURE: "KVPressureCacheTooSmall",
+    Cause.CONCURRENCY_BOUND: "KVPressureSequenceCapReached",
+    Cause.COMPUTE_BOUND: "KVPressureEngineComputeBound",
+    Cause.HOST_BOUND: "KVPressureEngineHostBound",
+    Cause.DEFERRED: "KVPressureEngineDeferred",
+    Cause.STUCK: "KVPressureEngineStuck",
 }
 """The runbook that fits a cause, by the name of its alert; causes without one get no link."""
 
@@ -171,6 +172,9 @@ class Site:
 
     async def _runbook(self, request: web.Request) -> web.Response:
         name = request.match_info.get("alert", runbooks.INDEX)
+        if name in NOW_CALLED:  # a link that somebody kept; relative, as above
+            query = request.rel_url.raw_query_string
+            raise web.HTTPMovedPermanently(NOW_CALLED[name] + (f"?{query}" if query else ""))
         work = functools.partial(_runbook, name, request.query)
         found, page = await self.drawing.run(("runbook", request.path_qs), request.remote or "", work)
         headers = {"Content-Security-Policy": runbooks.content_security_policy()}

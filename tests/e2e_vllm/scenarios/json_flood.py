@@ -8,5 +8,5 @@ DETAILS = frozenset({"admission", "full", "preemption"})
 
 JSON_FLOOD = Scenario(
     "json-flood",
-    (Phase("json-flood", FLOOD, 80, PRESSURE, 1, details=DETAILS, fires="KVCachePressure"),),
+    (Phase("json-flood", FLOOD, 80, PRESSURE, 1, details=DETAILS, fires="KVPressureCacheTooSmall"),),
 )

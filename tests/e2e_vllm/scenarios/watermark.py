@@ -9,7 +9,7 @@ from tests.e2e_vllm.scenario import PRESSURE, Phase, Scenario
 
 WATERMARK = Scenario(
     "watermark",
-    (Phase("watermark", Load(40, 1160, 110, exact=True), 80, PRESSURE, 1, fires="KVCachePressure"),),
+    (Phase("watermark", Load(40, 1160, 110, exact=True), 80, PRESSURE, 1, fires="KVPressureCacheTooSmall"),),
     flags=(
         *("--max-model-len", "4096", "--max-num-seqs", "32"),
         *("--block-size", "128", "--num-gpu-blocks-override", "256", "--watermark", "0.05"),

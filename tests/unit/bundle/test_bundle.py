@@ -12,11 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from kvpressure.bundle import Options, bundle_files, load_rules, write_bundle
+from kvpressure.bundle import Options, bundle_files, load_rules, windows, write_bundle
 from kvpressure.bundle import write as writing
 from kvpressure.bundle.alertmanager import inhibitions
 from kvpressure.bundle.dump import dump
-from kvpressure.bundle.options import RUNBOOK_URL
+from kvpressure.bundle.options import EXPORTER_RUNBOOKS
 from kvpressure.bundle.rules import read_rules
 from kvpressure.bundle.templates import Now, percent, plain, render
 from kvpressure.cli import main
@@ -68,9 +68,9 @@ def test_runbooks_come_along_for_every_alert() -> None:
 def test_thresholds_of_a_file_reach_the_rules_and_their_hash(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("alert_exhaustion_max_seconds: 123\n")
-    assert generate("--out", str(tmp_path / "out"), "--thresholds", str(own)).exit_code == 0
+    assert generate("--out", str(tmp_path / "out"), "--thresholds", str(own), "--all-alerts").exit_code == 0
     files, hash_ = tree(tmp_path / "out"), load_thresholds(own.read_text()).hash
-    assert "<= 123" in files["prometheus/alerts/kv-cache-exhaustion-predicted.yaml"]
+    assert "<= 123" in files["prometheus/alerts/exhaustion-predicted.yaml"]
     assert f'hash!="{hash_}"' in files["prometheus/alerts/thresholds-differ.yaml"]
     assert json.loads(files["bundle.json"])["thresholds_hash"] == hash_ != load_thresholds().hash
 
@@ -142,22 +142,84 @@ def test_a_selector_reaches_every_expression_and_every_query_of_a_description() 
     for name, text in bundle_files(options(selector=selector), with_runbooks=False).items():
         assert 'job="kvpressure"' not in text, name
         if name.startswith("prometheus/alerts/"):
-            assert all(selector in rule["expr"] or ":max10m" in rule["expr"] for rule in rules_of(text)), name
+            assert all(selector in rule["expr"] or ":kvpressure_" in rule["expr"] for rule in rules_of(text)), name
 
 
-def test_links_lead_to_the_exporter_or_to_where_the_options_say() -> None:
+def test_links_are_there_where_somebody_says_what_they_lead_to_and_never_to_a_pods_address_by_default() -> None:
     page = "prometheus/alerts/engine-stuck.yaml"
-    (own,) = rules_of(bundle_files(options())[page])
-    assert own["annotations"]["runbook_url"].startswith(f"{RUNBOOK_URL}/EngineStuck?namespace={{{{ $labels.namespace")
-    assert own["annotations"]["dashboard_url"] == "http://{{ $labels.instance }}/"
+    (none,) = rules_of(bundle_files(options())[page])
+    assert not {"runbook_url", "dashboard_url"} & set(none["annotations"])
+    assert "$labels.instance }}" not in " ".join(none["annotations"].values())
+    (own,) = rules_of(bundle_files(options(runbook_url=EXPORTER_RUNBOOKS))[page])
+    assert own["annotations"]["runbook_url"].startswith(
+        f"{EXPORTER_RUNBOOKS}/KVPressureEngineStuck?namespace={{{{ $labels.namespace"
+    )
     (other,) = rules_of(bundle_files(options(runbook_url="https://h/r/", dashboard_url="https://g/"))[page])
-    assert other["annotations"]["runbook_url"].startswith("https://h/r/EngineStuck?")
+    assert other["annotations"]["runbook_url"].startswith("https://h/r/KVPressureEngineStuck?")
     assert other["annotations"]["dashboard_url"].startswith("https://g/d/kvpressure-engine?var-namespace=")
 
 
-def test_an_exporter_that_is_down_is_not_asked_for_the_runbook() -> None:
-    for rule in rules_of(bundle_files(options())["prometheus/alerts/exporter-down.yaml"]):
-        assert "with query `up{" in rule["annotations"]["runbook_url"]
+def test_an_exporter_that_is_down_or_not_known_is_not_asked_for_the_runbook() -> None:
+    files = bundle_files(options(runbook_url=EXPORTER_RUNBOOKS, dashboard_url="https://g"))
+    for page in ("exporter-down", "replicas-failing"):
+        for rule in rules_of(files[f"prometheus/alerts/{page}.yaml"]):
+            assert "with query `up{" in rule["annotations"]["runbook_url"]
+    (failing,) = rules_of(files["prometheus/alerts/replicas-failing.yaml"])
+    board = failing["annotations"]["dashboard_url"]
+    assert board.startswith("https://g/d/kvpressure-fleet?var-namespace=")
+    assert "&var-model_name=" in board
+
+
+@pytest.mark.parametrize("interval", ["15s", "30s", "1m"])
+def test_every_window_holds_four_scrapes_at_every_interval(tmp_path: Path, interval: str) -> None:
+    flags = ("--scrape-interval", interval, "--all-alerts", "--no-runbooks", "--no-dashboards")
+    assert generate("--out", str(tmp_path / "out"), *flags).exit_code == 0
+    files = {name: text for name, text in tree(tmp_path / "out").items() if name.startswith("prometheus/")}
+    looked_back = [found for text in files.values() for found in re.findall(r"\[(\d+[smhd]\w*)\]", text)]
+    assert len(looked_back) > 40
+    assert min(map(windows.seconds, looked_back)) >= 4 * windows.seconds(interval)
+    for rule in (rule for text in files.values() for rule in rules_of(text) if "alert" in rule):
+        assert windows.seconds(rule["for"]) == 0 or windows.seconds(rule["for"]) >= 2 * windows.seconds(interval)
+        kept = rule.get("keep_firing_for")
+        assert kept is None or windows.seconds(kept) >= 4 * windows.seconds(interval)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"), [("61s", "not from 1 s to 60 s"), ("soon", "no duration"), ("", "no dur")]
+)
+def test_an_interval_that_no_window_is_made_for_is_refused(tmp_path: Path, given: str, reason: str) -> None:
+    result = generate("--out", str(tmp_path / "out"), "--scrape-interval", given)
+    assert (result.exit_code, reason in result.stderr) == (2, True)
+
+
+def test_by_default_only_what_pages_or_needs_a_ticket_is_written() -> None:
+    few, all_ = bundle_files(options()), bundle_files(options(all_alerts=True))
+    assert "prometheus/alerts/throughput-plateau.yaml" in set(all_) - set(few)
+    assert few["alerts.md"] == all_["alerts.md"]  # the page tells of both
+    names = {
+        rule["alert"] for name, text in few.items() if name.startswith("prometheus/alerts/") for rule in rules_of(text)
+    }
+    assert 8 <= len(names) <= 12
+
+
+def test_old_names_are_names_again_for_whoever_asks(tmp_path: Path) -> None:
+    assert generate("--out", str(tmp_path / "out"), "--old-names", "--no-runbooks").exit_code == 0
+    files = tree(tmp_path / "out")
+    (stuck,) = rules_of(files["prometheus/alerts/engine-stuck.yaml"])
+    assert stuck["alert"] == "EngineStuck"
+    assert "formerly" not in stuck["annotations"]
+    inhibiting = yaml.safe_load(files["alertmanager/alertmanager.yaml"])["inhibit_rules"]
+    named = re.findall(r"\b[A-Z]\w+", str([rule["source_matchers"] + rule["target_matchers"] for rule in inhibiting]))
+    assert "KVCachePressure" in named
+    assert {name for name in named if name.startswith("KVPressure")} <= {
+        "KVPressureReplicasFailing",
+        "KVPressureSLOBurn",
+    }
+
+
+def test_an_alert_says_what_it_was_called() -> None:
+    (stuck,) = rules_of(bundle_files(options())["prometheus/alerts/engine-stuck.yaml"])
+    assert stuck["annotations"]["formerly"] == "EngineStuck"
 
 
 def test_labels_and_webhooks_reach_their_files(tmp_path: Path) -> None:
@@ -171,16 +233,34 @@ def test_labels_and_webhooks_reach_their_files(tmp_path: Path) -> None:
 
 def test_what_explains_an_alert_mutes_it_where_both_are_about_the_same() -> None:
     """A label that only one of the two has is never equal, and one that neither has always is."""
-    alerts = [alert for file in load_rules(options()) for alert in file.alerts]
-    engine = {"instance", *Scope.ENGINE.labels}
-    labels = {"container": {"instance", *Scope.CONTAINER.labels}, "exporter": {"instance", *Scope.SOURCE.labels}}
-    about = {alert.name: labels.get(alert.component, engine) for alert in alerts}
-    found = inhibitions(alerts)
-    assert {target for rule in found for target in rule.targets} == {a.name for a in alerts if a.muted_by}
-    for rule in found:
-        assert rule.equal
-        for name in (*rule.sources, *rule.targets):
+    alerts = [alert for file in load_rules(options(all_alerts=True)) for alert in file.alerts]
+    engine = {"cluster", "instance", *Scope.ENGINE.labels}
+    labels = {
+        "container": {"cluster", "instance", *Scope.CONTAINER.labels},
+        "exporter": {"cluster", "instance", *Scope.SOURCE.labels},
+        "deployment": {"cluster", "namespace", "model_name"},
+    }
+    about: dict[str, set[str]] = {}
+    for alert in alerts:
+        about.setdefault(alert.name, set()).update(labels.get(alert.component, engine))
+    found = inhibitions(alerts, options())
+    causes = [rule for rule in found if rule.why.startswith("A cause")]
+    targets = {name for rule in causes for name in rule.target[0].value.split("|")}
+    assert targets == {alert.name for alert in alerts if alert.muted_by}
+    for rule in causes:
+        for name in (*rule.source[0].value.split("|"), *rule.target[0].value.split("|")):
             assert set(rule.equal) <= about[name], name
+    for rule in found:
+        assert len(set(rule.equal)) == len(rule.equal) > 0
+
+
+def test_the_object_for_the_operator_inhibits_what_the_example_does() -> None:
+    files = bundle_files(options())
+    rules = yaml.safe_load(files["kubernetes/alertmanagerconfig.yaml"])["spec"]["inhibitRules"]
+    example = yaml.safe_load(files["alertmanager/alertmanager.yaml"])["inhibit_rules"]
+    assert [rule["equal"] for rule in rules] == [rule["equal"] for rule in example]
+    written = [[f'{one["name"]}{one["matchType"]}"{one["value"]}"' for one in rule["sourceMatch"]] for rule in rules]
+    assert written == [rule["source_matchers"] for rule in example]
 
 
 # --- PrometheusRule objects
@@ -334,7 +414,7 @@ RULE = """groups:
         expr: up == [[ limits.alert_score_min_ratio ]]
         for: 1m
         labels: {severity: info, component: engine}
-        annotations: {summary: s, description: d}
+        annotations: {summary: s, facts: f, run: r}
 """
 
 
@@ -348,7 +428,7 @@ def test_a_rule_file_is_prometheus_own_format_with_links_added() -> None:
     assert list(alert.rule) == ["alert", "expr", "for", "labels", "annotations"]
     assert alert.rule["expr"] == "up == 0.5"
     assert alert.thresholds == ("alert_score_min_ratio",)
-    assert set(alert.rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert alert.rule["annotations"] == {"summary": "s", "description": "f\nRun: r"}
 
 
 @pytest.mark.parametrize(
@@ -361,7 +441,7 @@ def test_a_rule_file_is_prometheus_own_format_with_links_added() -> None:
         ("        for: 1m\n", "", "lacks for"),
         ("severity: info", "severity: page", "severity must be one of"),
         ("component: engine", "component: moon", "component must be one of"),
-        ("summary: s", "summery: s", "must be summary and description"),
+        ("summary: s", "summery: s", "must be summary, facts and run"),
         ("        for: 1m\n", "        for: 1m\n        fore: 1m\n", "fore: is no key of an alert"),
         ("groups:", "group:", "must hold a list of groups"),
         ("  - name: g\n    rules:", "  - rules:", "must have a name"),

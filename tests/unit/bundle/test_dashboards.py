@@ -121,9 +121,9 @@ def test_the_selector_reaches_every_query_and_every_variable() -> None:
 
 def test_runbooks_lie_where_the_option_says() -> None:
     own = dashboards(options())["kvpressure-engine"]
-    assert "http://${instance}/runbooks/KVCachePressure?target=" in own
+    assert "http://${instance}/runbooks/KVPressureCacheTooSmall?target=" in own
     other = dashboards(options(runbook_url="https://books.example/r/"))["kvpressure-engine"]
-    assert "https://books.example/r/KVCachePressure?target=" in other
+    assert "https://books.example/r/KVPressureCacheTooSmall?target=" in other
     assert "${instance}/runbooks" not in other
 
 

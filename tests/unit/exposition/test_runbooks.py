@@ -73,7 +73,7 @@ def test_a_runbook_is_short_and_begins_with_commands(name):
     lines = runbooks.source(name).splitlines()
     assert len(lines) <= 110
     diagnosis = lines[lines.index("## Diagnosis") :]
-    assert diagnosis.index("```bash" if name != "ThresholdsDiffer" else "```promql") <= 6
+    assert diagnosis.index("```bash" if name != "KVPressureThresholdsDiffer" else "```promql") <= 6
     assert lines.index("## Diagnosis") <= 14
 
 
@@ -175,9 +175,14 @@ def test_what_a_sentence_tells_to_type_exists(name):
 def test_numbers_are_those_of_the_thresholds():
     t = load_thresholds()
     cut = f"{t.advice_sequences_cut_min_ratio * 100:.0f} to {t.advice_sequences_cut_max_ratio:.0%}".replace("%", " %")
-    for name in ("KVCachePressure", "KVCachePreemptionThrash", "DeviceOutOfMemory", "EffectiveBatchCollapsed"):
+    for name in (
+        "KVPressureCacheTooSmall",
+        "KVPressurePreemptionThrash",
+        "KVPressureDeviceOutOfMemory",
+        "KVPressureBatchCollapsed",
+    ):
         assert cut in runbooks.source(name)
-    for name in ("DeviceOutOfMemory", "DeviceMemoryRising", "MemoryTargetTooHigh"):
+    for name in ("KVPressureDeviceOutOfMemory", "KVPressureDeviceMemoryRising", "KVPressureMemoryTargetTooHigh"):
         text = " ".join(runbooks.source(name).split())
         assert f"{t.advice_memory_target_ratio:g}" in text
         assert f"{t.advice_memory_target_long_context_ratio:g} for long contexts or bursts" in text
@@ -186,7 +191,7 @@ def test_numbers_are_those_of_the_thresholds():
 @pytest.mark.parametrize("name", ALERTS)
 def test_every_runbook_keeps_the_gpu_running_out_apart_from_the_pool_running_out(name):
     text = runbooks.source(name)
-    assert re.search(r"device OOM|DeviceOutOfMemory|which-memory-failed", text)
+    assert re.search(r"device OOM|KVPressureDeviceOutOfMemory|which-memory-failed", text)
     assert re.search(r"\bpool\b|KV cache", text)
 
 

@@ -13,6 +13,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvpressure.exposition import runbooks
+from kvpressure.model.alert_names import FORMERLY, NOW_CALLED
 from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Cause
 from kvpressure.web.site import RUNBOOKS, Site
@@ -68,7 +69,21 @@ async def test_the_address_without_its_slash_leads_to_the_list_and_keeps_the_val
     assert (response.status, response.headers["Location"]) == (302, "runbooks/?pod=a%20b")
 
 
-@pytest.mark.parametrize("name", ["Nope", "KVCachePressure.md", "..%2F..%2Fserver", "<script>", "x" * 3000])
+@pytest.mark.parametrize(("old", "new"), NOW_CALLED.items())
+async def test_an_address_that_somebody_kept_leads_to_the_runbook_of_the_new_name(client, old, new):
+    moved = await client.get(f"/runbooks/{old}?pod=a%20b", allow_redirects=False)
+    assert (moved.status, moved.headers["Location"]) == (301, f"{new}?pod=a%20b")
+    page = await (await client.get(f"/runbooks/{old}", params=CHAT)).text()
+    assert f">{new}</h1>" in page
+
+
+def test_every_runbook_of_an_alert_that_had_another_name_is_known_by_it():
+    assert set(FORMERLY) <= set(ALERTS)
+    assert len(NOW_CALLED) == len(FORMERLY)
+    assert not set(NOW_CALLED) & set(ALERTS)
+
+
+@pytest.mark.parametrize("name", ["Nope", "KVPressureCacheTooSmall.md", "..%2F..%2Fserver", "<script>", "x" * 3000])
 async def test_an_unknown_runbook_is_not_found_and_the_list_is_shown(client, name):
     response = await client.get(f"/runbooks/{name}")
     page = await response.text()
@@ -79,14 +94,14 @@ async def test_an_unknown_runbook_is_not_found_and_the_list_is_shown(client, nam
 
 
 async def test_commands_and_queries_are_filled_in(client):
-    page = html.unescape(await (await client.get("/runbooks/KVCachePressure", params=CHAT)).text())
+    page = html.unescape(await (await client.get("/runbooks/KVPressureCacheTooSmall", params=CHAT)).text())
     assert "kubectl -n prod port-forward pod/llama-0 8000:8000" in page
     assert 'kvpressure_admission_blocked_ratio{target="prod/llama-0:8000",engine="0"}' in page
     assert "$" not in page.split("<main>")[1]
 
 
 async def test_without_values_commands_keep_their_placeholders_and_there_is_a_form_for_them(client):
-    page = await (await client.get("/runbooks/KVCachePressure")).text()
+    page = await (await client.get("/runbooks/KVPressureCacheTooSmall")).text()
     assert "kubectl -n $NAMESPACE port-forward pod/$POD" in page
     assert re.findall(r'<input name="(\w+)"', page) == ["namespace", "pod", "target", "model", "engine"]
 
@@ -106,7 +121,7 @@ async def test_hostile_values_are_text_and_one_shell_word(client, name):
 
 async def test_values_without_sense_are_not_taken(client):
     query = {"namespace": "a\x1b[201~\nb", "pod": "x" * 513, "other": "y"}
-    page = html.unescape(await (await client.get("/runbooks/EngineStuck", params=query)).text())
+    page = html.unescape(await (await client.get("/runbooks/KVPressureEngineStuck", params=query)).text())
     assert "-n 'a?[201~?b'" in page
     assert "pod/$POD" in page
     assert "other" not in page.split("<main>")[0].split("</style>")[1]
@@ -142,7 +157,10 @@ async def test_html_in_markdown_stays_text():
 async def test_without_credentials_there_is_no_runbook():
     site = Site(FakeExporter(collapsed(seconds=10)), "/metrics", nobody)
     async with TestClient(TestServer(site.app())) as client:
-        assert [(await client.get(path)).status for path in ("/runbooks/", "/runbooks/EngineStuck")] == [401, 401]
+        assert [(await client.get(path)).status for path in ("/runbooks/", "/runbooks/KVPressureEngineStuck")] == [
+            401,
+            401,
+        ]
 
 
 def test_every_cause_that_asks_something_has_its_runbook():
