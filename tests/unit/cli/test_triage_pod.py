@@ -254,7 +254,7 @@ async def test_credentials_that_are_refused_are_said_without_showing_them(world)
 
 async def test_without_an_api_server_the_address_is_said(world):
     world.config.write_text(kubeconfig(("127.0.0.1", 1), user={"token": "secret"}))
-    assert "the API server of context test cannot be reached: http://127.0.0.1:1/ refused" in (
+    assert "the API server of context test cannot be reached: connection refused by http://127.0.0.1:1/" in (
         await world.refused("pod/llama-0")
     )
 
