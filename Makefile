@@ -58,7 +58,7 @@ e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told th
 
 .PHONY: pictures
 pictures: $(VENV)/.dev tools ## the page in its four stages, light, dark and on a phone, into build/pictures
-	PYTHONPATH=exporter $(BIN)/python -m tests.e2e.pictures build/pictures
+	PYTHONPATH=exporter $(BIN)/python -m tests.support.pictures build/pictures
 
 .PHONY: e2e-wheel
 e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into a bare environment; prints time and size (internet, 2 minutes)

@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.pictures FOLDER`: the page in its four stages, on a desk, in the dark and on a phone.
+"""`python -m tests.support.pictures FOLDER`: the page in its four stages, on a desk, in the dark and on a phone.
 
 From recordings, through the pipeline and the templates that the exporter draws it with, by a real browser.
 """
