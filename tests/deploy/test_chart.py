@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,31 @@ def test_the_operators_objects_are_made_where_the_cluster_knows_them() -> None:
     assert not [found for found in objects if found["apiVersion"].startswith("monitoring")]
 
 
+def test_a_service_monitor_takes_the_place_of_the_pod_monitor_with_the_same_endpoint() -> None:
+    values = {"podMonitor": {"labels": {"release": "p"}, "interval": "30s"}}
+    operator = ("--api-versions", "monitoring.coreos.com/v1")
+    (pod_monitor,) = of_kind(template(values, *operator), "PodMonitor")
+    objects = template(values | {"serviceMonitor": {"enabled": True}}, *operator)
+    assert not of_kind(objects, "PodMonitor")
+    (service,), (monitor,) = of_kind(objects, "Service"), of_kind(objects, "ServiceMonitor")
+    # The operator's fields of both endpoints have the same names; the PodMonitor's are judged by its schema.
+    assert monitor["spec"]["endpoints"] == pod_monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["spec"].keys() == {"selector", "namespaceSelector", "endpoints"}
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (pods,) = of_kind(objects, "DaemonSet")
+    assert service["spec"]["selector"].items() <= pods["spec"]["template"]["metadata"]["labels"].items()
+    assert service["spec"]["clusterIP"] == "None"
+    assert list(problems(service)) == []
+
+
+def test_both_monitors_at_once_are_refused() -> None:
+    both = {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    result = try_template(merged(MINIMAL, both))
+    assert result.returncode != 0
+    assert "every series would be scraped twice" in result.stderr
+
+
 @pytest.mark.parametrize("kind", ["alerts", "recording"])
 def test_the_rules_are_the_generated_ones_word_for_word(kind: str) -> None:
     source = yaml.safe_load((built.bundle() / f"kubernetes/prometheusrule-{kind}.yaml").read_text())
@@ -342,6 +368,9 @@ def test_the_notes_say_what_to_look_at_first(tmp_path: Path) -> None:
     text = notes({}, tmp_path)
     assert "port-forward ds/kvpressure 10405:10405" in text
     assert "podResources.enabled` is false" in text
+    (upgrade,) = re.findall(r"--reuse-values --set (\S+)$", text, re.MULTILINE)
+    assert upgrade == "podResources.enabled=true,podSecurity.runAsRoot=true"
+    assert text.index("Type this next") < text.index("port-forward") < text.index("look at these in order")
     assert "No PodMonitor was made" in text
     assert "KVPressureThresholdsDiffer" not in text
     text = notes(EVERYTHING | {"web": {"tls": True}}, tmp_path)

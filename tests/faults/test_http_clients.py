@@ -79,7 +79,7 @@ async def healthy(port: int) -> bool:
     ids=["tls", "junk", "long header", "long path", "many headers", "endless body", "two lengths", "odd version"],
 )
 async def test_what_is_no_request_is_refused_and_the_next_one_answered(port: int, request_bytes: bytes) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         answer = await said(port, request_bytes)
     assert not answer or answer.split(b" ")[1][:1] == b"4", answer[:200]
     assert b"Traceback" not in answer

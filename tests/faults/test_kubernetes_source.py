@@ -259,7 +259,7 @@ async def test_the_remains_of_evicted_pods_keep_no_running_engine_out(
 
 async def test_without_a_node_name_it_is_off_and_says_what_to_set(tmp_path: Path) -> None:
     source = KubernetesSource(KubernetesSettings(enabled="true"))
-    await asyncio.wait_for(source.run(), 5)
+    await asyncio.wait_for(source.run(), 120)
     (health,) = source.health()
     assert (health.up, health.reason) == (False, "no_node_name")
     assert "KVPRESSURE_KUBERNETES__NODE_NAME" in health.error
@@ -269,7 +269,7 @@ async def test_without_a_node_name_it_is_off_and_says_what_to_set(tmp_path: Path
 async def test_auto_is_off_outside_a_cluster_and_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     source = KubernetesSource(KubernetesSettings(node_name="gpu-1"))
-    await asyncio.wait_for(source.run(), 5)
+    await asyncio.wait_for(source.run(), 120)
     assert source.health() == ()
 
 

@@ -44,7 +44,7 @@ async def once(source: PodDevicesSource) -> None:
 
 async def failure(socket: Path, **kwargs: int) -> SourceError:
     with pytest.raises(SourceError) as caught:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(200):
             await ask(socket, **kwargs)
     return caught.value
 
@@ -65,7 +65,7 @@ async def raw_server(socket: Path, serve: Callable[[asyncio.StreamWriter], Await
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(200):
         while not true():  # noqa: ASYNC110 - what is waited for is another task's doing, which sets no event
             await asyncio.sleep(0.01)
 

@@ -15,7 +15,7 @@ CASES = sorted(path.stem for path in TESTS.glob("*.yaml"))
 
 
 def run(*command: object) -> str:
-    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
     return output

@@ -16,7 +16,7 @@ from kvpressure.sources.gpu.settings import GpuSettings
 from tests.stubs.build import libraries
 
 GIB = 2**30
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 120.0
 Scenario = Mapping[str, object]
 
 

@@ -134,7 +134,7 @@ async def with_our_rules(directory: Path, settings: dict[str, Any]) -> AsyncIter
 
 def clean(*command: str | Path) -> None:
     """The command ends well; what it says is shown when not."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

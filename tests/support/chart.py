@@ -120,7 +120,7 @@ def values_of(case: str) -> Object:
 def helm(*words: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     command = [need_helm(), *words, *(() if values is None else ("--values", "-"))]
     return subprocess.run(
-        command, input=json.dumps(values or {}), capture_output=True, text=True, check=False, timeout=60
+        command, input=json.dumps(values or {}), capture_output=True, text=True, check=False, timeout=300
     )
 
 

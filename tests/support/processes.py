@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
+"""Before something is called stuck. Nothing waits this long: it is for machines ten times slower than a usual one."""
 KVPRESSURE = (sys.executable, "-m", "kvpressure")
 
 
@@ -67,7 +68,7 @@ async def get(url: str, headers: Mapping[str, str] | None = None) -> str:
 
     def fetch() -> str:
         request = urllib.request.Request(url, headers=dict(headers or {}))
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
             return str(response.read().decode())
 
     return await asyncio.to_thread(fetch)

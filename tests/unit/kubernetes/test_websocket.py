@@ -102,7 +102,7 @@ async def cut(_: web.WebSocketResponse, request: web.Request) -> None:
 )
 @pytest.mark.parametrize("talk", [no_text, too_much, in_pieces_without_end, garbage, cut])
 async def test_whatever_is_no_small_binary_message_ends_it(talk: Any) -> None:
-    async with connected(talk) as socket, asyncio.timeout(30):
+    async with connected(talk) as socket, asyncio.timeout(300):
         assert await socket.receive() is None
         assert await socket.receive() is None
 
@@ -113,7 +113,7 @@ async def test_who_waits_for_a_message_hears_of_the_end() -> None:
     async def wait(_: web.WebSocketResponse, __: web.Request) -> None:
         await gone.wait()
 
-    async with connected(wait) as socket, asyncio.timeout(30):
+    async with connected(wait) as socket, asyncio.timeout(300):
         receiving = asyncio.create_task(socket.receive())
         await asyncio.sleep(0.02)
         gone.set()
@@ -131,7 +131,7 @@ async def test_a_server_that_reads_nothing_keeps_nobody_from_closing() -> None:
         request.transport.pause_reading()  # type: ignore[attr-defined]
         await ended.wait()
 
-    async with connected(deaf) as socket, asyncio.timeout(30):
+    async with connected(deaf) as socket, asyncio.timeout(300):
         flooding = asyncio.create_task(flood(socket))
         await asyncio.sleep(0.2)
         flooding.cancel()

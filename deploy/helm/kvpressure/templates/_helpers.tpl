@@ -98,3 +98,46 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.amd.enabled }}{{ $groups = concat $groups .Values.amd.groups }}{{ end -}}
 {{- range $groups }}{{ int . }} {{ end -}}
 {{- end -}}
+
+{{/* "true" or "": a ServiceMonitor is wanted instead of a PodMonitor; both would scrape everything twice. */}}
+{{- define "kvpressure.podMonitor" -}}
+{{- if .Values.serviceMonitor.enabled -}}
+{{- if eq (.Values.podMonitor.enabled | toString) "true" -}}
+{{- fail "serviceMonitor.enabled and podMonitor.enabled are both true: every series would be scraped twice. Leave podMonitor.enabled at auto." -}}
+{{- end -}}
+{{- else -}}
+{{- include "kvpressure.operator" (list . .Values.podMonitor.enabled) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The endpoint of either monitor. */}}
+{{- define "kvpressure.endpoint" -}}
+- port: metrics
+  path: /metrics
+  scheme: {{ .Values.web.tls | ternary "https" "http" }}
+  interval: {{ .Values.podMonitor.interval }}
+  scrapeTimeout: {{ .Values.podMonitor.scrapeTimeout }}
+  # Series of engines name the engine's own namespace and pod. The operator would put the exporter's beside them
+  # (and turn the engine's into exported_pod), or onto GPU series, which belong to no pod.
+  honorLabels: true
+  {{- with .Values.podMonitor.tlsConfig }}
+  tlsConfig:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.podMonitor.basicAuth }}
+  basicAuth:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  relabelings:
+    # The name that all rules and dashboards look for.
+    - {action: replace, targetLabel: job, replacement: kvpressure}
+    - {action: replace, sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
+    - {action: labeldrop, regex: namespace|pod|container|endpoint|service}
+    {{- with .Values.podMonitor.relabelings }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.podMonitor.metricRelabelings }}
+  metricRelabelings:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
