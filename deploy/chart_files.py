@@ -11,13 +11,23 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from kvpressure.bundle import Options, bundle_files
+from kvpressure.bundle import Options, bundle_files, load_rules
 from kvpressure.bundle.dashboards import DASHBOARDS
+from kvpressure.bundle.generate import rule_objects
 from kvpressure.config.thresholds import load_thresholds
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kvpressure"
-_FILES: Final = {f"{DASHBOARDS}/": "files/dashboards/", "kubernetes/prometheusrule-": "files/rules/prometheusrule-"}
+_FILES: Final = {
+    f"{DASHBOARDS}/": "files/dashboards/",
+    "kubernetes/alertmanagerconfig.yaml": "files/alertmanagerconfig.yaml",
+}
+SCRAPE_SECONDS: Final = (15, 30, 60)
+"""The chart has rules for these intervals; for others, `kvpressure generate` writes them."""
+
+RUNBOOKS: Final = "https://runbooks.invalid"
+BOARDS: Final = "https://dashboards.invalid"
+"""Bases that the chart's template puts the user's own in the place of, or takes out with what has them."""
 
 
 def chart_files() -> dict[str, str]:
@@ -27,7 +37,22 @@ def chart_files() -> dict[str, str]:
         for start, below in _FILES.items():
             if name.startswith(start):
                 found[below + name.removeprefix(start)] = text
+    for seconds in SCRAPE_SECONDS:
+        for all_alerts in (False, True):
+            found |= _rules(seconds, all_alerts=all_alerts)
     return found
+
+
+def _rules(scrape_seconds: int, *, all_alerts: bool) -> dict[str, str]:
+    options = Options(
+        load_thresholds(),
+        runbook_url=RUNBOOKS,
+        dashboard_url=BOARDS,
+        scrape_seconds=scrape_seconds,
+        all_alerts=all_alerts,
+    )
+    below = f"files/rules/{scrape_seconds}s/prometheusrule-{'all-' if all_alerts else ''}"
+    return {f"{below}{kind}.yaml": text for kind, text in rule_objects(load_rules(options), options).items()}
 
 
 def build(chart: Path) -> None:

@@ -14,7 +14,7 @@ from dashboards.looks import CODES, REQUESTS_PER_SECOND, SERIES, TIMES, TOKENS_P
 from dashboards.variables import engine_variables
 
 from dashboards import capacity, engine, exporter, fleet
-from kvpressure.bundle.links import BOARDS, dashboard_url
+from kvpressure.bundle.links import BOARDS, links
 from kvpressure.bundle.options import Options
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
@@ -201,9 +201,10 @@ def test_uids_are_those_that_alerts_and_bookmarks_link_to() -> None:
     assert {*BOARDS.values(), "kvpressure-engine"} <= set(UIDS)
 
 
-@pytest.mark.parametrize("component", ["engine", "gpu", "container", "exporter"])
+@pytest.mark.parametrize("component", ["engine", "gpu", "container", "exporter", "deployment"])
 def test_alerts_fill_in_variables_that_the_dashboard_has(component: str) -> None:
-    url = dashboard_url(Options(load_thresholds(), dashboard_url="https://g"), component, exporter_answers=True)
+    options = Options(load_thresholds(), dashboard_url="https://g")
+    url = links(options, "KVPressureX", component, exporter_answers=True)["dashboard_url"]
     board = LOADED[url.partition("/d/")[2].partition("?")[0]]
     names = {one["name"] for one in board["templating"]["list"] if not one.get("skipUrlSync")}
     assert set(re.findall(r"var-(\w+)=", url)) <= names

@@ -29,11 +29,13 @@ SYMPTOMS = (
     "KVPressureLatencyInflated",
     "KVPressureThroughputPlateau",
 )
+MODEL = {"namespace": "prod", "model_name": "m"}
 Alert = dict[str, str]
 
 
 def alert(name: str, severity: str, place: Alert, **more: str) -> Alert:
-    return {**place, "job": "kvpressure", "alertname": name, "severity": severity, **more}
+    about = "engine" if "instance" in place else "deployment"
+    return {**place, "component": about, "alertname": name, "severity": severity, **more}
 
 
 def warnings(*names: str, **place: str) -> list[Alert]:
@@ -61,7 +63,7 @@ def _key(labels: Alert) -> frozenset[tuple[str, str]]:
 
 async def test_the_critical_page_mutes_the_symptoms_of_its_engine_and_of_no_other(tmp_path: Path) -> None:
     async with webhook() as hook, alertmanager(tmp_path, hook) as (process, url):
-        own = [alert("KVPressureCacheTooSmall", "critical", HERE), *warnings("KVPressureCacheTooSmall", *SYMPTOMS)]
+        own = [alert("KVPressureCacheTooSmall", "critical", MODEL), *warnings("KVPressureCacheTooSmall", *SYMPTOMS)]
 
         async def settled() -> bool:
             return await muted(url, own) == [False] + [True] * (len(SYMPTOMS) + 1)
@@ -71,7 +73,8 @@ async def test_the_critical_page_mutes_the_symptoms_of_its_engine_and_of_no_othe
         others = {
             "another replica": warnings(*SYMPTOMS, target="prod/llm-1:8000"),
             "another rank": warnings(*SYMPTOMS, engine="1"),
-            "another namespace": warnings(*SYMPTOMS, namespace="staging"),
+            "another namespace": warnings("KVPressureCacheTooSmall", *SYMPTOMS, namespace="staging"),
+            "another model": warnings("KVPressureCacheTooSmall", *SYMPTOMS, model_name="other"),
             "no symptom": warnings(
                 "KVPressureDeviceOutOfMemory", "KVPressureEngineRestarting", "KVPressureAllocationErrorsInLogs"
             ),
@@ -84,7 +87,7 @@ async def test_an_engine_mutes_nothing_on_another_machine_where_engines_have_the
     bare = {"instance": "10.0.0.1:10405", "target": "localhost:8000", "model_name": "m", "engine": "0"}
     elsewhere = bare | {"instance": "10.0.0.2:10405"}
     async with webhook() as hook, alertmanager(tmp_path, hook) as (process, url):
-        here = [alert("KVPressureCacheTooSmall", "critical", bare), alert("KVPressureCacheTooSmall", "warning", bare)]
+        here = [alert(name, "warning", bare) for name in ("KVPressureCacheTooSmall", "KVPressureLatencyInflated")]
         there = [alert(name, "warning", elsewhere) for name in ("KVPressureCacheTooSmall", "KVPressureLatencyInflated")]
 
         async def settled() -> bool:
@@ -99,7 +102,7 @@ async def test_an_engine_mutes_nothing_on_another_machine_where_engines_have_the
 async def test_critical_wakes_warning_makes_a_ticket_and_info_tells_nobody(tmp_path: Path) -> None:
     async with webhook() as hook, alertmanager(tmp_path, hook) as (_, url):
         severities = {
-            "critical": "KVPressureEngineStuck",
+            "critical": "KVPressureReplicasFailing",
             "warning": "KVPressureSourceDown",
             "info": "KVPressurePromptShapeShifted",
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import textwrap
@@ -20,7 +19,7 @@ WARNING, CRITICAL = ("KVPressureCacheTooSmall", "warning"), ("KVPressureCacheToo
 SYMPTOMS = {"KVPressureBatchCollapsed", "KVPressureMemoryHighComputeLow", "KVPressureLatencyInflated"}
 """What the simulated engine shows of a collapse; it hardly preempts, and its pool fills too fast to be predicted."""
 
-TEXTS = ("summary", "description", "runbook_url", "dashboard_url")
+TEXTS = ("summary", "description")
 UNFILLED = ("unknown", "<no value>", "NaN", "+Inf", "{{", "}}", "%!", "error")
 
 
@@ -52,20 +51,16 @@ def as_read(delivery: Delivery) -> str:
     return "\n".join([head, *(textwrap.fill(line, 110, subsequent_indent="   ") for line in lines)])
 
 
-async def check_text(delivery: Delivery) -> None:
-    """Every value is filled in, the engine is named, and the links lead somewhere."""
+def check_text(delivery: Delivery) -> None:
+    """Every value is filled in, the engine or its model is named, and no link leads to a pod's address."""
     for name in TEXTS:
         text = delivery.annotations[name]
         assert text.strip(), name
         assert not [word for word in UNFILLED if word in text], f"{name}: {text}"
-        # A link keeps the spaces that a template left in it; a person's mail client does not.
-        assert name not in ("runbook_url", "dashboard_url") or " " not in text, text
     assert delivery.labels["model_name"] in delivery.annotations["summary"]
-    assert delivery.labels["target"] in delivery.annotations["summary"]
-    runbook = await get(delivery.annotations["runbook_url"])
-    assert delivery.labels["alertname"] in runbook
-    assert "<h2" in runbook
-    assert "<main" in await get(delivery.annotations["dashboard_url"])
+    assert delivery.labels.get("target", "") in delivery.annotations["summary"]
+    assert "kvpressure triage" in delivery.annotations["description"].splitlines()[1]
+    assert not {"runbook_url", "dashboard_url"} & set(delivery.annotations)
 
 
 def check_order(watcher: Watcher) -> None:
@@ -102,7 +97,8 @@ async def test_a_collapse_makes_a_ticket_then_wakes_someone_mutes_its_symptoms_a
 
     async with incident(tmp_path, say) as watcher:
         await watcher.until(lambda seen: seen.hook.got("firing", *CRITICAL), 600)
-        await asyncio.gather(*map(check_text, watcher.hook.deliveries))
+        for delivery in watcher.hook.deliveries:
+            check_text(delivery)
         await watcher.until(lambda seen: seen.hook.got("resolved", *CRITICAL), 900)
         # The symptoms' own alerts may not speak up once the cause no longer mutes them.
         await watcher.until(lambda seen: seen.quiet() and seen.hook.got("resolved", *WARNING), 600)

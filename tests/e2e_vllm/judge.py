@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.e2e_vllm.observe import AlertEpisode, Look
 from tests.e2e_vllm.run import Story, Visit
-from tests.e2e_vllm.scenario import KV_ALERTS, PAGING, Bars
+from tests.e2e_vllm.scenario import ALL_OF_ONE, KV_ALERTS, PAGING, Bars
 
 ALARMING = frozenset({"kv_cache_pressure", "stuck"})
 
@@ -111,7 +111,8 @@ def _others(story: Story, visit: Visit) -> Row:
     """What became true in the phase, or is true once things have settled, and should not be."""
     wanted = visit.phase.fires
     # Pressure has symptoms, which have alerts of their own; nobody is told them while KVPressureCacheTooSmall fires.
-    allowed = KV_ALERTS if wanted in KV_ALERTS else frozenset({wanted})
+    # A server alone is all of its deployment: what makes a ticket for one replica pages for it too.
+    allowed = KV_ALERTS if wanted in KV_ALERTS else frozenset({wanted, ALL_OF_ONE.get(wanted, wanted)})
     false = {f"{one.name} ({one.severity})" for one in story.alerts if one.name not in allowed and _false(one, visit)}
     true = {one for look in settled(story, visit) for one in look.alerts if one[1] in PAGING and one[0] not in allowed}
     bad = {(alert, severity) for alert, severity in true if alert in KV_ALERTS or severity == "critical"}

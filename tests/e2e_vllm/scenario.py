@@ -94,6 +94,8 @@ KV_ALERTS = frozenset(
         "KVPressureExhaustionPredicted",
         "KVPressureBatchCollapsed",
         "KVPressureMemoryHighComputeLow",
+        "KVPressureSLOBurn",
     }
 )
+ALL_OF_ONE = {name: "KVPressureReplicasFailing" for name in ("KVPressureEngineStuck", "KVPressureEngineNotAnswering")}
 PAGING = frozenset({"warning", "critical"})

@@ -42,9 +42,11 @@ class Webhook:
 
     url: str = ""
     deliveries: list[Delivery] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
 
     async def receive(self, request: web.Request) -> web.Response:
         told = await request.json()
+        self.bodies.append(told)
         now, path = time.time(), request.match_info["path"]
         self.deliveries += [
             Delivery(now, path, alert["status"], alert["labels"], alert["annotations"]) for alert in told["alerts"]

@@ -41,9 +41,8 @@ def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboard
             continue
         head = _HEAD.format(version=__version__, source=f"rules/{file.path}", hash=options.thresholds.hash)
         files[f"prometheus/{file.path.removesuffix('.j2')}"] = head + dump({"groups": list(file.groups)})
-    for kind in KINDS:
-        groups = [group for file in rules if file.path.startswith(f"{kind}/") for group in file.groups]
-        files[f"kubernetes/prometheusrule-{kind}.yaml"] = dump(prometheus_rule(kind, groups, options))
+    for kind, text in rule_objects(rules, options).items():
+        files[f"kubernetes/prometheusrule-{kind}.yaml"] = text
     files["alertmanager/alertmanager.yaml"] = _alertmanager(options, alerts)
     files["kubernetes/alertmanagerconfig.yaml"] = dump(alertmanager_object(alerts, options))
     known = load_rules(dataclasses.replace(options, all_alerts=True))
@@ -54,6 +53,15 @@ def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboard
         files |= {f"runbooks/{name}.md": runbooks.for_people(name) for name in (*runbooks.names(), runbooks.INDEX)}
     files[MANIFEST] = _manifest(files, options)
     return files
+
+
+def rule_objects(rules: Sequence[RuleFile], options: Options) -> dict[str, str]:
+    """The `PrometheusRule` objects as YAML, by kind."""
+    by_kind = {kind: [file for file in rules if file.path.startswith(f"{kind}/")] for kind in KINDS}
+    return {
+        kind: dump(prometheus_rule(kind, [group for file in files for group in file.groups], options))
+        for kind, files in by_kind.items()
+    }
 
 
 def prometheus_rule(kind: str, groups: Sequence[Mapping[str, Any]], options: Options) -> dict[str, Any]:

@@ -52,6 +52,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if or (eq $switch "true") (and (eq $switch "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}true{{- end -}}
 {{- end -}}
 
+{{/* "true" or "": whether inhibitions are brought; the definition of AlertmanagerConfig is one that many clusters lack. */}}
+{{- define "kvpressure.inhibition" -}}
+{{- $switch := .Values.inhibition.enabled | toString -}}
+{{- if or (eq $switch "true") (and (eq $switch "auto") (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1alpha1/AlertmanagerConfig")) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Settings of the exporter: what the switches mean, then the user's own. */}}
 {{- define "kvpressure.settings" -}}
 {{- $k := .Values.kubernetes -}}

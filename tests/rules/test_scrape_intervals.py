@@ -1,0 +1,94 @@
+"""The alerts that page or make tickets, at scrape intervals of 15, 30 and 60 s, with a scrape missed in the middle.
+
+Series come as often as they are scraped, rules are those of `kvpressure generate --scrape-interval`. Each fires within
+minutes of its onset, stays through the missed scrape, ends, and does not fire for an engine that is well.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvpressure.bundle import Options, bundle_files
+from kvpressure.config.thresholds import load_thresholds
+from tests.support.rules import promtool_each
+from tests.support.tools import need
+
+QUIET_MINUTES, TROUBLE_MINUTES, AFTER_MINUTES = 20, 20, 30
+FIRES_WITHIN_MINUTES = 8
+"""Of the slowest: two scrapes of a `for`, and half of the longest short window, at a minute between scrapes."""
+
+LABELS = {"job": "kvpressure", "instance": "10.0.0.7:10405", "namespace": "chat", "model_name": "llama", "engine": "0"}
+KV, STUCK = {"cause": "kv_cache_pressure"}, {"cause": "stuck"}
+SLOW, BLOCKED = {"symptom": "latency_inflated"}, {"symptom": "admission_blocked"}
+CASES: dict[tuple[str, str], tuple[tuple[str, dict[str, str], float], ...]] = {
+    ("KVPressureCacheTooSmall", "warning"): (("bottleneck", KV, 1), ("symptom", BLOCKED, 1)),
+    ("KVPressureCacheTooSmall", "critical"): (("bottleneck", KV, 1), ("symptom", SLOW, 1)),
+    ("KVPressureReplicasFailing", "critical"): (("bottleneck", STUCK, 1),),
+    ("KVPressureEngineStuck", "warning"): (("bottleneck", STUCK, 1),),
+    ("KVPressureExhaustionPredicted", "warning"): (
+        ("kv_exhaustion_seconds", {}, 60),
+        ("kv_cache_usage_ratio", {}, 0.8),
+    ),
+}
+
+
+def series(name: str, labels: dict[str, str], value: float, scrape_seconds: int) -> dict[str, str]:
+    """Nothing of it, then `value` with one scrape missed, then nothing of it again."""
+    pod = {"target": "chat/vllm-0:8000", "pod": "vllm-0"}
+    inside = ", ".join(f'{key}="{text}"' for key, text in (LABELS | pod | labels).items())
+    quiet, trouble, after = (
+        minutes * 60 // scrape_seconds for minutes in (QUIET_MINUTES, TROUBLE_MINUTES, AFTER_MINUTES)
+    )
+    none = "0" if labels or name == "kv_cache_usage_ratio" else "_"
+    half = trouble // 2
+    values = [*[none] * quiet, *[str(value)] * half, "_", *[str(value)] * (trouble - half - 1), *[none] * after]
+    return {"series": f"kvpressure_{name}{{{inside}}}", "values": " ".join(values)}
+
+
+def case(scrape_seconds: int, files: list[str], key: tuple[str, str]) -> dict[str, Any]:
+    """One promtool test: how many of this alert fire before, within it and after it."""
+    alert, severity = key
+    one = f'count(ALERTS{{alertname="{alert}", severity="{severity}", alertstate="firing"}}) or vector(0)'
+    onset, end = QUIET_MINUTES, QUIET_MINUTES + TROUBLE_MINUTES
+    middle = onset + TROUBLE_MINUTES // 2
+    expected = {
+        onset - 1: 0,
+        onset + FIRES_WITHIN_MINUTES: 1,
+        middle: 1,
+        middle + 1: 1,
+        end - 1: 1,
+        end + AFTER_MINUTES - 1: 0,
+    }
+    checks = [
+        {"expr": one, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
+        for minute, count in expected.items()
+    ]
+    given = [series(name, labels, value, scrape_seconds) for name, labels, value in CASES[key]]
+    test = {"interval": f"{scrape_seconds}s", "input_series": given, "promql_expr_test": checks}
+    return {"rule_files": files, "evaluation_interval": "15s", "tests": [test]}
+
+
+@promtool_each
+@pytest.mark.parametrize("scrape_seconds", [15, 30, 60])
+def test_what_pages_or_makes_a_ticket_works_at_every_interval(
+    promtool: str, scrape_seconds: int, tmp_path: Path
+) -> None:
+    options = Options(load_thresholds(), scrape_seconds=scrape_seconds)
+    files = []
+    for name, text in bundle_files(options, with_runbooks=False, with_dashboards=False).items():
+        if name.startswith(("prometheus/alerts/", "prometheus/recording/deployment")):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+            files.append(str(tmp_path / name))
+    cases = []
+    for number, key in enumerate(CASES):
+        cases.append(tmp_path / f"{number}.yaml")
+        cases[-1].write_text(yaml.safe_dump(case(scrape_seconds, files, key)))
+    command = [need(promtool, "prometheus"), "test", "rules", *map(str, cases)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
