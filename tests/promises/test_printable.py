@@ -32,7 +32,7 @@ HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202egnp.\u2066\u200b\u00ad\u202
 NOT_SHOWN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u2800\u3164\ufe0f\uffa0\U000e0100"
 PAGE = single("vllm-0.32.0-two-ranks.prom").replace(b'model_name="tiny"', f'model_name="{HOSTILE}"'.encode())
-ACCESS = {"bearer_token_file": None, "ca_file": None, "insecure": False}
+ACCESS = {"bearer_token_file": None, "ca_file": None, "cert_file": None, "key_file": None, "insecure": False}
 
 
 def hidden(text: str) -> set[str]:
