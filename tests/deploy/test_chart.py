@@ -13,6 +13,8 @@ import yaml
 from deploy.chart_files import build, chart_files
 
 from kvpressure import __version__
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.generate import rule_objects
 from kvpressure.config.settings import load_settings
 from kvpressure.config.thresholds import load_thresholds
 from tests.support import built
@@ -251,10 +253,46 @@ def test_both_monitors_at_once_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["alerts", "recording"])
 def test_the_rules_are_the_generated_ones_word_for_word(kind: str) -> None:
-    source = yaml.safe_load((built.bundle() / f"kubernetes/prometheusrule-{kind}.yaml").read_text())
+    options = Options(load_thresholds())
+    source = yaml.safe_load(rule_objects(load_rules(options), options)[kind])
     (found,) = (r for r in of_kind(rendered("operator"), "PrometheusRule") if r["metadata"]["name"].endswith(kind))
     assert found["spec"] == source["spec"]
     assert found["metadata"]["annotations"] == source["metadata"]["annotations"]
+
+
+def test_rules_take_the_interval_the_links_and_all_alerts() -> None:
+    links = {"runbookUrl": "https://wiki.example.com/r/", "dashboardUrl": "https://grafana.example.com"}
+    values = {
+        "podMonitor": {"interval": "1m"},
+        "prometheusRule": {"enabled": True, "allAlerts": True, "recording": False, **links},
+    }
+    (found,) = of_kind(template(values), "PrometheusRule")
+    options = Options(
+        load_thresholds(),
+        runbook_url=links["runbookUrl"],
+        dashboard_url=links["dashboardUrl"],
+        scrape_seconds=60,
+        all_alerts=True,
+    )
+    assert found["spec"] == yaml.safe_load(rule_objects(load_rules(options), options)["alerts"])["spec"]
+
+
+def test_an_interval_without_rules_is_refused_with_what_to_do() -> None:
+    values = merged(MINIMAL, {"podMonitor": {"interval": "20s"}, "prometheusRule": {"enabled": True}})
+    result = helm("template", "x", str(built.chart()), values=values)
+    assert result.returncode != 0
+    assert "kvpressure generate --scrape-interval 20s" in result.stderr
+
+
+def test_inhibition_comes_where_the_cluster_knows_it_and_carries_no_label_twice() -> None:
+    rules = {"prometheusRule": {"enabled": True}}
+    assert of_kind(template(rules), "AlertmanagerConfig") == []
+    (found,) = of_kind(
+        template(rules, "--api-versions", "monitoring.coreos.com/v1alpha1/AlertmanagerConfig"), "AlertmanagerConfig"
+    )
+    assert len(found["spec"]["inhibitRules"]) > 4
+    for rule in found["spec"]["inhibitRules"]:
+        assert len(set(rule["equal"])) == len(rule["equal"]) > 0
 
 
 def test_rules_take_the_labels_and_the_namespace_that_prometheus_selects() -> None:
@@ -309,7 +347,8 @@ def test_what_was_built_before_is_replaced(tmp_path: Path) -> None:
     build(tmp_path)
     there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert there == set(chart_files())
-    assert {path.rpartition("/")[0] for path in there} == {"files/rules", "files/dashboards"}
+    folders = {"files", "files/dashboards", "files/rules/15s", "files/rules/30s", "files/rules/60s"}
+    assert {path.rpartition("/")[0] for path in there} == folders
 
 
 def test_dashboards_fit_into_a_config_map() -> None:

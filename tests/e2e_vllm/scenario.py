@@ -97,5 +97,5 @@ KV_ALERTS = frozenset(
         "KVPressureSLOBurn",
     }
 )
-ALL_OF_ONE = {name: "KVPressureReplicasFailing" for name in ("KVPressureEngineStuck", "KVPressureEngineNotAnswering")}
+ALL_OF_ONE = dict.fromkeys(("KVPressureEngineStuck", "KVPressureEngineNotAnswering"), "KVPressureReplicasFailing")
 PAGING = frozenset({"warning", "critical"})

@@ -68,7 +68,8 @@ def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, 
     """An `AlertmanagerConfig` of prometheus-operator with nothing but the inhibitions."""
 
     def match(one: Matcher) -> dict[str, str]:
-        return {"name": one.name, "value": one.value, "matchType": one.operator}
+        # An expression that is a name matches that name; a bare `=` is no plain word in every YAML.
+        return {"name": one.name, "value": one.value, "matchType": "=~"}
 
     rules = [
         {

@@ -152,6 +152,9 @@ def subcommand(name: str) -> click.Command:
 
 
 def known(arguments: list[str]) -> None:
+    if arguments[0] == "kvpressure":  # kubectl's plugin is the program itself
+        accepted(arguments[1:])
+        return
     if arguments[0] == "-n":
         del arguments[:2]
     verb, *rest = arguments
