@@ -20,7 +20,7 @@ _TRIAGE: Final = (
     "{{ else }}kvpressure triage URL{{ end }}"
 )
 _WORST: Final = (
-    "{{ with query (printf `topk(1, %s)`%s) }}{{ with . | first }}"
+    "{{ with query (printf `(%s) == on () group_left () max(%s)`%s) }}{{ with sortByLabel `target` . | first }}"
     "{{ if .Labels.pod }}kubectl kvpressure triage -n {{ .Labels.namespace }} pod/{{ .Labels.pod }}"
     "{{ else }}kvpressure triage {{ .Labels.target }}{{ end }}{{ end }}"
     "{{ else }}kubectl -n {{ $labels.namespace }} get pods{{ end }}"
@@ -60,9 +60,12 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
 
 
 def _worst(series: Sequence[str], selector: str) -> str:
-    """The command for the alert's replica with the highest value of any of `series`."""
+    """The command for the alert's replica with the highest value of any of `series`: of several the first by name.
+
+    With `topk` any of them would do, another at each evaluation, and the text would never be the same.
+    """
     either = " or ".join(_of_model(one, selector) for one in series)
-    return _WORST % (either, " $labels.namespace $labels.model_name" * len(series))
+    return _WORST % (either, either, 2 * " $labels.namespace $labels.model_name" * len(series))
 
 
 def _of_model(series: str, selector: str) -> str:
