@@ -32,16 +32,19 @@ VOLATILE = ("fingerprint", "startsAt", "endsAt", "generatorURL")
 REPEATED = ("commonAnnotations", "commonLabels", "externalURL", "groupKey")
 TEMPLATE = """# An alert as it arrives
 
-Made by `tests/e2e/test_slack.py` from rules of `kvpressure generate`, with `--runbook-url {runbooks}` and
-`--dashboard-url {boards}`: rendered by promtool for a model of which two of three replicas
-collapse, posted by Debian's Alertmanager to a webhook.
+Made by `tests/e2e/test_slack.py` from rules of `kvpressure generate`, with
+`--runbook-url {runbooks} --dashboard-url {boards}`: rendered by promtool for a model
+of which two of three replicas collapse, posted by Debian's Alertmanager to a webhook.
 
 In Slack, with a template of title, description and the two links:
 
 > **[{severity}] {summary}**
 > {facts}
 > `{command}`
-> [Runbook]({runbook}) · [Board]({board})
+> [Runbook][1] · [Board][2]
+
+[1]: {runbook}
+[2]: {board}
 
 The body, less what differs each time ({volatile}) or is said
 twice ({repeated}):
