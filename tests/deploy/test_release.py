@@ -235,7 +235,7 @@ def test_an_installed_wheel_checks_a_config_and_generates_the_same_bundle(instal
     example = ROOT / "kvpressure.example.yaml"
     done = run_installed(installed, "kvpressure", "check-config", f"--config.file={example}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = run_installed(installed, "kvpressure", "generate", "--out", "bundle", cwd=tmp_path)
+    done = run_installed(installed, "kvpressure", "generate", "--out", "bundle", "--all-alerts", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made, checkouts = files_below(tmp_path / "bundle"), files_below(built.bundle())
     assert made.keys() == checkouts.keys()
