@@ -175,13 +175,13 @@ tools:
 	    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	  else echo "not root or no apt-get: tests that need$$missing are skipped"; fi; fi
 
-# A current promtool beside Debian's, built from source through the Go module proxy (ten minutes); the rule tests use both.
+# A current Prometheus and promtool beside Debian's, built from source through the Go module proxy (ten minutes); rule tests use both.
 # Not `go install`: Prometheus' go.mod has exclude directives, which that refuses.
 PROMTOOL3 := v0.315.0
-tools-go: ## build a current promtool into .tools
+tools-go: ## build a current Prometheus and promtool into .tools (10 minutes, once)
 	@mkdir -p .tools && export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/prometheus/prometheus@$(PROMTOOL3) && \
 	dir=$$(cd / && go mod download -json $$module | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
-	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/promtool" ./cmd/promtool && .tools/promtool --version
+	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/" ./cmd/promtool ./cmd/prometheus && .tools/promtool --version
 
 .PHONY: e2e-kubernetes tools-kubernetes
 tools-kubernetes: $(VENV)/.dev ## build kube-apiserver into .tools (5 minutes, once)

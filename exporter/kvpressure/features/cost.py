@@ -23,7 +23,6 @@ LEARNED_AFTER_FACTOR: Final = 2.0
 
 LOST_TOKENS: Final = "lost_tokens_total"
 
-
 _FOR_ROOM: Final = frozenset({Cause.KV_CACHE_PRESSURE, Cause.DEFERRED})
 """Those who wait would be in the batch, and the steps are what they are: they tell what would come out."""
 
@@ -65,7 +64,6 @@ class _Trouble:
     lost: float = 0.0
     restarted: bool = False
     after: _Sum = field(default_factory=_Sum)
-    after_last: float = 0.0
 
 
 class Cost:
@@ -109,7 +107,6 @@ class Cost:
             self._lose(one, cause, self._expected(one, cause, limits, with_room), limits)
         elif self._trouble is not None and cause is not Cause.UNKNOWN:
             self._trouble.after.add(one)
-            self._trouble.after_last = one.t
 
     def _learn(self, one: _Interval, limits: Thresholds) -> None:
         self._pending.append(one)
