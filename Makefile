@@ -70,15 +70,18 @@ pictures: $(VENV)/.dev tools ## the page in its four stages, light, dark and on 
 e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into a bare environment; prints time and size (internet, 2 minutes)
 	$(BIN)/python -m pytest -m slow tests/deploy/test_wheel.py
 
-# Rule files as the parsers of a current Prometheus and of MetricsQL read them, in a small program: promtool takes ten minutes to build.
+# Rule files as the parsers of a current Prometheus and of MetricsQL read them, and the operator's objects by its own types, in
+# two small programs: promtool takes ten minutes to build.
 # mimirtool, cortextool and vmalert look too where they are on PATH; none of them can be built through every module proxy.
 .PHONY: e2e-rules
-e2e-rules: $(VENV)/.dev ## rules at three scrape intervals, with Debian's promtool, the parsers of Prometheus 3 and MetricsQL, and what else is installed
+e2e-rules: $(VENV)/.dev ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator and what else is installed read them
 	@mkdir -p .tools && GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/prometheus3 -trimpath -buildvcs=false -o "$(CURDIR)/.tools/prometheus3-rules" .
+	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/operator -trimpath -buildvcs=false -o "$(CURDIR)/.tools/operator-objects" .
 	@for every in 15s 30s 60s; do for names in --no-runbooks --old-names; do \
 	  $(BIN)/python -m kvpressure generate --out build/e2e-rules --all-alerts --scrape-interval $$every $$names >/dev/null && \
 	  files=$$(ls build/e2e-rules/prometheus/*/*.yaml) && echo "scraped every $$every, $$names" && \
 	  promtool check rules $$files | grep -c SUCCESS && .tools/prometheus3-rules $$files && \
+	  .tools/operator-objects build/e2e-rules/kubernetes/*.yaml deploy/manifests/prometheus-operator/*.yaml && \
 	  if command -v mimirtool >/dev/null; then mimirtool rules check $$files; else echo "no mimirtool"; fi && \
 	  if command -v cortextool >/dev/null; then cortextool rules lint --dry-run $$files; else echo "no cortextool"; fi && \
 	  if command -v vmalert >/dev/null; then vmalert -dryRun $$(printf -- '-rule=%s ' $$files); else echo "no vmalert"; fi || exit 1; \
