@@ -268,6 +268,7 @@ class Pipeline:
         observed = engine.past.observed() if wanted or losing else None
         engine.room.update(features.t, observed if losing else None, limits)
         shown = self._shown(target, page, sample, features, diagnosis)
+        engine.past.cap.learn(shown.limits.max_num_seqs)
         return replace(shown, observed=observed if wanted else None, incident=incident)
 
     def _incident(self, target: TargetIdentity, page: EnginePage, engine: _Engine) -> Incident | None:
@@ -290,7 +291,14 @@ class Pipeline:
 
     def _context(self, target: TargetIdentity, page: EnginePage) -> Context:
         gpus = self._gpus_of(target, page.t, alone=len(page.engines) == 1)
-        return Context(self.thresholds, tuple(gpus), target.kv_bytes_per_token)
+        declared = self._declared(target)
+        return Context(
+            self.thresholds,
+            tuple(gpus),
+            target.kv_bytes_per_token,
+            max_num_seqs=declared.get("max_num_seqs"),
+            max_num_batched_tokens=declared.get("max_num_batched_tokens"),
+        )
 
     def _inputs(
         self, target: TargetIdentity, page: EnginePage, features: Features, answers: Mapping[str, OutsideEvidence]

@@ -12,6 +12,7 @@ from kvpressure.features.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.features.context import Context
 from kvpressure.features.cost import Cost
 from kvpressure.features.gpu import memory_rise_ratio
+from kvpressure.features.learned_cap import LearnedCap
 from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
 from kvpressure.features.signals import signals_of
@@ -50,6 +51,7 @@ class EnginePast:
         self.window = window
         self.baseline = Baseline(thresholds)
         self.cost = Cost()
+        self.cap = LearnedCap()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -73,6 +75,7 @@ class EnginePast:
             return False
         if restarted:
             self.cost.restarted()
+            self.cap.forget()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
         pair = newest_batch(window)
@@ -82,7 +85,8 @@ class EnginePast:
 
     def features(self, context: Context) -> Features:
         """What the window shows now, measured against what is healthy for this engine."""
-        context = replace(context, baseline=self.baseline.values())
+        cap = context.max_num_seqs or self.cap.at(self.window.highest_running())
+        context = replace(context, baseline=self.baseline.values(), max_num_seqs=cap)
         derived, recent = compute(self.window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         return Features(
