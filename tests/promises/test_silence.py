@@ -108,6 +108,7 @@ def test_metrics_say_nothing_of_now_but_since_when_and_what_was(collapsed):
     engine = [line for line in page.splitlines() if 'model_name="tiny"' in line]
     values = {line.split("{")[0]: float(line.split()[-1]) for line in engine}
     assert values == {
+        "kvpressure_engine_up": 0.0,
         "kvpressure_engine_silent_seconds": SILENT_SECONDS,
         "kvpressure_engine_last_bottleneck": 1.0,
         "kvpressure_engine_last_demand_requests": pytest.approx(12, abs=1),

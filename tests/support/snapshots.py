@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from kvpressure.app.engines import Pipeline, PipelineSettings
@@ -9,6 +10,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.target import ALL_GPUS
+from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
@@ -64,3 +66,13 @@ def collapsed(trace: str = "long-context-collapse", seconds: int = 45) -> Snapsh
         "config_last_reload_successful": 1.0,
     }
     return Snapshot(line.t, pipeline.engine_views(line.t), pipeline.gpu_views(line.t), sources, exporter)
+
+
+def healthy(view: EngineView) -> EngineView:
+    """The same engine with every symptom, cause and ratio calm."""
+    assert view.diagnosis is not None
+    symptoms = {name: dataclasses.replace(one, state=False) for name, one in view.diagnosis.symptoms.items()}
+    cause = type(view.diagnosis.cause).HEALTHY
+    diagnosis = dataclasses.replace(view.diagnosis, symptoms=symptoms, cause=cause, score=0.0)
+    calm = {"memory_high_compute_low_score": 0.0, "requests_waiting": 0.0, "admission_blocked_ratio": 0.0}
+    return dataclasses.replace(view, diagnosis=diagnosis, derived=view.derived | calm)

@@ -260,15 +260,15 @@ class Pipeline:
         features = engine.past.features(self._context(target, page))
         features, answers = self._with_answers(engine, features)
         diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features, answers))
-        engine.past.learn(features, diagnosis.cause, engine.room.rate)
+        limits = engine.view.limits if engine.view else Limits()
+        engine.past.learn(features, diagnosis.cause, engine.room.rate, limits.max_num_seqs)
         features = replace(features, derived=features.derived | engine.past.cost.families())
         incident = self._incident(target, page, engine)
-        losing, limits = diagnosis.cause in LOSING, engine.view.limits if engine.view else Limits()
+        losing = diagnosis.cause in LOSING
         wanted = self.settings.always_observed or _predictable(diagnosis)
         observed = engine.past.observed() if wanted or losing else None
         engine.room.update(features.t, observed if losing else None, limits)
         shown = self._shown(target, page, sample, features, diagnosis)
-        engine.past.cap.learn(shown.limits.max_num_seqs)
         return replace(shown, observed=observed if wanted else None, incident=incident)
 
     def _incident(self, target: TargetIdentity, page: EnginePage, engine: _Engine) -> Incident | None:

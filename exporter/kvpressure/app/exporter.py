@@ -20,6 +20,7 @@ from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.config.loaded import Loaded, load
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.target import Target
+from kvpressure.exposition.profile import Profile
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.history import Histories
 from kvpressure.model.canary import CanaryReport
@@ -249,6 +250,7 @@ class Daemon:
             exporter=self._own_families(around),
             histories=self._histories,
             workload=around,
+            profile=Profile(self._loaded.settings.exposition.profile),
         )
 
     def _own_families(self, around: Workload) -> Mapping[str, object]:

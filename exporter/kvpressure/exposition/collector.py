@@ -10,8 +10,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
+from kvpressure.exposition import profile
 from kvpressure.exposition.containers import container_values
-from kvpressure.exposition.families import FAMILIES, Family, Scope
+from kvpressure.exposition.families import Family, Scope
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families, silence_families
 from kvpressure.model.samples import HistogramSample, SourceHealth
@@ -33,7 +34,7 @@ class SnapshotCollector:
     def collect(self) -> Iterator[Metric]:
         """The families, each with all its samples. Called from any thread."""
         described = _by_scope(self._snapshot)
-        for family in FAMILIES:
+        for family in profile.families(self._snapshot.profile):
             name, key = family.name, family.key
             metric = Metric(name.removesuffix("_total"), family.help, family.type)
             add = metric.samples.append
@@ -49,7 +50,10 @@ class SnapshotCollector:
 
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
     return {
-        Scope.ENGINE: [(_labels(Scope.ENGINE, view.labels), _engine_values(view)) for view in snapshot.known],
+        Scope.ENGINE: [
+            (_labels(Scope.ENGINE, view.labels), profile.shown(snapshot.profile, _engine_values(view)))
+            for view in snapshot.known
+        ],
         Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],
         Scope.SOURCE: [
             (_labels(Scope.SOURCE, (health.source, health.target)), _source_values(health))
@@ -85,8 +89,9 @@ def _poll_durations(health: SourceHealth) -> Mapping[str, float] | None:
 
 def _engine_values(view: EngineView) -> Mapping[str, object]:
     if view.silence is not None:
-        return silence_families(view, view.silence)
-    return view.derived if view.diagnosis is None else view.derived | diagnosis_families(view.diagnosis)
+        return {"engine_up": 0.0, **silence_families(view, view.silence)}
+    told = {} if view.diagnosis is None else diagnosis_families(view.diagnosis)
+    return {"engine_up": 1.0, **view.derived, **told}
 
 
 def _samples(family: Family, labels: Labels, value: object) -> Iterator[Sample]:

@@ -211,6 +211,7 @@ FAMILIES: tuple[Family, ...] = (
         "detail",
     ),
     _engine("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    _engine("engine_up", "1 where the engine answers, 0 where it did and is still to be polled."),
     _engine("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
     _engine(
         "engine_last_bottleneck",

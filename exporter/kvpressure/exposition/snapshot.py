@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvpressure.exposition.profile import Profile
 from kvpressure.features.history import Histories
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.view import EngineView, GpuView
@@ -27,6 +28,7 @@ class Snapshot:
     histories: Histories | None = None
     workload: Workload = field(default_factory=Workload)
     silent: tuple[EngineView, ...] = ()
+    profile: Profile = Profile.FULL
 
     @property
     def known(self) -> tuple[EngineView, ...]:

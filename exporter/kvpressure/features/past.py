@@ -18,6 +18,7 @@ from kvpressure.features.recent import Recent
 from kvpressure.features.signals import signals_of
 from kvpressure.features.summaries import Tally
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.limits import Limit
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
@@ -103,11 +104,12 @@ class EnginePast:
         """What a prediction of consequences starts from."""
         return observed(self.window, self.baseline.values())
 
-    def learn(self, features: Features, cause: Cause, with_room: float | None = None) -> None:
+    def learn(self, features: Features, cause: Cause, with_room: float | None = None, cap: Limit | None = None) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.
 
-        `with_room` is that of `Cost.update`.
+        `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
         """
+        self.cap.learn(cap)
         recent, healthy = features.recent, cause is Cause.HEALTHY
         self.cost.update(self.window.points, cause, self.baseline.limits, with_room)
         self.demand = recent.demand

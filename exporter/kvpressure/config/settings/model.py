@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from kvpressure.config.settings.engines import EngineSettings
+from kvpressure.config.settings.exposition import ExpositionSettings
 from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.logs import LogsSettings
@@ -93,6 +94,7 @@ class Settings(Section):
 
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
+    exposition: ExpositionSettings = ExpositionSettings()
     poll: PollSettings = PollSettings()
     engines: EngineSettings = EngineSettings()
     gpu: GpuSettings = GpuSettings()

@@ -1,0 +1,1 @@
+"""What a fleet of engines costs a Prometheus: series, bytes, rules."""

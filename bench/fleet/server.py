@@ -1,0 +1,149 @@
+"""A real Prometheus with the bundle's rules that scrapes a fleet: what it takes, as Prometheus and the kernel say."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from bench.fleet.pages import pages
+from kvpressure.exposition.profile import Profile
+from tests.support import built
+from tests.support.processes import free_port
+
+SCRAPE_SECONDS: Final = 15
+SETTLE_SECONDS: Final = 330.0
+"""Longer than the longest interval of a group, so that each is evaluated with everything scraped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A rule group: how often it is evaluated, and how long the slowest time took."""
+
+    name: str
+    interval_seconds: float
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """Of its interval; above 1 it cannot keep up."""
+        return self.seconds / self.interval_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A fleet of `engines`; bytes are those of all pages, once each."""
+
+    profile: str
+    engines: int
+    exported_series: int
+    head_series: int
+    page_bytes: int
+    gzip_bytes: int
+    memory_bytes: int
+    groups: tuple[Group, ...]
+
+    @property
+    def rule_cores(self) -> float:
+        """Cores that keep the rules evaluated, taking every group at its slowest."""
+        return sum(group.share for group in self.groups)
+
+
+async def measure(engines: int, profile: Profile) -> Run:
+    """Serve, scrape, evaluate. Raises AssertionError where a rule fails."""
+    bodies = list(pages(engines, profile))
+
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(body=bodies[int(request.match_info["number"])])
+
+    app = web.Application()
+    app.add_routes([web.get("/{number}/metrics", page)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+        try:
+            found = await _prometheus(Path(folder), runner.addresses[0][1], len(bodies))
+        finally:
+            await runner.cleanup()
+    return Run(
+        profile=profile.value,
+        engines=engines,
+        exported_series=sum(len(re.findall(rb"(?m)^[^#\n]", body)) for body in bodies),
+        page_bytes=sum(map(len, bodies)),
+        gzip_bytes=sum(len(gzip.compress(body, 1)) for body in bodies),
+        **found,
+    )
+
+
+async def _prometheus(folder: Path, port: int, nodes: int) -> dict[str, Any]:
+    jobs = [
+        {
+            "targets": [f"127.0.0.1:{port}"],
+            "labels": {"__metrics_path__": f"/{number}/metrics", "instance": f"node-{number}:10405"},
+        }
+        for number in range(nodes)
+    ]
+    config = {
+        "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
+        "rule_files": [str(path) for path in sorted(built.bundle().glob("prometheus/*/*.yaml"))],
+        "scrape_configs": [{"job_name": "kvpressure", "static_configs": jobs}],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    listen = f"127.0.0.1:{free_port()}"
+    command = [
+        "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/tsdb",
+        f"--web.listen-address={listen}",
+        "--log.level=error",
+    ]
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        groups, series = await _watch(f"http://{listen}")
+        return {"groups": groups, "head_series": series, "memory_bytes": _resident_bytes(process.pid)}
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _watch(url: str) -> tuple[tuple[Group, ...], int]:
+    """The slowest evaluation of each group over `SETTLE_SECONDS`, and the series held at their end."""
+    worst: dict[str, Group] = {}
+    end = time.monotonic() + SETTLE_SECONDS
+    async with aiohttp.ClientSession() as session:
+        while time.monotonic() < end:
+            await asyncio.sleep(5.0)
+            try:
+                groups = await _groups(session, url)
+            except aiohttp.ClientError:
+                continue
+            for one in groups:
+                before = worst.get(one.name)
+                worst[one.name] = one if before is None or one.seconds > before.seconds else before
+        async with session.get(f"{url}/api/v1/status/tsdb") as response:
+            series = (await response.json())["data"]["headStats"]["numSeries"]
+    return tuple(sorted(worst.values(), key=lambda group: group.share)), series
+
+
+async def _groups(session: aiohttp.ClientSession, url: str) -> Sequence[Group]:
+    async with session.get(f"{url}/api/v1/rules") as response:
+        groups = (await response.json())["data"]["groups"]
+    assert all(rule["health"] != "err" for group in groups for rule in group["rules"]), groups
+    return [Group(group["name"], group["interval"], group["evaluationTime"]) for group in groups]
+
+
+def _resident_bytes(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024

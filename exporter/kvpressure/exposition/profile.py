@@ -1,0 +1,90 @@
+"""Which series are exported: all of them, or of a fleet of thousands of engines the few that are kept for months.
+
+Rules and boards of the bundle that read others stay empty beside a fleet's exporters; docs/scaling.md says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from kvpressure.exposition.families import FAMILIES, Family, Scope
+
+
+class Profile(Enum):
+    """As `exposition.profile` names it."""
+
+    FULL = "full"
+    FLEET = "fleet"
+
+
+ALERTED_SYMPTOMS: Final = ("admission_blocked", "latency_inflated", "restarting")
+"""Those that alerts of the default bundle ask for."""
+
+GENERATED: Final = "generation"
+"""The kind of tokens that users wait for."""
+
+_FLEET: Final = frozenset(
+    {
+        # What is the matter, and how sure that is.
+        "engine_up",
+        "bottleneck",
+        "bottleneck_info",
+        "bottleneck_confidence",
+        "score",
+        "symptom",
+        # How much room is left, and for how long.
+        "saturation_ratio",
+        "demand_ratio",
+        "kv_cache_usage_ratio",
+        "kv_free_tokens",
+        "kv_exhaustion_seconds",
+        "queue_drain_seconds",
+        # What is asked for, what comes out, and what trouble took.
+        "requests_waiting",
+        "tokens_per_second",
+        "lost_tokens_total",
+        # Of an engine that does not answer, instead of all the above but the first.
+        "engine_silent_seconds",
+        "engine_last_bottleneck",
+        "engine_last_demand_requests",
+        # Of targets, containers and the exporter itself: what alerts need.
+        "source_up",
+        "source_errors_total",
+        "container_restarts_total",
+        "container_last_termination_info",
+        "log_events_total",
+    }
+)
+
+_WANTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
+    Profile.FULL: FAMILIES,
+    Profile.FLEET: tuple(one for one in FAMILIES if one.key in _FLEET or one.scope is Scope.EXPORTER),
+}
+
+
+def families(profile: Profile) -> tuple[Family, ...]:
+    """Those of which anything is exported, in the order of the table."""
+    return _WANTED[profile]
+
+
+def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object]:
+    """An engine's values as they are exported; `values` themselves where all are.
+
+    Of a fleet, a series that would be 0 because its cause or symptom is not there is left out: most would be. Of tokens
+    only those generated are told, of demand only the constraint that binds.
+    """
+    if profile is Profile.FULL:
+        return values
+    less: dict[str, object] = {}
+    if isinstance(causes := values.get("bottleneck"), Mapping):
+        less["bottleneck"] = {cause: state for cause, state in causes.items() if state}
+    if isinstance(symptoms := values.get("symptom"), Mapping):
+        less["symptom"] = {name: 1.0 for name in ALERTED_SYMPTOMS if symptoms.get(name)}
+    if isinstance(tokens := values.get("tokens_per_second"), Mapping):
+        less["tokens_per_second"] = {kind: rate for kind, rate in tokens.items() if kind == GENERATED}
+    if isinstance(demand := values.get("demand_ratio"), Mapping) and demand:
+        binding = max(demand, key=lambda constraint: demand[constraint])
+        less["demand_ratio"] = {binding: demand[binding]}
+    return {**values, **less}

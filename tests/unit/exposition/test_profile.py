@@ -1,0 +1,96 @@
+"""What a fleet's exporter leaves out, and that alerts do not miss it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvpressure.bundle import Options, load_rules
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition import text
+from kvpressure.exposition.families import BY_KEY, Scope
+from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.view import Silence
+from tests.support.snapshots import collapsed, healthy
+
+WITHOUT = {"KVPressureSLOBurn"}
+"""Alerts of the default bundle that a fleet does without; docs/scaling.md says so."""
+
+
+def series(snapshot: Snapshot, profile: Profile) -> list[tuple[str, dict[str, str], float]]:
+    page = text.render(dataclasses.replace(snapshot, profile=profile), openmetrics=False).decode()
+    return [
+        (sample.name.removeprefix("kvpressure_"), sample.labels, sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    ]
+
+
+def of_engine(snapshot: Snapshot, profile: Profile) -> list[tuple[str, dict[str, str], float]]:
+    return [one for one in series(snapshot, profile) if "engine" in one[1]]
+
+
+@pytest.fixture(scope="module")
+def sick() -> Snapshot:
+    return dataclasses.replace(collapsed(), histories=None)
+
+
+def test_an_engine_has_ten_to_fifteen_series_and_a_tenth_of_all(sick: Snapshot) -> None:
+    well = dataclasses.replace(sick, engines=(healthy(sick.engines[0]),))
+    counts = [len(of_engine(one, Profile.FLEET)) for one in (sick, well)]
+    assert all(10 <= count <= 15 for count in counts), counts
+    assert len(of_engine(sick, Profile.FULL)) > 7 * max(counts)
+
+
+def test_what_is_exported_has_the_values_of_the_full_page(sick: Snapshot) -> None:
+    full = series(sick, Profile.FULL)
+    assert [one for one in series(sick, Profile.FLEET) if one not in full] == []
+
+
+def test_of_causes_and_symptoms_only_those_that_are_there(sick: Snapshot) -> None:
+    told = [(name, labels, value) for name, labels, value in of_engine(sick, Profile.FLEET)]
+    causes = [(labels["cause"], value) for name, labels, value in told if name == "bottleneck"]
+    assert causes == [("kv_cache_pressure", 1.0)]
+    symptoms = {labels["symptom"]: value for name, labels, value in told if name == "symptom"}
+    assert symptoms
+    assert set(symptoms) <= set(ALERTED_SYMPTOMS)
+    assert set(symptoms.values()) == {1.0}
+
+
+def test_an_engine_that_does_not_answer_is_down_and_says_what_it_was(sick: Snapshot) -> None:
+    silent = dataclasses.replace(sick.engines[0], silence=Silence(20.0, 3.0))
+    gone = dataclasses.replace(sick, engines=(), silent=(silent,))
+    told = {name: value for name, _, value in of_engine(gone, Profile.FLEET)}
+    assert told == {
+        "engine_up": 0.0,
+        "engine_silent_seconds": 20.0,
+        "engine_last_bottleneck": 1.0,
+        "engine_last_demand_requests": 3.0,
+    }
+
+
+def test_nothing_is_said_of_gpus_and_all_of_the_exporter(sick: Snapshot) -> None:
+    kept = families(Profile.FLEET)
+    assert not [family for family in kept if family.scope is Scope.GPU]
+    assert [family for family in BY_KEY.values() if family.scope is Scope.EXPORTER and family not in kept] == []
+    assert set(BY_KEY) >= _FLEET, "a name that is no family"
+
+
+def test_the_alerts_of_the_bundle_find_what_they_ask_for() -> None:
+    files = load_rules(Options(load_thresholds()))
+    kept = {family.name for family in families(Profile.FLEET)}
+    rules = [rule for file in files for group in file.groups for rule in group["rules"]]
+    recorded = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+    missing: dict[str, set[str]] = {}
+    for alert in (alert for file in files for alert in file.alerts):
+        expr = alert.rule["expr"]
+        while used := re.search(r"\bnamespace_model:\w+:\w+", expr):
+            expr = expr.replace(used[0], recorded[used[0]])
+        assert set(re.findall(r'symptom="(\w+)"', expr)) <= set(ALERTED_SYMPTOMS) or alert.name in WITHOUT, alert.name
+        if lacks := set(re.findall(r"\bkvpressure_\w+", expr)) - kept:
+            missing[alert.name] = lacks
+    assert set(missing) == WITHOUT, missing
