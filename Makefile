@@ -56,8 +56,8 @@ lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four ver
 	$(BIN)/python -m tests.lab
 	$(BIN)/python -m tests.lab.inventory
 
-bench-rules: $(VENV)/.dev tools ## what the rules cost a real Prometheus with 10 000 engines (6 minutes, 8 GB)
-	$(BIN)/python -m bench.bench_rules
+bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (40 minutes, 10 GB)
+	PYTHONPATH=exporter $(BIN)/python -m bench.fleet
 
 e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
 	$(BIN)/python -m pytest -m e2e tests/e2e
