@@ -16,6 +16,7 @@ from kvpressure.app.advised import Advised
 from kvpressure.app.canaries import Canaries, canary_times
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.app.node_sources import NodeSources
+from kvpressure.app.otlp import OtlpPush
 from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
 from kvpressure.config.loaded import Loaded, load
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
@@ -65,6 +66,7 @@ class Daemon:
         self._histories = Histories()
         self._advised = Advised()
         self._node_sources = NodeSources(loaded.settings, self._clock)
+        self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
@@ -144,6 +146,7 @@ class Daemon:
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._gpus = GpuFleet(self.settings, self._gpu_factory, self._on_gpus)
         self._node_sources.start()
+        self._otlp.start()
         try:
             next_tick = self._clock.monotonic()
             while True:
@@ -151,7 +154,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            parts = (self._fleet, self._gpus, self._node_sources, self._canaries)
+            parts = (self._fleet, self._gpus, self._node_sources, self._canaries, self._otlp)
             await asyncio.gather(*(part.stop() for part in parts))
 
     async def _tick(self) -> None:
@@ -174,7 +177,8 @@ class Daemon:
         self._gpu_health = self._gpus.health()
         self._snapshot = self._make_snapshot(now, around)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
-        self._tell_changes((*self._gpu_health, *self._targets.health, *self._node_sources.untold()))
+        untold = (*self._node_sources.untold(), *self._otlp.health())
+        self._tell_changes((*self._gpu_health, *self._targets.health, *untold))
 
     async def _reload(self) -> None:
         try:
@@ -203,6 +207,7 @@ class Daemon:
         if before.settings.gpu != new.gpu:
             await self._gpus.stop()
             self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
+        await self._otlp.reload(new.otlp)
         discovered = self._node_sources.discovers
         await self._node_sources.reload(new)
         old = before.settings
@@ -240,7 +245,8 @@ class Daemon:
         self._pipeline.on_gpus(source, report)
 
     def _make_snapshot(self, now: float, around: Workload) -> Snapshot:
-        sources = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._node_sources.health())
+        read = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._node_sources.health())
+        sources = (*read, *self._otlp.health())
         return Snapshot(
             t=now,
             engines=self._pipeline.engine_views(now),

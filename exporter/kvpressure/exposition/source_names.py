@@ -17,6 +17,7 @@ NAMES: Final[Mapping[str, str]] = {
     "pod_resources": "GPUs of pods (kubelet)",
     "port_owner": "Engine processes of this machine",
     "logs": "Engine logs",
+    "otlp": "Push of metrics (OTLP)",
     "host": "CPU and memory of this machine",
 }
 

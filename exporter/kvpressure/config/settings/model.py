@@ -15,6 +15,7 @@ from kvpressure.config.settings.exposition import ExpositionSettings
 from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.logs import LogsSettings
+from kvpressure.config.settings.otlp import OtlpSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
 from kvpressure.config.settings.types import (
@@ -95,6 +96,7 @@ class Settings(Section):
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
     exposition: ExpositionSettings = ExpositionSettings()
+    otlp: OtlpSettings = OtlpSettings()
     poll: PollSettings = PollSettings()
     engines: EngineSettings = EngineSettings()
     gpu: GpuSettings = GpuSettings()
