@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
+from kvpressure.commandline.variables import MORE
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
@@ -100,10 +101,14 @@ def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
-    """Variables by name; one that is set from a Secret or such stands for itself, so that no default replaces it."""
+    """Variables by name; one that is set from a Secret or such stands for itself, so that no default replaces it.
+
+    `MORE` is among them where a whole Secret or ConfigMap is taken (`envFrom`).
+    """
     budget.take(steps=2 * _entries(entry, "env"))
     named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MOST))
-    return {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
+    found = {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
+    return found | {MORE: ""} if objects(entry, "envFrom", limit=1) else found
 
 
 def _entries(entry: Object, name: str) -> int:
