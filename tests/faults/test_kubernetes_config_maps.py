@@ -54,6 +54,17 @@ async def test_the_limits_and_the_port_of_a_mounted_file_are_read_once(api: Kube
         assert source.view.hints == ()
 
 
+async def test_a_start_script_from_a_configmap_is_read_too(api: KubeApi, tmp_path: Path) -> None:
+    script = config_map("exec vllm serve m --max-num-seqs 24\n")
+    script["data"] = {"serve.sh": script["data"]["config.yaml"]}
+    api.put("configmaps", script)
+    pod = mounts_config(engine_pod("a-0"), path="/scripts/serve.sh")
+    pod["spec"]["containers"][0] |= {"command": ["/bin/bash"], "args": ["/scripts/serve.sh"]}
+    async with following(api, tmp_path, config_maps=True) as source:
+        api.put("pods", pod)
+        await until(lambda: names(source) and limits(source) == {"max_num_seqs": 24.0})
+
+
 async def test_a_restart_counts_with_the_text_of_then(api: KubeApi, tmp_path: Path) -> None:
     api.put("configmaps", config_map(SEQS))
     async with following(api, tmp_path, config_maps=True) as source:
