@@ -116,6 +116,9 @@ def test_rights_are_exactly_those_of_the_switches(case: str) -> None:
         wanted |= {(NODE_EVENTS_NAMESPACE, "", "events", "list"), (NODE_EVENTS_NAMESPACE, "", "events", "watch")}
     if on and kubernetes["nodeConditions"]:
         wanted |= {("", "", "nodes", "list"), ("", "", "nodes", "watch")}
+    maps = kubernetes["configMaps"]
+    if on and maps["enabled"]:
+        wanted |= {(place, "", "configmaps", "get") for place in maps["namespaces"] or places}
     assert rules(case, "ClusterRole") | rules(case, "Role") == wanted
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch import shown as shown_module
 from kvpressure.kubernetes.watch import source as source_module
 from kvpressure.kubernetes.watch import stores as stores_module
 from kvpressure.kubernetes.watch.source import NODE_ID
@@ -242,7 +243,7 @@ async def test_the_remains_of_evicted_pods_keep_no_running_engine_out(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_module, "MAX_PODS", 8)
-    monkeypatch.setattr(source_module, "MAX_FINISHED", 3)
+    monkeypatch.setattr(shown_module, "MAX_FINISHED", 3)
     for i in range(10):
         when = f"2025-11-03T09:00:{i:02d}Z"
         remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})
@@ -295,7 +296,7 @@ def test_the_client_is_not_loaded_before_it_is_needed() -> None:
 async def test_events_are_shown_of_no_more_ended_pods_than_pods_are(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "MAX_FINISHED", 3)
+    monkeypatch.setattr(shown_module, "MAX_FINISHED", 3)
     for i in range(8):
         when = f"2025-11-03T09:00:{i:02d}Z"
         remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})

@@ -68,6 +68,7 @@ class KubeApi:
         app = web.Application()
         app.router.add_get("/api/v1/{plural}", self._serve)
         app.router.add_get("/api/v1/namespaces/{namespace}/{plural}", self._serve)
+        app.router.add_get("/api/v1/namespaces/{namespace}/{plural}/{name}", self._serve)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls)
@@ -125,7 +126,8 @@ class KubeApi:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         plural, namespace = request.match_info["plural"], request.match_info.get("namespace", "")
-        verb = "watch" if request.query.get("watch") else "list"
+        name = request.match_info.get("name", "")
+        verb = "get" if name else "watch" if request.query.get("watch") else "list"
         authorization = request.headers.get("Authorization", "")
         self.asked.append(Asked(plural, verb, namespace, dict(request.query), authorization))
         if queue := self.faults.get((plural, verb)):
@@ -140,9 +142,13 @@ class KubeApi:
             return status(
                 403, f'{plural} is forbidden: {user} cannot {verb} resource "{plural}" in API group "" {where}'
             )
-        if verb == "list":
-            return self._list(request, plural, namespace)
-        return await self._watch(request, plural, namespace)
+        if verb == "watch":
+            return await self._watch(request, plural, namespace)
+        return self._get(plural, namespace, name) if name else self._list(request, plural, namespace)
+
+    def _get(self, plural: str, namespace: str, name: str) -> web.Response:
+        found = self._objects.get((plural, namespace, name))
+        return status(404, f'{plural} "{name}" not found') if found is None else web.json_response(found)
 
     def _matching(self, request: web.Request, namespace: str, found: Object) -> bool:
         terms = [term.split("=", 1) for term in request.query.get("fieldSelector", "").split(",") if term]

@@ -64,6 +64,13 @@ CASES: dict[str, Object] = {
     "no events in namespaces": {"kubernetes": {"namespaces": ["llm"], "events": False}},
     "no events": {"kubernetes": {"events": False}},
     "no events, no nodes": {"kubernetes": {"events": False, "nodeConditions": False}},
+    "config maps": {"kubernetes": {"configMaps": {"enabled": True}}},
+    "config maps of namespaces": {"kubernetes": {"configMaps": {"enabled": True, "namespaces": ["llm", "chat"]}}},
+    "config maps where engines are": {"kubernetes": {"namespaces": ["llm", "chat"], "configMaps": {"enabled": True}}},
+    "config maps of one of them": {
+        "kubernetes": {"namespaces": ["llm", "chat"], "configMaps": {"enabled": True, "namespaces": ["llm"]}}
+    },
+    "config maps off": {"kubernetes": {"configMaps": {"enabled": False, "namespaces": ["llm"]}}},
     "pod resources": {"podResources": {"enabled": True}},
     "pod resources as root": {"podResources": {"enabled": True}, "podSecurity": {"runAsRoot": True}},
     "logs": {"logs": {"enabled": True}},

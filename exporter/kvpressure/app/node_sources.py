@@ -10,7 +10,7 @@ from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import Settings
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
-from kvpressure.kubernetes.watch.source import is_wanted
+from kvpressure.kubernetes.watch.source import in_cluster, is_wanted
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Workload
@@ -19,6 +19,13 @@ from kvpressure.sources.host import HostSource
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.pod_devices import PodDevicesSource, resolve
 from kvpressure.sources.port_owner import PortOwner, PortOwners, port_here
+
+NO_GPU_JOIN = (
+    "GPUs of pods are not read, so there is no memory-high-compute-low score. In the Helm chart set "
+    "podResources.enabled=true and podSecurity.runAsRoot=true; it costs a read-only mount of the kubelet's socket "
+    'directory and uid 0 without any capability, which Pod Security "baseline" refuses'
+)
+"""For who runs in a pod; docs/decisions/0330 says why it is not on by default."""
 
 SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
 """The sections of the settings that have a source each."""
@@ -125,6 +132,7 @@ class NodeSources:
                 *self._logs.problems,
                 *_untold(held, but=self._told),
             ),
+            hints=(*view.hints, *self._switched_off()),
         )
 
     def _view(self) -> ClusterView:
@@ -133,7 +141,11 @@ class NodeSources:
             self._kept = None
             return self._kubernetes.view
         new = self._kubernetes.view
-        return replace(self._kept, t=new.t, memory_pressure=new.memory_pressure, problems=new.problems)
+        return replace(self._kept, t=new.t, memory_pressure=new.memory_pressure, problems=new.problems, hints=new.hints)
+
+    def _switched_off(self) -> Iterator[str]:
+        if self.discovers and in_cluster() and not self._devices.health():
+            yield NO_GPU_JOIN
 
     def _new_devices(self, settings: Settings) -> PodDevicesSource:
         return PodDevicesSource(settings.pod_resources, self._clock, ended=self._has_ended)

@@ -11,6 +11,7 @@ from kvpressure.audit.manifests import Item, Manifests, flat, get, mapping, sequ
 from kvpressure.audit.model import Problem
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import SHELLS, base
+from kvpressure.commandline.variables import MORE
 from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading, read_limits
 from kvpressure.limits.recognise import runtime_of
@@ -123,12 +124,17 @@ def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:
 
 
 def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
-    """Variables by name; one from a Secret, or from a ConfigMap that was not given, stands for itself."""
+    """Variables by name; one from a Secret, or from a ConfigMap that was not given, stands for itself.
+
+    `MORE` is among them where all variables of such a one are taken.
+    """
     env: dict[str, str] = {}
     for source in sequence(spec.get("envFrom")):
         if (found := maps.get(text(get(source, "configMapRef", "name")))) is not None:
             prefix = text(get(source, "prefix"))
             env.update({prefix + key: value for key, value in strings(found.data.get("data")).items()})
+        else:
+            env[MORE] = ""
     for entry in sequence(spec.get("env")):
         name, reference = text(get(entry, "name")), get(entry, "valueFrom")
         if reference is None:

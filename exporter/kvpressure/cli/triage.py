@@ -125,8 +125,8 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
             await asyncio.sleep(REDRAW_SECONDS)
 
 
+_SELECTOR = click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
 _POD_OPTIONS = (
-    click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama."),
     click.option("--context", default=None, help="Context of the kubeconfig; without it the current one."),
     click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
     click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
@@ -134,6 +134,11 @@ _POD_OPTIONS = (
 
 
 def pod_options(function: F) -> F:
+    """How to find and reach pods."""
+    return _SELECTOR(reach_options(function))
+
+
+def reach_options(function: F) -> F:
     """How to reach pods."""
     for option in reversed(_POD_OPTIONS):
         function = option(function)

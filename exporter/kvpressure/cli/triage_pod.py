@@ -101,12 +101,12 @@ async def triage_pods(what: Wanted, options: dict[str, Any]) -> int:
     config = load_config(what.kubeconfig, what.context)
     async with KubeClient(config) as client, contextlib.AsyncExitStack() as stack:
         found = await find_pods(client, what.namespace or config.namespace, what.references, what.selector)
-        pods = _engines(found, what)
+        pods = engines_in(found, what)
         await asyncio.gather(*(pod.open(client, stack) for pod in pods))
         return await _diagnose(client, pods, options)
 
 
-def _engines(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
+def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
     """The pods whose engine is known; says which are left out. Raises KubeError when none is left."""
     pods: list[ForwardedPod] = []
     problems: list[KubeError] = []
@@ -120,7 +120,7 @@ def _engines(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
     for problem in problems:
         say(f"left out: {problem}", err=True)
     if len(found) > MOST_PODS:
-        say(f"{len(found)} pods match; the first {MOST_PODS} are triaged, name others one by one", err=True)
+        say(f"{len(found)} pods match; the first {MOST_PODS} are read, name others one by one", err=True)
     return pods
 
 
@@ -162,6 +162,13 @@ def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
         tls=replace(access, insecure=True).tls() if pod.engine.scheme == "https" else None,
         bearer_token_file=access.bearer_token_file,
     )
+
+
+def around(pods: Sequence[ForwardedPod]) -> Workload:
+    """What the cluster knows of these pods: states and logs."""
+    states = {pod.engine.state.id: pod.engine.state for pod in pods}
+    reports = {pod.engine.state.id: report for pod in pods if (report := pod.logs.whole) is not None}
+    return Workload(containers=states, logs=reports)
 
 
 def facts_of(pod: EnginePod, given: EngineFacts) -> EngineFacts:
@@ -217,14 +224,9 @@ class PodTriage(Triage):
         found = facts_of(pod.engine, self.facts).findings(later, self.thresholds)
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
-    def _around(self) -> Workload:
-        states = {pod.engine.state.id: pod.engine.state for pod in self.pods}
-        reports = {pod.engine.state.id: report for pod in self.pods if (report := pod.logs.whole) is not None}
-        return Workload(containers=states, logs=reports)
-
     async def _look(self) -> None:
         await asyncio.gather(*(pod.look(self.client, self.sampler.clock.wall()) for pod in self.pods))
-        self.sampler.tell(self._around())
+        self.sampler.tell(around(self.pods))
 
     @contextlib.asynccontextmanager
     async def _looking(self) -> AsyncIterator[None]:

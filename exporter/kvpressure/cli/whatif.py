@@ -14,10 +14,12 @@ from kvpressure.cli.access import access_options
 from kvpressure.cli.engine_options import limit_options
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
+from kvpressure.cli.triage import reach_options
 from kvpressure.cli.whatif_changes import changes, names
 from kvpressure.cli.whatif_report import json_of, table_report
 from kvpressure.cli.whatif_source import Source, SourceError, UnknownError, source_of
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.kubernetes.references import is_reference
 from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.whatif.compare import compared, over_load
 from kvpressure.whatif.cures import Cure
@@ -55,7 +57,7 @@ def _traffic_options(function: F) -> F:
 @click.command(
     epilog="Exit codes: 0 predicted, 1 --search found no limits that keep the objective, 2 nothing can be predicted."
 )
-@click.argument("url", required=False)
+@click.argument("url", required=False, metavar="[URL|KIND/NAME]")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Start from a recording.")
 @click.option("--at", type=click.FloatRange(0), metavar="SECOND", help="Of the recording; without it, its last one.")
 @click.option("--engine", help="The data-parallel rank, where there are several. [default: the one with most to do]")
@@ -73,10 +75,16 @@ def _traffic_options(function: F) -> F:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_traffic_options
+@click.option("-n", "--namespace", default="", help="Kubernetes namespace of KIND/NAME.")
+@click.option("--container", default="", help="Its container, where several of the pod's may be the engine.")
+@reach_options
 @access_options
 @limit_options
 def command(**options: Any) -> None:
-    """Simulate the engine at URL, or of a recording, as it is and with other flags, and compare.
+    """Simulate the engine at URL, of a pod, or of a recording, as it is and with other flags, and compare.
+
+    KIND/NAME is pod/NAME, deploy/NAME and the others of triage: reached through a port-forward with your kubeconfig,
+    with the limits that the pod declares. Of several pods it is the engine with most to do.
 
     NAME is a flag that the server takes, max-input-tokens or max-output-tokens at the gateway, replicas, or the pool's
     kv-cache-tokens.
@@ -120,7 +128,10 @@ def command(**options: Any) -> None:
 
 def _check(options: dict[str, Any]) -> None:
     if options["url"] is not None and options["trace"] is not None:
-        raise click.UsageError("give the URL of an engine or --trace FILE, not both")
+        raise click.UsageError("give an engine (URL or KIND/NAME) or --trace FILE, not both")
+    reached = [name for name in ("namespace", "container", "kubeconfig", "context", "port") if options[name]]
+    if reached and not is_reference(options["url"] or ""):
+        raise click.UsageError(f"--{reached[0]} is for a pod: name it as KIND/NAME, such as pod/llama-0")
     if options["at"] is not None and options["trace"] is None:
         raise click.UsageError("--at is a second of a recording: give --trace FILE")
     if options["searching"] and options["slo_p95_seconds"] is None:

@@ -19,6 +19,7 @@ from kvpressure.cli.sampling import Sampler, Seen, targets_of
 from kvpressure.cli.say import say
 from kvpressure.cli.triage import sample
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.kubernetes.references import is_reference
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
@@ -60,10 +61,14 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     within = options["slo_p95_seconds"]
     if options["url"] is None and options["trace"] is None:
         if traffic is None:
-            raise click.UsageError("give the URL of an engine, --trace FILE, or traffic: --prompt-p95 and the others")
+            raise click.UsageError(
+                "give an engine (URL or KIND/NAME), --trace FILE, or traffic: --prompt-p95 and others"
+            )
         return _described(options, traffic, facts, thresholds)
     if options["trace"] is not None:
         title, views = stem(options["trace"]), recorded(options["trace"], options["at"], thresholds)
+    elif is_reference(options["url"]):
+        title, views = busiest_pod(live_pods(options, thresholds), options["engine"])
     else:
         title, views = options["url"], live(options, thresholds)
     view = chosen(views, options["engine"])
@@ -126,6 +131,24 @@ def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineV
             raise SourceError(seen.health.error)  # which says where
         raise SourceError(f"{targets[0].url}: the page shows no engine yet: has it served a request?")
     return seen.engines
+
+
+def live_pods(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
+    """The engines of pods in a cluster, sampled for a while. Raises SourceError."""
+    # The client takes time to import, and only this needs it.
+    from kvpressure.cli.whatif_pod import NoEngineError, views_of_pods  # noqa: PLC0415
+
+    try:
+        return views_of_pods(options, thresholds, OBSERVED)
+    except NoEngineError as error:
+        raise SourceError(f"{error}") from error
+
+
+def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, Sequence[EngineView]]:
+    """The pod of the engine with most to do, among those of that name where one is given; and its engines."""
+    named = [view for view in views if engine in (None, view.key.rank)]
+    target = max(named or views, key=_demand).key.target
+    return target, [view for view in views if view.key.target == target]
 
 
 async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:

@@ -13,6 +13,8 @@ from kvpressure.commandline.shell import Words, commands, expand
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
 _SHELL_FLAGS_WITH_VALUE: Final = frozenset(("-o", "+o", "-O", "--rcfile", "--init-file"))
+# Programs that run the words behind them as they are.
+_STARTERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup"))
 # Programs that take the words of a launch as text: what follows them starts nothing.
 _TALKERS: Final = frozenset(
     ("echo", "printf", "grep", "egrep", "pgrep", "pkill", "pip", "pip3", "curl", "wget", "which", "test", "[", "[[")
@@ -27,12 +29,20 @@ class Launch:
     module: str = ""
 
 
-def programs(command: Sequence[str], args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Iterator[Words]:
+def programs(
+    command: Sequence[str],
+    args: Sequence[str],
+    env: Mapping[str, str],
+    budget: Budget,
+    files: Mapping[str, str] | None = None,
+) -> Iterator[Words]:
     """Every program that the container's command runs, through shells, `eval` and scripts given in place.
 
-    `env` is settled. Raises SpentError, after what was found until then.
+    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises SpentError, after what
+    was found until then.
     """
-    yield from _unwrap(tuple(expand(word, env, budget) for word in (*command, *args)), env, budget, NESTING)
+    words = tuple(expand(word, env, budget) for word in (*command, *args))
+    yield from _unwrap(words, env, budget, NESTING, files or {})
 
 
 def settle(env: Mapping[str, str], budget: Budget) -> dict[str, str]:
@@ -44,8 +54,10 @@ def settle(env: Mapping[str, str], budget: Budget) -> dict[str, str]:
     return settled
 
 
-def _unwrap(words: Words, env: Mapping[str, str], budget: Budget, depth: int) -> Iterator[Words]:
-    script = _script(words, budget)
+def _unwrap(
+    words: Words, env: Mapping[str, str], budget: Budget, depth: int, files: Mapping[str, str]
+) -> Iterator[Words]:
+    script = _script(words, budget, files)
     if script is None:
         if words:
             yield words
@@ -54,14 +66,17 @@ def _unwrap(words: Words, env: Mapping[str, str], budget: Budget, depth: int) ->
         raise SpentError
     text, positional = script
     for inner in commands(text, env, budget, positional):
-        yield from _unwrap(inner, env, budget, depth - 1)
+        yield from _unwrap(inner, env, budget, depth - 1, files)
 
 
-def _script(words: Words, budget: Budget) -> tuple[str, Words] | None:
-    """The script of `sh -c SCRIPT $0 $1...`, or of `eval`; None for any other program."""
+def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words] | None:
+    """The script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program."""
     if words[:1] == ("eval",):
         budget.take(sum(map(len, words)))
         return " ".join(words[1:]), ()
+    own = next((i for i, word in enumerate(words) if word != "--" and base(word) not in _STARTERS), 0)
+    if words and words[own] in files:
+        return files[words[own]], words[own:]
     start = next((i for i, word in enumerate(words) if base(word) in SHELLS), None)
     if start is None or words[0] in _TALKERS:
         return None
@@ -75,6 +90,8 @@ def _script(words: Words, budget: Budget) -> tuple[str, Words] | None:
         # `-euo pipefail -c`: flags in a row, of which the o wants a word.
         if flag in _SHELL_FLAGS_WITH_VALUE or re.fullmatch(r"-[a-z]*o", flag):
             at += 1
+    if at < len(words) and not seen and words[at] in files:
+        return files[words[at]], words[at:]
     return (words[at], words[at + 1 :]) if seen and at < len(words) else None
 
 

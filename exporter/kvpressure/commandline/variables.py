@@ -30,6 +30,9 @@ Value = str | tuple[str, ...] | None
 POSITIONAL: Final = "@"
 """The name under which `$1`, `$2`, ... are kept, as an array."""
 
+MORE: Final = "="
+"""The name in an environment that says it may hold variables which are not listed; no variable can be called so."""
+
 # What a block takes beside its text: its dictionaries are some hundred bytes.
 _BLOCK: Final = 8
 
@@ -56,8 +59,8 @@ class Variables:
         self._assigned: dict[str, Value | Absent] = {}
         self._blocks: list[_Block] = []
         self._running: list[_Block] = []
-        self.foreign = False
-        """Whether a file was sourced: it may have set whatever is not set here."""
+        self.foreign = MORE in env
+        """Whether a file was sourced, or the environment is not all known: whatever is not set here may be set."""
 
     def get(self, name: str) -> Value | Absent:
         """What a variable holds."""

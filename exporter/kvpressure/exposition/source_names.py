@@ -13,6 +13,7 @@ NAMES: Final[Mapping[str, str]] = {
     "simulated": "Simulated GPUs",
     "kubernetes_pods": "Kubernetes: pods of this node",
     "kubernetes_events": "Kubernetes: events of these pods",
+    "kubernetes_config_maps": "Kubernetes: --config files of these pods",
     "kubernetes_node": "Kubernetes: this node",
     "pod_resources": "GPUs of pods (kubelet)",
     "port_owner": "Engine processes of this machine",

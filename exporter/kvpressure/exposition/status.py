@@ -41,12 +41,14 @@ def no_advice(_: EngineView) -> Sequence[Action]:
 def targets_json(snapshot: Snapshot) -> dict[str, object]:
     """Every source with its health, newest error and age in seconds; `null` where it never succeeded.
 
-    `problems` are sentences about pods and devices that no source as a whole is to blame for.
+    `problems` are sentences about pods and devices that no source as a whole is to blame for, `hints` about what is
+    switched off, and what would bring it.
     """
     return {
         "t": snapshot.t,
         "sources": [_source_json(health, snapshot.t) for health in snapshot.sources],
         "problems": list(snapshot.workload.problems),
+        "hints": list(snapshot.workload.hints),
     }
 
 
@@ -58,6 +60,7 @@ def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
         down=_down(sources),
         sources=[_source_row(health, snapshot.t) for health in sources],
         problems=snapshot.workload.problems,
+        hints=snapshot.workload.hints,
         metrics_path=metrics_path,
         css=assets.css,
     )
@@ -100,6 +103,7 @@ def status_html(
         gpus=[gpu_card(view, past.gpu(view.labels) if past else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot.t) for health in snapshot.sources],
         problems=snapshot.workload.problems,
+        hints=snapshot.workload.hints,
         metrics_path=metrics_path,
         css=assets.css,
         script=assets.script,

@@ -27,6 +27,7 @@ NO_VALUE: Final = "that is not a value"
 CHOOSES: Final = "chooses the value"
 
 _DIFFER: Final = "the command starts several servers that differ in it"
+_SHOWN: Final = 80
 _CUT: Final = "the start command expands to more than can be read"
 
 
@@ -54,7 +55,12 @@ def read_limits(start: Start) -> Reading:
         return Reading(hidden=(_CUT,))
     serving = [one for one in start.servers if start.seen and not one.is_worker]
     readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
-    return readings[0] if len(readings) == 1 else _agreed(readings)
+    reading = readings[0] if len(readings) == 1 else _agreed(readings)
+    if start.seen or not start.command:
+        return reading
+    # The first word is a program's and no model, and what it hands to the server is not seen.
+    started = " ".join((*start.command, *start.args))[:_SHOWN]
+    return replace(reading, hidden=(*reading.hidden, f"what {started} starts is not known from the manifest"), model="")
 
 
 def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:

@@ -74,7 +74,7 @@ def read_start(
     cut = False
     try:
         settled = settle(env, budget)
-        for words in programs(command, args, settled, budget):
+        for words in programs(command, args, settled, budget, files):
             count, first = count + 1, first or words
             launched += [one] if (one := launch(words)) is not None else []
         for runtime, started in launched or [(ASSUMED, Launch(first if command or count < 2 else ()))]:

@@ -128,7 +128,8 @@ class Workload:
     """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
 
     `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
-    `problems` are sentences about pods that cannot be polled and devices that cannot be told.
+    `problems` are sentences about pods that cannot be polled and devices that cannot be told, `hints` about what is
+    switched off or cannot be known, and what would bring it.
     """
 
     containers: Mapping[ContainerId, ContainerState] = field(default_factory=dict)
@@ -139,3 +140,4 @@ class Workload:
     host: HostReport | None = None
     memory_pressure: bool | None = None
     problems: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvpressure.app.node_sources import NodeSources
+from kvpressure.app import node_sources as module
+from kvpressure.app.node_sources import NO_GPU_JOIN, NodeSources
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
@@ -73,6 +75,20 @@ async def test_engines_stay_over_a_reload_until_their_pods_were_listed_anew(sett
     assert node_sources.targets == ()
     assert node_sources.look([]).containers == {}
     await node_sources.stop()
+
+
+@pytest.mark.parametrize(
+    ("in_pod", "enabled", "said"), [(True, "false", True), (False, "false", False), (True, "true", False)]
+)
+async def test_in_a_pod_the_page_names_the_switch_that_brings_gpus_of_pods(
+    settings: Settings, known: Known, monkeypatch: pytest.MonkeyPatch, in_pod: bool, enabled: str, said: bool
+):
+    monkeypatch.setattr(module, "in_cluster", lambda: in_pod)
+    join = settings.pod_resources.model_copy(update={"enabled": enabled})
+    known[""] = (replace(VIEW, hints=("from the watch",)), True)
+    found = NodeSources(settings.model_copy(update={"pod_resources": join}), SystemClock()).look([]).hints
+    assert found == (("from the watch", NO_GPU_JOIN) if said else ("from the watch",))
+    assert "podResources.enabled=true and podSecurity.runAsRoot=true" in NO_GPU_JOIN
 
 
 async def test_two_reloads_while_the_api_server_is_away_lose_nothing(settings: Settings, known: Known):

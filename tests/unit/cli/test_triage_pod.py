@@ -265,7 +265,7 @@ async def test_many_pods_are_cut_to_a_bounded_number(world, monkeypatch):
         world.cluster.add("pods", engine_pod(f"llama-{at}", state={"waiting": {"reason": "ContainerCreating"}}))
     _, out, err = await world.triage("-l", "app=llama", "--json")
     assert [one["pod"] for one in json.loads(out)["pods"]] == ["llama-0", "llama-1"]
-    assert "4 pods match; the first 2 are triaged" in err
+    assert "4 pods match; the first 2 are read" in err
 
 
 async def test_over_tls_with_a_token_from_a_plugin(world, tmp_path):

@@ -161,7 +161,7 @@ def test_what_cannot_be_predicted_is_said_and_not_guessed():
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "give the URL of an engine, --trace FILE, or traffic"),
+        ((), "give an engine (URL or KIND/NAME), --trace FILE, or traffic"),
         (("http://a:1", "--trace", str(THRASH)), "not both"),
         (("--rate", "3"), "missing: --prompt-mean, --prompt-p95, --answer-mean, --answer-p95"),
         ((*LENGTHS, *ENGINE), "missing: --rate or --concurrency"),

@@ -9,7 +9,7 @@ import kvpressure
 from kvpressure.exposition.source_names import NAMES, source_name
 
 PACKAGE = Path(kvpressure.__file__).parent
-DECLARED = re.compile(r'^(?:[A-Z]+_)?(?:SOURCE|PODS|EVENTS|NODE)(?:: Final)? = "([a-z_]+)"$', re.MULTILINE)
+DECLARED = re.compile(r'^(?:[A-Z]+_)?(?:SOURCE|PODS|EVENTS|MAPS|NODE)(?:: Final)? = "([a-z_]+)"$', re.MULTILINE)
 
 
 def test_every_source_has_a_name_that_is_not_its_label():

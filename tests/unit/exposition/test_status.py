@@ -16,7 +16,13 @@ from kvpressure.exposition import wording
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.status import CHARTED_ENGINES, content_security_policy, status_html, targets_json
+from kvpressure.exposition.status import (
+    CHARTED_ENGINES,
+    content_security_policy,
+    status_html,
+    targets_html,
+    targets_json,
+)
 from kvpressure.features.history import Histories
 from kvpressure.model.action import Action
 from kvpressure.model.samples import HistogramSample, SourceHealth
@@ -24,6 +30,7 @@ from kvpressure.model.severity import worst_first
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.model.view import EngineView
+from kvpressure.model.workload import Workload
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT
 from tests.support.views import engine_view
@@ -259,3 +266,11 @@ def test_a_gpu_library_that_is_not_on_the_machine_is_not_present_and_no_fault():
     assert "1 of 2 sources down" in status_html(alarmed, "/metrics")
     told = targets_json(alarmed)["sources"]
     assert [(one["up"], one["present"]) for one in told] == [(False, False), (False, True)]
+
+
+def test_what_is_switched_off_is_told_with_the_sources_on_either_page_and_to_programs():
+    snapshot = Snapshot(T, workload=Workload(hints=(f"set x=true {EVIL}",)))
+    escaped = EVIL.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#39;").replace('"', "&#34;")
+    for page in (status_html(snapshot, "/metrics"), targets_html(snapshot, "/metrics")):
+        assert f'<li class="muted">set x=true {escaped}</li>' in page[page.index("Sources") :]
+    assert targets_json(snapshot)["hints"] == [f"set x=true {EVIL}"]

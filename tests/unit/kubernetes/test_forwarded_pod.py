@@ -45,10 +45,10 @@ PODS = {
 
 
 class Api:
-    """Answers for one pod, and for its ConfigMap unless that is forbidden."""
+    """Answers for one pod, and for its ConfigMap (that `changed` last then) unless that is forbidden."""
 
-    def __init__(self, pod: dict[str, Any], *, forbidden: bool = False) -> None:
-        self.pod, self.forbidden, self.asked = pod, forbidden, list[str]()
+    def __init__(self, pod: dict[str, Any], *, forbidden: bool = False, changed: str = "1970-01-01T00:00:00Z") -> None:
+        self.pod, self.forbidden, self.changed, self.asked = pod, forbidden, changed, list[str]()
 
     async def json(self, path: str, action: Action) -> dict[str, Any]:
         self.asked.append(path)
@@ -56,7 +56,9 @@ class Api:
             return self.pod
         if self.forbidden:
             raise KubeError(f"you may not {action}; ask whoever administers the cluster for a Role that allows it")
-        return {"data": {"config.yaml": FILE, "other": "x"}}
+        written = [{"time": self.changed, "fieldsV1": {"f:data": {}}}]
+        meta = {"creationTimestamp": "1970-01-01T00:00:00Z", "managedFields": written}
+        return {"metadata": meta, "data": {"config.yaml": FILE, "other": "x"}}
 
     async def text(self, *_: object, **__: object) -> bytes:
         return b""
@@ -77,6 +79,28 @@ async def test_limits_in_a_mounted_file_are_read_once_and_lose_to_the_command_li
     limits = {one.name: (one.value, one.where) for one in found.engine.limits or ()}
     assert limits["max_num_seqs"] == (12.0, "max-num-seqs: 12 in /etc/vllm/config.yaml")
     assert limits["max_num_batched_tokens"][0] == 4096.0
+    assert sum("configmaps/engine" in path for path in api.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "restarts", "why"),
+    [
+        ("2026-01-01T09:00:00Z", 0, ""),
+        ("2026-01-01T09:59:00Z", 0, ""),
+        ("2026-01-01T09:59:00Z", 1, "so shortly before the restart that the former text may have been mounted"),
+        ("2026-01-01T10:01:00Z", 0, "after the container started; the server read the former text"),
+    ],
+)
+async def test_a_file_that_changed_since_the_start_is_not_what_the_server_read(
+    changed: str, restarts: int, why: str
+) -> None:
+    started = pod("--config", "/etc/vllm/config.yaml", mount={"mountPath": "/etc/vllm"}, volume=MAP)
+    running = {"running": {"startedAt": "2026-01-01T10:00:00Z"}}
+    started["status"]["containerStatuses"] = [{"name": "vllm", "restartCount": restarts, "state": running}]
+    api = Api(started, changed=changed)
+    found = await looked(api)
+    assert (found.engine.limits is None) is bool(why)
+    assert found.unread.endswith(why)
     assert sum("configmaps/engine" in path for path in api.asked) == 1
 
 

@@ -65,6 +65,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $k.enabled -}}
 {{- $_ := set $kubernetes "events" $k.events -}}
 {{- $_ := set $kubernetes "node_conditions" $k.nodeConditions -}}
+{{- if $k.configMaps.enabled -}}
+{{- $_ := set $kubernetes "config_maps" true -}}
+{{- with $k.configMaps.namespaces }}{{ $_ := set $kubernetes "config_map_namespaces" . }}{{ end -}}
+{{- end -}}
 {{- with $k.namespaces }}{{ $_ := set $kubernetes "namespaces" . }}{{ end -}}
 {{- with $k.labelSelector }}{{ $_ := set $kubernetes "label_selector" . }}{{ end -}}
 {{- with $k.portName }}{{ $_ := set $kubernetes "port_name" . }}{{ end -}}

@@ -130,5 +130,12 @@ class KubernetesSettings(ClientSettings):
     )
     port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that tells none.")
     path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
+    config_maps: Boolean = Field(
+        default=False,
+        description="Read limits in the file of `--config` where it is mounted from a ConfigMap; get configmaps.",
+    )
+    config_map_namespaces: Annotated[
+        tuple[Annotated[str, AfterValidator(_namespace)], ...], BeforeValidator(_namespaces)
+    ] = Field(default=(), description="Namespaces where ConfigMaps may be read; empty is wherever engines are found.")
     events: Boolean = Field(default=True, description="Watch the Kubernetes events of engines and of the node.")
     node_conditions: Boolean = Field(default=True, description="Watch the node's condition MemoryPressure.")

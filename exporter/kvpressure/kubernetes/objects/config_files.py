@@ -13,17 +13,20 @@ MOST_MAPS: Final = 4
 """ConfigMaps read for one container."""
 
 _MAX_FILES: Final = 64
+_MAX_LEADING: Final = 4  # `tini -- /bin/bash /scripts/start.sh`
 _FLAG: Final = "--config"
 
 
 def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
-    """The ConfigMaps that the file of the server's `--config` may be in, by name; none where it names no file."""
+    """The ConfigMaps, by name, that the file of the server's `--config` or the script that starts it may be in."""
     paths = {
         after
         for server in start.servers
         for word, after in zip(server.words, server.words[1:], strict=False)
         if word == _FLAG
     }
+    if not start.seen:
+        paths |= {word for word in (*start.command, *start.args)[:_MAX_LEADING] if word.startswith("/")}
     found = dict.fromkeys(
         dns_name(source, "name")
         for path, only, source in _mounts(pod, container)

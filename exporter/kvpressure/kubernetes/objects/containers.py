@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
+from kvpressure.commandline.variables import MORE
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
@@ -18,6 +19,10 @@ from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.runtime import Runtime
 
 MAX_CONTAINERS: Final = 32
+
+Maps = Callable[[str], Mapping[str, Object]]
+"""ConfigMaps by name, for a container: what was in force when it started."""
+
 _MAX_IMAGE: Final = 1024  # more than any has, and few enough for regular expressions
 
 _GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
@@ -51,10 +56,10 @@ class Container:
         return port in self.ports.values() or port == self.serving_port
 
 
-def read_containers(pod: Object, maps: Mapping[str, Object] | None = None) -> list[Container]:
+def read_containers(pod: Object, maps: Maps | None = None) -> list[Container]:
     """The pod's regular containers; init containers, and sidecars among them, are none of ours.
 
-    `maps` are ConfigMaps by name, for the configuration files that containers mount from them.
+    `maps` gives the ConfigMaps by name that a container, by name, mounts its configuration files from.
     """
     # Those that have run stay until somebody cleans up, maybe by the thousand, and nothing is asked of them any more.
     budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
@@ -63,8 +68,10 @@ def read_containers(pod: Object, maps: Mapping[str, Object] | None = None) -> li
     return [container for container in found if container.name]
 
 
-def _files(pod: Object, entry: Object, maps: Mapping[str, Object] | None) -> Mapping[str, str]:
-    return files_of(pod, text(entry, "name"), maps) if maps else {}
+def _files(pod: Object, entry: Object, maps: Maps | None) -> Mapping[str, str]:
+    name = text(entry, "name")
+    known = {} if maps is None else maps(name)
+    return files_of(pod, name, known) if known else {}
 
 
 def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Container:
@@ -94,10 +101,14 @@ def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
-    """Variables by name; one that is set from a Secret or such stands for itself, so that no default replaces it."""
+    """Variables by name; one that is set from a Secret or such stands for itself, so that no default replaces it.
+
+    `MORE` is among them where a whole Secret or ConfigMap is taken (`envFrom`).
+    """
     budget.take(steps=2 * _entries(entry, "env"))
     named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MOST))
-    return {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
+    found = {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
+    return found | {MORE: ""} if objects(entry, "envFrom", limit=1) else found
 
 
 def _entries(entry: Object, name: str) -> int:

@@ -83,7 +83,7 @@ def engine_pod(
 
 def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] | None = None) -> Container:
     """The container named, the only one, the one that runs an engine, or kubectl's default one. Raises KubeError."""
-    containers = {one.name: one for one in read_containers(pod, maps)}
+    containers = {one.name: one for one in read_containers(pod, None if maps is None else lambda _: maps)}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if wanted:
         if wanted in containers:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
@@ -11,13 +12,21 @@ from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects import address
 from kvpressure.kubernetes.objects.address import AddressError
 from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
+from kvpressure.kubernetes.objects.config_files import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, engine_containers, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
+from kvpressure.kubernetes.objects.map_versions import MapVersion, StartedAt, in_force
 from kvpressure.kubernetes.objects.states import ENDED, container_state
 from kvpressure.model.workload import ContainerId, ContainerState
 
 MAX_TARGETS: Final = 16
 """Targets of one pod: as many as it could have data-parallel ranks with a port each."""
+
+MAX_HELD_BYTES: Final = 64 << 10
+"""Of a pod that waits for its configuration file; most take a tenth of that, as JSON."""
+
+MapName = tuple[str, str]
+"""Namespace and name of a ConfigMap."""
 
 _TOO_MUCH: Final = "its object holds more than is read; no engine is looked for in it"
 
@@ -27,7 +36,9 @@ class PodRecord:
     """A pod; one without engines has no `states`, and nothing of it is kept.
 
     `ip` is canonical and "" where there are no targets. `finished` pods have run and stay only until somebody cleans
-    up. `problems` are sentences about what its annotations or its address got wrong.
+    up. `problems` are sentences about what its annotations or its address got wrong. `maps` are the ConfigMaps that the
+    files of running engines' `--config` may be in; `wants` those, with a container's start, of which it is not known
+    what was in force then, and `held` the pod as JSON, to be read again with them.
     """
 
     namespace: str
@@ -39,6 +50,9 @@ class PodRecord:
     states: tuple[ContainerState, ...] = ()
     targets: tuple[Target, ...] = ()
     problems: tuple[str, ...] = ()
+    maps: tuple[MapName, ...] = ()
+    wants: tuple[tuple[MapName, StartedAt], ...] = ()
+    held: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -47,10 +61,13 @@ class PodRecord:
 
 
 class PodReader:
-    """Reads pods by the settings; pure."""
+    """Reads pods by the settings; pure. `versions` are those seen of a ConfigMap, oldest first."""
 
-    def __init__(self, settings: KubernetesSettings) -> None:
+    def __init__(
+        self, settings: KubernetesSettings, versions: Callable[[MapName], Sequence[MapVersion]] = lambda _: ()
+    ) -> None:
         self._settings = settings
+        self._versions = versions
         self._selector = parse_selector(settings.label_selector)
 
     def read(self, pod: Object) -> PodRecord | None:
@@ -64,12 +81,44 @@ class PodReader:
         selected = bool(self._selector) and all(term.matches(mapping(meta, "labels")) for term in self._selector)
         if "spec" not in pod:
             return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, [_TOO_MUCH]))
+        bare = PodRecord(namespace, name, uid(meta, "uid"))
+
+        def engines_of(found: list[Container]) -> list[Container]:
+            return engine_containers(found, wishes, selected=selected, port_name=self._settings.port_name)
+
         containers = read_containers(pod)
-        engines = engine_containers(containers, wishes, selected=selected, port_name=self._settings.port_name)
+        engines = engines_of(containers)
+        known, wants = self._mounted(pod, bare, engines)
+        if known:
+            containers = read_containers(pod, lambda container: known.get(container, {}))
+            engines = engines_of(containers)
         if engines:
-            return self._engine_pod(pod, PodRecord(namespace, name, uid(meta, "uid")), engines, wishes, annotations)
+            off = not self._settings.config_maps
+            held = _held(pod) if wants and not off else b""
+            maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in wants))
+            bare = replace(bare, maps=tuple(dict.fromkeys(maps)), wants=tuple(wants) if held or off else (), held=held)
+            return self._engine_pod(pod, bare, engines, wishes, annotations)
         problems = () if wishes.scrape is False else (*wishes.problems, *_unknown(containers, wishes))
-        return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, problems))
+        return replace(bare, problems=_about(namespace, name, problems))
+
+    def _mounted(
+        self, pod: Object, bare: PodRecord, engines: Sequence[Container]
+    ) -> tuple[dict[str, dict[str, Object]], dict[tuple[MapName, StartedAt], None]]:
+        """By container the ConfigMaps it started with, by name; and those of which that is not known."""
+        known: dict[str, dict[str, Object]] = {}
+        wants: dict[tuple[MapName, StartedAt], None] = {}
+        for engine in engines:
+            needed = needed_maps(pod, engine.name, engine.start)
+            state = container_state(pod, ContainerId(bare.namespace, bare.name, engine.name), bare.uid)
+            if not needed or state.started is None or not _is_served(pod):
+                continue
+            start = StartedAt(state.started, anew=state.restarts > 0)
+            for name in needed:
+                if (found := in_force(self._versions((bare.namespace, name)), start)) is not None:
+                    known.setdefault(engine.name, {})[name] = found
+                else:
+                    wants[(bare.namespace, name), start] = None
+        return known, wants
 
     def _engine_pod(
         self, pod: Object, bare: PodRecord, engines: list[Container], wishes: Wishes, annotations: Mapping[str, str]
@@ -85,10 +134,8 @@ class PodReader:
         if len(pairs) > MAX_TARGETS:
             problems.append(f"only the first {MAX_TARGETS} of its {len(pairs)} ports are polled")
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
-        return PodRecord(
-            namespace=bare.namespace,
-            name=bare.name,
-            uid=bare.uid,
+        return replace(
+            bare,
             ip=ip,
             host_network=host_network,
             finished=text(pod, "status", "phase") in ENDED,
@@ -117,6 +164,13 @@ class PodReader:
             container=container.name,
             limits=limits_of(container, annotations),
         )
+
+
+def _held(pod: Object) -> bytes:
+    """The pod as JSON without what only the API server needs; nothing where it is too large."""
+    meta = {key: value for key, value in mapping(pod, "metadata").items() if key != "managedFields"}
+    found = json.dumps({**pod, "metadata": meta}).encode()
+    return found if len(found) <= MAX_HELD_BYTES else b""
 
 
 def _is_served(pod: Object) -> bool:

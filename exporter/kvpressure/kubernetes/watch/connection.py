@@ -10,15 +10,19 @@ from typing import Final, NoReturn
 import httpx2
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import FAILURES, KubeClient, capped
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
-from kvpressure.kubernetes.objects.wire import Page, read_page
+from kvpressure.kubernetes.objects.fields import Object
+from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
 from kvpressure.kubernetes.watch.resource import Resource
 from kvpressure.printable import brief
 
 MAX_PAGE_BYTES: Final = 32 << 20
 MAX_LINE_BYTES: Final = 4 << 20
+MAX_MAP_BYTES: Final = MAX_OBJECT_BYTES
+"""A ConfigMap holds a mebibyte at most; one that is nearly full of other things is left alone."""
 
 
 def connection_config(settings: KubernetesSettings) -> Config:
@@ -62,6 +66,22 @@ class Connection:
         except ValueError as error:
             sentence = f"the API server {client.where} answered /{resource.path} with something that is not a list"
             raise KubeError(f"{sentence}: {brief(error)}", reason="garbage") from error
+
+    async def config_map(self, namespace: str, name: str) -> Object:
+        """One ConfigMap."""
+        client, action = self._opened(), Action("get", "configmaps", namespace, name)
+        try:
+            async with client.answer(f"/api/v1/namespaces/{namespace}/configmaps/{name}", action, {}) as response:
+                body = await capped(response, MAX_MAP_BYTES)
+        except (KubeError, *FAILURES) as error:
+            await self._fail(error, client)
+        if len(body) > MAX_MAP_BYTES:
+            sentence = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
+            raise KubeError(sentence, reason="too_large")
+        if (found := await asyncio.to_thread(read_object, body)) is None:
+            sentence = f"the API server {client.where} answered to {action} with something that is no object"
+            raise KubeError(sentence, reason="garbage")
+        return found
 
     async def watch(self, resource: Resource, query: Mapping[str, str]) -> Watch:
         """Open a watch."""

@@ -20,7 +20,7 @@ import structlog
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.objects.fields import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
-from kvpressure.kubernetes.watch.resource import Record, Resource, Sink
+from kvpressure.kubernetes.watch.resource import REFUSED, Record, Resource, Sink
 from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
@@ -35,8 +35,6 @@ MAX_PAGES: Final = 200
 OPENINGS_BEFORE_LIST: Final = 3
 ITEMS_AT_ONCE: Final = 16
 """Objects read in one go beside the event loop."""
-
-_REFUSED: Final = frozenset({"forbidden", "unauthorized"})
 
 _GONE: Final = object()
 
@@ -114,7 +112,7 @@ class Reflector(Generic[R]):
         if not self._failures:
             return tuning.spacing_seconds
         reason = self._guard.health().reason
-        limit = tuning.refused_limit_seconds if reason in _REFUSED else tuning.retry_limit_seconds
+        limit = tuning.refused_limit_seconds if reason in REFUSED else tuning.retry_limit_seconds
         skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, self._failures, tuning.retry_seconds)
         # Every node's exporter loses the API server at the same moment; they should not all come back at one.
         return tuning.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
@@ -175,7 +173,7 @@ class Reflector(Generic[R]):
 
     def _give_up_version(self) -> None:
         # A version that a restored or replaced server has never heard of is refused with anything but a 410.
-        if self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in _REFUSED:
+        if self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in REFUSED:
             self._version = None
 
     async def _open(self) -> Any:

@@ -9,7 +9,15 @@ from typing import Final, Protocol, TypeVar
 
 from kvpressure.kubernetes.actions import Action
 
+REFUSED: Final = frozenset({"forbidden", "unauthorized"})
+"""Reasons that last until somebody grants something."""
+
 _USER: Final = re.compile(r'User "([^"]{1,200})"')
+
+
+def refused_user(message: str) -> str:
+    """Whom the API server refuses, by what it says with a 403."""
+    return found[1] if (found := _USER.search(message)) else "our user"
 
 
 class Record(Protocol):
@@ -57,7 +65,7 @@ class Resource:
 
     def missing(self, verb: str, message: str) -> str:
         """The sentence for a 403: the permission that is missing, and the rule that gives it."""
-        who = found[1] if (found := _USER.search(message)) else "our user"
+        who = refused_user(message)
         scope = f"in namespace {self.namespace}" if self.namespace else "in the whole cluster"
         role = f"a Role in {self.namespace} (or a ClusterRole)" if self.namespace else "the ClusterRole"
         return (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects.events import read_event
 from kvpressure.kubernetes.objects.node import read_node
-from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
+from kvpressure.kubernetes.objects.pods import PodRecord
+from kvpressure.kubernetes.watch.config_maps import ConfigMaps
 from kvpressure.kubernetes.watch.event_book import EventBook
 from kvpressure.kubernetes.watch.reflector import Reflector
 from kvpressure.kubernetes.watch.resource import Resource
-from kvpressure.kubernetes.watch.stores import MAX_FINISHED, EventStore, NodeStore, PodStore
+from kvpressure.kubernetes.watch.shown import in_turn, shown_pods
+from kvpressure.kubernetes.watch.stores import EventStore, NodeStore, PodStore
 from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import SourceHealth
@@ -56,8 +57,12 @@ def is_wanted(settings: KubernetesSettings) -> bool:
     """Whether the settings, and where this process runs, ask for Kubernetes at all."""
     if settings.enabled != "auto":
         return settings.enabled == "true"
-    in_cluster = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and TOKEN_FILE.is_file()
-    return in_cluster or settings.kubeconfig_file is not None
+    return in_cluster() or settings.kubeconfig_file is not None
+
+
+def in_cluster() -> bool:
+    """Whether this process runs in a pod with a service account."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and TOKEN_FILE.is_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +112,9 @@ class KubernetesSource:
         self._connect = connect or self._connection
         self._wanted = is_wanted(settings)
         self._made = self._clock.wall()
-        self._reader = PodReader(settings)
         self._book = EventBook()
         self._parts = _Parts()
+        self._maps = ConfigMaps(settings, self._connect, self._pod_stores, self._clock, self._tuning)
         self._deleted: dict[ContainerId, tuple[str, float]] = {}
         self._shown: dict[ContainerId, str] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -138,7 +143,7 @@ class KubernetesSource:
             return ()
         if not self._settings.node_name:
             return (SourceHealth(PODS, "", False, self._clock.wall(), error=NO_NODE_NAME, reason="no_node_name"),)
-        found = tuple(part.reflector.health() for part in self._parts.all())
+        found = (*(part.reflector.health() for part in self._parts.all()), *self._maps.health())
         return found or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
 
     @property
@@ -157,14 +162,15 @@ class KubernetesSource:
     def view(self) -> ClusterView:
         """Everything that is known now."""
         now = self._clock.wall()
-        shown = _shown(self._records())
+        shown = shown_pods(self._records())
         return ClusterView(
             t=now,
-            targets=_in_turn(record for record in shown if self._may_be_polled(record)),
+            targets=in_turn(record for record in shown if self._may_be_polled(record)),
             containers=self._containers(shown),
             events=self._events(now),
             memory_pressure=self._memory_pressure(now),
             problems=tuple(islice(self._problems(), MAX_PROBLEMS)),
+            hints=tuple(self._maps.hints()),
         )
 
     def _connection(self) -> Connection:
@@ -173,13 +179,16 @@ class KubernetesSource:
 
         return Connection(self._settings)
 
+    def _pod_stores(self) -> Iterator[PodStore]:
+        return (part.store for part in self._parts.pods.values())
+
     def _records(self) -> Iterator[PodRecord]:
-        for part in self._parts.pods.values():
-            yield from part.store.records.values()
+        for store in self._pod_stores():
+            yield from store.records.values()
 
     def _problems(self) -> Iterator[str]:
-        for part in self._parts.pods.values():
-            for problems in part.store.problems.values():
+        for store in self._pod_stores():
+            for problems in store.problems.values():
                 yield from problems
 
     def _may_be_polled(self, record: PodRecord) -> bool:
@@ -220,13 +229,14 @@ class KubernetesSource:
 
     def _pods_changed(self) -> None:
         now = self._clock.wall()
-        before, self._shown = self._shown, {s.id: r.uid for r in _shown(self._records()) for s in r.states}
+        before, self._shown = self._shown, {s.id: r.uid for r in shown_pods(self._records()) for s in r.states}
         self._deleted = {c: (uid, until) for c, (uid, until) in self._deleted.items() if now < until}
         gone = {c: (uid, now + self._tuning.linger_seconds) for c, uid in before.items() if c not in self._shown}
         self._deleted = dict([*self._deleted.items(), *gone.items()][-MAX_DELETED:])
         self._book.keep({uid for uid, _ in self._deleted.values()} | set(self._shown.values()) | {""})
         if self._settings.events:
             self._follow_namespaces()
+        self._maps.follow()
         self._on_change()
 
     def _follow_namespaces(self) -> None:
@@ -244,7 +254,7 @@ class KubernetesSource:
     def _follow_pods(self, namespace: str) -> _Part:
         params = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
         resource = Resource(PODS, "pods", namespace, namespace, params)
-        return self._start(resource, self._reader.read, PodStore(self._pods_changed))
+        return self._start(resource, self._maps.reader.read, PodStore(self._pods_changed))
 
     def _follow_node(self) -> _Part:
         params = {"fieldSelector": f"metadata.name={self._settings.node_name}"}
@@ -267,27 +277,4 @@ class KubernetesSource:
         tasks = [*(part.task for part in self._parts.all()), *self._ending]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _shown(records: Iterable[PodRecord]) -> list[PodRecord]:
-    """Pods by name, then those that have ended, the last few of them."""
-    ordered = sorted(records, key=lambda record: record.key)
-    ended = sorted((record for record in ordered if record.finished), key=_ended)
-    return [record for record in ordered if not record.finished] + ended[-MAX_FINISHED:]
-
-
-def _in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
-    """Namespaces in turn, and each pod's first target before any second one.
-
-    Where there are more than may be polled, nobody's pods then keep out everybody else's.
-    """
-    queues: dict[str, list[tuple[int, Target]]] = {}
-    for record in records:
-        queues.setdefault(record.namespace, []).extend(enumerate(record.targets))
-    turns = [turn for queue in queues.values() for turn in enumerate(sorted(queue, key=lambda entry: entry[0]))]
-    return tuple(target for _, (_, target) in sorted(turns, key=lambda entry: entry[0]))
-
-
-def _ended(record: PodRecord) -> float:
-    return max((s.termination.finished or 0.0 for s in record.states if s.termination), default=0.0)
+        await asyncio.gather(*tasks, self._maps.end(), return_exceptions=True)

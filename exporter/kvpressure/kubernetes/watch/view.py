@@ -16,7 +16,8 @@ class ClusterView:
     `targets` stay when the API server does not answer; each container's `t` then says how old its state is. `events`
     holds the containers of engines, for ten minutes also those of pods that were deleted, and under
     `ContainerId("", "", "")` the node; a missing key means that events could not be watched. `problems` are
-    sentences about pods whose annotations or addresses cannot be used.
+    sentences about pods whose annotations or addresses cannot be used, `hints` about what is not read, and what brings
+    it.
     """
 
     t: float
@@ -25,3 +26,4 @@ class ClusterView:
     events: Mapping[ContainerId, EventReport] = field(default_factory=dict)
     memory_pressure: bool | None = None
     problems: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()

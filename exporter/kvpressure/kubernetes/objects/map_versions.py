@@ -1,0 +1,117 @@
+"""Which text of a ConfigMap was in force when a container started: the server read it then, and never again. PURE.
+
+A mounted ConfigMap may change while the server goes on with what it read. So the text of now counts only where its
+newest change is older than the start; one that was read earlier counts for a start that lies between its change and
+the last time it was seen. Everything else is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kvpressure.kubernetes.objects.fields import Object, at, mapping, moment, objects, truth
+
+LAG_SECONDS: Final = 120.0
+"""How long the kubelet may show a running pod the former text: its sync period, a minute, and its cache, as long."""
+
+MAX_TEXT: Final = 64 << 10
+"""Characters of one file that is kept; configuration files of servers have some hundred."""
+
+MAX_MAP_TEXT: Final = 4 * MAX_TEXT
+MAX_VERSIONS: Final = 4
+_PARTS: Final = ("f:data", "f:binaryData")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedAt:
+    """When a container last started, in unix seconds; one that was started `anew` in its pod may have got an old text.
+
+    The kubelet fetches a new pod's ConfigMaps before it starts it, and those of a running pod when it comes to it.
+    """
+
+    t: float
+    anew: bool = False
+
+    @property
+    def sure_before(self) -> float:
+        """A change before this moment was in force."""
+        return self.t - LAG_SECONDS if self.anew else self.t
+
+
+@dataclass(frozen=True, slots=True)
+class MapVersion:
+    """A ConfigMap as it was `seen` last (unix seconds); `changed` is when its data did, None where that is not told."""
+
+    found: Object
+    changed: float | None
+    seen: float
+
+    def was_in_force(self, start: StartedAt) -> bool:
+        """Whether the container started with this text, for sure."""
+        return self.changed is not None and self.changed <= start.sure_before and start.t <= self.seen
+
+
+def read_version(found: Object, now: float) -> MapVersion:
+    """Keep of a ConfigMap what may be a configuration file: its texts, the small ones first."""
+    texts = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
+    kept: dict[str, Any] = {}
+    room = MAX_MAP_TEXT
+    for key in sorted(texts, key=lambda key: len(texts[key])):
+        if len(texts[key]) > min(room, MAX_TEXT):
+            break
+        kept[key], room = texts[key], room - len(texts[key]) - len(key)
+    return MapVersion({"data": kept}, changed_at(found), now)
+
+
+def missing_version(now: float) -> MapVersion:
+    """There is no such ConfigMap."""
+    return MapVersion({}, None, now)
+
+
+def changed_at(found: Object) -> float | None:
+    """When the data of a ConfigMap changed last, in unix seconds; None where the API server does not say.
+
+    It notes for each writer which fields it wrote and when (`metadata.managedFields`).
+    """
+    created = moment(found, "metadata", "creationTimestamp")
+    if created is None or truth(found, "immutable"):
+        return created
+    entries = objects(found, "metadata", "managedFields")
+    written = [moment(one, "time") for one in entries if any(at(one, "fieldsV1", part) is not None for part in _PARTS)]
+    if not written or None in written:
+        return None
+    return max(created, *(one for one in written if one is not None))
+
+
+def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersion, ...]:
+    """The versions seen of one ConfigMap, oldest first; the newest is seen again where nothing in it changed."""
+    *before, last = [*known] or [new]
+    if (last.changed, last.found) == (new.changed, new.found):
+        return (*before, replace(last, seen=max(last.seen, new.seen)))
+    return (*before, last, new)[-MAX_VERSIONS:]
+
+
+def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
+    """The text that a container started with; None where that is not known."""
+    return next((one.found for one in versions if one.was_in_force(start)), None)
+
+
+def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:
+    """Whether asking again tells no more of this start: what changes from now on was not in force."""
+    return any(one.seen >= start.t for one in versions)
+
+
+def why_not(versions: Sequence[MapVersion], start: StartedAt) -> str:
+    """Why none of them is known to have been in force, for a sentence."""
+    last = versions[-1]
+    if not last.found:
+        return "it is not there any more"
+    if (changed := last.changed) is None:
+        return "the API server does not say when it changed"
+    when = datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if changed > start.t:
+        return f"it changed at {when}, after the container started; the server read the former text"
+    return f"it changed at {when}, so shortly before the restart that the former text may have been mounted"

@@ -1,0 +1,229 @@
+"""Reads the ConfigMaps that engines of this node mount their `--config` file from: by GET, each once for each start.
+
+A server reads its file when it starts and never again, so nothing is watched: a ConfigMap is asked for when a
+container that mounts it has started, and until there is an answer. What counts of it: `objects.map_versions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.objects.map_versions import (
+    MapVersion,
+    StartedAt,
+    is_answered,
+    missing_version,
+    read_version,
+    why_not,
+    with_version,
+)
+from kvpressure.kubernetes.objects.pods import MapName, PodReader, PodRecord
+from kvpressure.kubernetes.watch.resource import REFUSED, refused_user
+from kvpressure.kubernetes.watch.stores import PodStore
+from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.model.errors import SourceError
+from kvpressure.model.samples import SourceHealth
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Backoff, Clock
+from kvpressure.printable import brief
+
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.watch.connection import Connection
+
+CONFIG_MAPS: Final = "kubernetes_config_maps"
+MAX_MAPS: Final = 64
+"""ConfigMaps of all engines of a node that are read."""
+
+MAX_NAMESPACES: Final = 32
+SHOWN: Final = 8
+UNREAD: Final = (
+    "Limits in --config files that are mounted from ConfigMaps are not read (pods: {}). In the Helm chart set "
+    "kubernetes.configMaps.enabled=true; it costs the permission to get ConfigMaps, everywhere or in the namespaces "
+    "of kubernetes.configMaps.namespaces"
+)
+_NOT_FOUND: Final = 404
+
+
+class ConfigMaps:
+    """What was read, by namespace and name; one task for each namespace, which has permissions of its own.
+
+    `reader` reads pods with what is known; those in `stores` that want a ConfigMap are read again once it is there.
+    """
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        connect: Callable[[], Connection],
+        stores: Callable[[], Iterable[PodStore]],
+        clock: Clock,
+        tuning: Tuning,
+    ) -> None:
+        self._connect, self._stores, self._clock, self._tuning = connect, stores, clock, tuning
+        self._on, self._allowed = settings.config_maps, frozenset(settings.config_map_namespaces)
+        self._versions: dict[MapName, tuple[MapVersion, ...]] = {}
+        self._namespaces: dict[str, _Namespace] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self.reader = PodReader(settings, self.versions)
+
+    def versions(self, name: MapName) -> tuple[MapVersion, ...]:
+        """Those seen of one ConfigMap, oldest first. Safe from any thread."""
+        return self._versions.get(name, ())
+
+    def reads(self, namespace: str) -> bool:
+        """Whether this namespace is asked at all."""
+        return self._on and (not self._allowed or namespace in self._allowed)
+
+    def follow(self) -> None:
+        """Read what the pods want now, and forget what none of them mounts."""
+        wants: dict[MapName, list[StartedAt]] = {}
+        used: dict[MapName, None] = {}
+        for record in self._records():
+            used.update((name, None) for name in record.maps if self.reads(name[0]))
+            for name, start in record.wants:
+                wants.setdefault(name, []).append(start)
+        kept = sorted(used)[:MAX_MAPS]
+        self._versions = {name: found for name, found in self._versions.items() if name in used}
+        namespaces = [*dict.fromkeys(namespace for namespace, _ in kept)][:MAX_NAMESPACES]
+        for namespace in self._namespaces.keys() - set(namespaces):
+            self._end_one(self._namespaces.pop(namespace).task)
+        for namespace in namespaces:
+            if namespace not in self._namespaces:
+                self._namespaces[namespace] = self._new(namespace)
+            open_ = (name for name in kept if name[0] == namespace and self._is_open(name, wants.get(name, ())))
+            self._namespaces[namespace].want(frozenset(open_))
+
+    def health(self) -> Iterator[SourceHealth]:
+        """One record for each namespace with a ConfigMap that is read."""
+        for one in self._namespaces.values():
+            yield one.guard.health()
+
+    def hints(self) -> Iterator[str]:
+        """Why limits in configuration files are not known, and what to do; not where a refusal tells it."""
+        wanting = [(record.key, name, start) for record in self._records() for name, start in record.wants]
+        if unread := [key for key, name, _ in wanting if not self.reads(name[0])]:
+            yield UNREAD.format(brief(", ".join([*dict.fromkeys(unread)][:SHOWN]), 200))
+        for key, name, start in wanting[:SHOWN]:
+            if self.reads(name[0]) and is_answered(versions := self.versions(name), start):
+                why = why_not(versions, start)
+                yield f"Limits in the --config file of pod {key} are not known: ConfigMap {name[1]}: {why}"
+
+    async def end(self) -> None:
+        """End every task."""
+        for one in self._namespaces.values():
+            self._end_one(one.task)
+        self._namespaces = {}
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _records(self) -> Iterator[PodRecord]:
+        return (record for store in self._stores() for record in store.records.values())
+
+    def _new(self, namespace: str) -> _Namespace:
+        return _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
+
+    def _is_open(self, name: MapName, starts: Iterable[StartedAt]) -> bool:
+        return any(not is_answered(self.versions(name), start) for start in starts)
+
+    def _end_one(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
+
+    async def _take(self, name: MapName, version: MapVersion) -> None:
+        self._versions[name] = with_version(self.versions(name), version)
+        for store in [*self._stores()]:
+            for record in [one for one in store.records.values() if any(name == wanted for wanted, _ in one.wants)]:
+                again = await asyncio.to_thread(self._read_again, record)
+                if again is not None and store.records.get(record.key) is record:  # else it was read anew meanwhile
+                    store.changed(again, deleted=False)
+
+    def _read_again(self, record: PodRecord) -> PodRecord | None:
+        return self.reader.read(json.loads(record.held))
+
+
+class _Namespace:
+    """Asks for the ConfigMaps of one namespace while some start is without an answer."""
+
+    def __init__(
+        self,
+        namespace: str,
+        connect: Callable[[], Connection],
+        take: Callable[[MapName, MapVersion], Awaitable[None]],
+        clock: Clock,
+        tuning: Tuning,
+    ) -> None:
+        self._namespace, self._connect, self._take = namespace, connect, take
+        self._clock, self._tuning = clock, tuning
+        self._connection: Connection | None = None
+        self._wanted: frozenset[MapName] = frozenset()
+        self._more = asyncio.Event()
+        self.guard: Guard[bool] = Guard(
+            CONFIG_MAPS,
+            namespace,
+            interval_seconds=tuning.retry_seconds,
+            deadline_seconds=tuning.list_seconds,
+            clock=clock,
+        )
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"{CONFIG_MAPS} {namespace}")
+
+    def want(self, names: frozenset[MapName]) -> None:
+        """The ConfigMaps that some start has no answer from."""
+        self._wanted = names
+        if names:
+            self._more.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        try:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while self._wanted:
+                    answered = await self.guard.attempt(self._read) and not self._wanted
+                    failures = 0 if answered else failures + 1
+                    await self._clock.sleep_until(self._clock.monotonic() + self._pause_seconds(failures))
+        finally:
+            await self._close()
+
+    def _pause_seconds(self, failures: int) -> float:
+        tuning = self._tuning
+        if not failures:
+            return tuning.spacing_seconds
+        reason = self.guard.health().reason
+        limit = tuning.refused_limit_seconds if reason in REFUSED else tuning.retry_limit_seconds
+        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, failures, tuning.retry_seconds)
+        return tuning.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
+
+    async def _read(self) -> bool:
+        if self._connection is None:
+            self._connection = self._connect()
+        for name in sorted(self._wanted):
+            began = self._clock.wall()  # what it answers may be as old as this
+            try:
+                version = read_version(await self._connection.config_map(*name), began)
+            except KubeError as error:
+                if error.status != _NOT_FOUND:
+                    raise self._refused(error, name[1]) from error
+                version = missing_version(began)
+            self._wanted -= {name}
+            await self._take(name, version)
+        return True
+
+    def _refused(self, error: KubeError, name: str) -> SourceError:
+        if error.reason != "forbidden":
+            return error
+        return SourceError(
+            "forbidden",
+            f"not allowed to get configmaps {name} in namespace {self._namespace}, so limits in it are not known: give "
+            f"{refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
+            '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
+        )
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            await self._connection.aclose()
