@@ -47,6 +47,9 @@ IN: Final[dict[str, tuple[str, ...]]] = {
         ),
         WITH_REQUESTS,
     ),
+    # Once it has been healthy for long enough, something tells what is lost.
+    "Tokens lost": WITH_A_BASELINE,
+    "Alert": WITH_A_BASELINE,
     "Prompt length over two weeks": PHASES[3:],
     "Output length over two weeks": PHASES[3:],
     # Only when the cache fills steadily, which the demo may do in any phase.
@@ -58,6 +61,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *("How containers ended the last time", "CPU pressure and throttling", "Restart", "Log"),
             *("Kubernetes event", "KV memory per request", "Requests that fit, and requests allowed/A"),
             *("Safe over allowed concurrency", "Headroom by replica/E", "Limits declared"),
+            "Which kind of it",  # pressure that a small pool explains has no kind
         ),
         (),
     ),
