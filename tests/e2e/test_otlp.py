@@ -1,0 +1,67 @@
+"""What a receiver of OTLP makes of a push: a current Prometheus, which has the same series as if it had scraped."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvpressure.app.otlp import sender
+from kvpressure.config.settings.otlp import OtlpSettings
+from kvpressure.exposition import text
+from kvpressure.exposition.snapshot import Snapshot
+from tests.rules.test_servers import server
+from tests.support.processes import eventually, free_port, get, running
+from tests.support.snapshots import collapsed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+OF_THE_PUSH = ("__name__", "job", "instance")
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def key(name: str, labels: dict[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Without empty labels, which Prometheus has none of; a bound is a number, written one way or another."""
+    numbers = {"le": str(float(labels["le"]))} if "le" in labels else {}
+    return name, tuple(sorted((label, text) for label, text in (labels | numbers).items() if text))
+
+
+def shown(snapshot: Snapshot) -> Series:
+    page = text.render(snapshot, openmetrics=False).decode()
+    return {
+        key(sample.name, sample.labels): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+async def received(snapshot: Snapshot, folder: Path) -> Series:
+    """By name and labels, but those that say who pushed."""
+    address, config = f"127.0.0.1:{free_port()}", folder / "prometheus.yml"
+    config.write_text("global: {}\n")
+    words = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={address}"]
+    command = [server("built"), *words, "--web.enable-otlp-receiver"]
+    async with running(command, folder / "prometheus.log") as process:
+        await eventually(lambda: get(f"http://{address}/-/ready"), process)
+        settings = OtlpSettings(endpoint=f"http://{address}/api/v1/otlp")
+        assert sender(settings)(snapshot) == ""
+        query = urllib.parse.quote('{__name__=~"kvpressure_.+"}')
+        answer = json.loads(await get(f"http://{address}/api/v1/query?query={query}&time={snapshot.t}"))
+        found: Series = {}
+        for one in answer["data"]["result"]:
+            labels = {label: text for label, text in one["metric"].items() if label not in OF_THE_PUSH}
+            assert one["metric"]["job"] == "kvpressure"
+            found[key(one["metric"]["__name__"], labels)] = float(one["value"][1])
+        return found
+
+
+def test_prometheus_has_the_series_of_the_page(tmp_path: Path) -> None:
+    snapshot = dataclasses.replace(collapsed(), t=time.time())
+    found, page = asyncio.run(received(snapshot, tmp_path)), shown(snapshot)
+    assert found.keys() == page.keys()
+    assert [one for one, value in found.items() if value != pytest.approx(page[one])] == []
