@@ -181,10 +181,11 @@ tools:
 # A current Prometheus and promtool beside Debian's, built from source through the Go module proxy (ten minutes); rule tests use both.
 # Not `go install`: Prometheus' go.mod has exclude directives, which that refuses.
 PROMTOOL3 := v0.315.0
-tools-go: ## build a current Prometheus and promtool into .tools (10 minutes, once)
+tools-go: ## build a current Prometheus, promtool and an OpenTelemetry collector into .tools (15 minutes, once)
 	@mkdir -p .tools && export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/prometheus/prometheus@$(PROMTOOL3) && \
 	dir=$$(cd / && go mod download -json $$module | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
 	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/" ./cmd/promtool ./cmd/prometheus && .tools/promtool --version
+	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/e2e/collector -trimpath -buildvcs=false -ldflags "-s -w" -o "$(CURDIR)/.tools/collector" .
 
 .PHONY: e2e-kubernetes tools-kubernetes
 tools-kubernetes: $(VENV)/.dev ## build kube-apiserver into .tools (5 minutes, once)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,14 @@ from kvpressure.bundle import Options, bundle_files, write_bundle
 from kvpressure.bundle.generate import KINDS
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.processes import eventually, free_port, get, running
-from tests.support.tools import ROOT, need
+from tests.support.tools import built, need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def server(which: str) -> str:
-    """Its path; where the newer one was not built the test is skipped, or fails when CI=true."""
-    if which == "debian":
-        return need("prometheus", "prometheus")
-    path = shutil.which("prometheus", path=str(ROOT / ".tools"))
-    if path is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("`make tools-go` builds it")
-    return path
+    """Its path."""
+    return need("prometheus", "prometheus") if which == "debian" else built("prometheus")
 
 
 async def evaluated(program: str, folder: Path) -> list[dict[str, Any]]:

@@ -25,6 +25,17 @@ def need(program: str, package: str) -> str:
     return path
 
 
+def built(program: str) -> str:
+    """The path of what `make tools-go` builds. Without it the test is skipped, or fails when CI=true."""
+    path = shutil.which(program, path=str(ROOT / ".tools"))
+    if path is None:
+        reason = f"{program} is not in .tools; `make tools-go` builds it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
 def rounded(text: str) -> str:
     """Sample values to ten digits: Python 3.12 adds floats more exactly than 3.11."""
     long = r" (-?\d+\.(?:\d{9,}(?:e-\d+)?|\d{13,}e\+\d+))$"  # whole bytes and times have fewer, and stay as they are
