@@ -133,7 +133,7 @@ async def test_on_auto_a_directory_that_is_not_mounted_is_no_failure_is_said_and
         await logs.sweep()
         await logs.sweep()
     assert logs.health() == ()
-    assert [line["event"] for line in told] == ["logs of pods off"]
+    assert [line["event"] for line in told] == ["pod logs are not read"]
     (problem,) = logs.problems
     assert problem.startswith(f"{tmp_path / 'later'} is not there")
     write(tmp_path / "later", OOM, t=clock.wall())

@@ -251,7 +251,9 @@ async def test_on_auto_a_directory_that_is_not_there_is_told_once_and_used_when_
             await clock.advance(30)
             await until(lambda: bool(clock._sleepers))
         assert source.health() == ()
-        assert [(log["event"], log["reason"]) for log in logs] == [("pod-resources off", "No such file or directory")]
+        assert [(log["event"], log["reason"]) for log in logs] == [
+            ("the kubelet's pod-resources are not read", "No such file or directory")
+        ]
         directory.mkdir()
         async with Kubelet(directory / "kubelet.sock", ONE_ENGINE):
             await clock.advance(30)

@@ -138,7 +138,7 @@ class Daemon:
 
     def detach_gpus(self) -> None:
         """Let go of the GPU drivers for a while."""
-        log.info("letting go of the GPU drivers", seconds=self.settings.gpu.detach_seconds)
+        log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
         self._gpus.detach()
 
     async def run(self) -> None:

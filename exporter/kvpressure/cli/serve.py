@@ -41,7 +41,7 @@ async def serve(make: Callable[[], Daemon], beside: Beside | None = None) -> Non
         finally:
             log.info("stopping")
             if left := await end(tasks, listener.close()):
-                log.warning("left behind, as it does not end", what=", ".join(left))
+                log.warning("threads still running at exit", what=", ".join(left))
 
 
 async def _until(stop: asyncio.Event, tasks: set[asyncio.Task[Any]]) -> None:

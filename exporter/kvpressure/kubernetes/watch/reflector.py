@@ -261,5 +261,10 @@ class Reflector(Generic[R]):
             # One object that nobody thought of must not cost all the others. Told once, not at each of its changes.
             if not self._told_of_bug:
                 self._told_of_bug = True
-                log.error("object not understood", source=self._resource.source, error=brief(error), exc_info=error)
+                log.error(
+                    "Kubernetes object not read",
+                    source=self._resource.source,
+                    error=brief(error),
+                    exc_info=error,
+                )
             return None

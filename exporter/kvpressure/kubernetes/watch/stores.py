@@ -64,7 +64,11 @@ class PodStore:
         if record.problems == self.problems.get(record.key, ()):
             return
         for problem in record.problems:
-            log.warning("engine not polled as its pod asks", source="kubernetes_pods", error=problem)
+            log.warning(
+                "pod annotation ignored",
+                source="kubernetes_pods",
+                error=problem,
+            )
         if not record.problems:
             del self.problems[record.key]
         elif len(self.problems) < MAX_PODS:

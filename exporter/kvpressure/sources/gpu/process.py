@@ -181,7 +181,7 @@ class GpuSource:
 
     def _bug(self, error: Exception) -> Failure:
         if self._status.reason != "internal":
-            log.error("GPU report not taken", source=self._status.health().source, exc_info=error)
+            log.error("GPU report could not be processed", source=self._status.health().source, exc_info=error)
         return Failure("internal", f"{type(error).__name__}: {brief(error)}; please report this")
 
     async def _explain(self, child: ChildProcess, ended: Ended) -> Failure:

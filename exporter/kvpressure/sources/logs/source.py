@@ -132,7 +132,7 @@ class LogsSource:
         before = self._absent
         self._absent = error.sentence if error is not None and self._is_off(error) else ""
         if self._absent and not before:
-            log.info("logs of pods off", reason=self._absent)
+            log.info("pod logs are not read", reason=self._absent)
 
     async def aclose(self) -> None:
         """Close everything; a thread that hangs in the kernel is left behind."""

@@ -94,7 +94,7 @@ class PodDevicesSource:
         told = ""
         while absence := await look.get():
             if absence != told:
-                log.info("pod-resources off", socket_dir=str(directory), reason=absence)
+                log.info("the kubelet's pod-resources are not read", socket_dir=str(directory), reason=absence)
                 told = absence
             await self._clock.sleep_until(self._clock.monotonic() + LOOK_AGAIN_SECONDS)
 
@@ -112,7 +112,7 @@ class PodDevicesSource:
             async with asyncio.timeout(KERNEL_NAMES_SHARE * self._guard.deadline_seconds):
                 self._names = await self._reader.get()
         except TimeoutError:
-            log.debug("the kernel's names of GPUs take long", source=SOURCE)
+            log.debug("reading the kernel's GPU device names is slow", source=SOURCE)
 
     def _take(self, answer: KubeletAnswer) -> None:
         patterns = self._settings.resource_names
