@@ -72,7 +72,7 @@ def openmetrics(samples: Iterable[Sample]) -> Iterator[str]:
 
 
 @contextmanager
-def serving(samples: Iterable[Sample]) -> Iterator[Server]:
+def serving(samples: Iterable[Sample], lookback: str = LOOKBACK) -> Iterator[Server]:
     """A Prometheus that holds the samples. RuntimeError with its last words when it does not come up."""
     with tempfile.TemporaryDirectory(prefix="detection-") as folder:
         base = Path(folder)
@@ -87,7 +87,7 @@ def serving(samples: Iterable[Sample]) -> Iterator[Server]:
             f"--config.file={config}",
             f"--storage.tsdb.path={data}",
             "--storage.tsdb.retention.time=100y",
-            f"--query.lookback-delta={LOOKBACK}",
+            f"--query.lookback-delta={lookback}",
             f"--web.listen-address=127.0.0.1:{port}",
             "--log.level=error",
         )

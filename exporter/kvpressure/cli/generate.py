@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from kvpressure.bundle import Options, bundle_files, write_bundle
-from kvpressure.bundle.options import EXPORTER_RUNBOOKS, PAGE_URL, SCRAPE_SECONDS, SELECTOR, TICKET_URL
+from kvpressure.bundle.flavours import EXPORTER, FLAVOURS
+from kvpressure.bundle.options import EXPORTER_RUNBOOKS, PAGE_URL, SCRAPE_SECONDS, SELECTOR, TICKET_URL, selector_of
 from kvpressure.bundle.windows import seconds
 from kvpressure.cli.options import refuse
 from kvpressure.cli.say import say
@@ -26,7 +27,18 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 @click.option(
     "--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file: name: value."
 )
-@click.option("--selector", default=SELECTOR, show_default=True, help="Label matchers that find the exporters' series.")
+@click.option(
+    "--flavour",
+    type=click.Choice(list(FLAVOURS)),
+    default=EXPORTER.name,
+    show_default=True,
+    help="Whose series are read: this exporter's, or vLLM's own alone, with no exporter anywhere; docs/vllm-only.md.",
+)
+@click.option(
+    "--selector",
+    show_default=f"{SELECTOR}, with vllm-only none",
+    help="Label matchers that find the exporters' series, or with vllm-only the engines'.",
+)
 @click.option(
     "--runbook-url",
     default="",
@@ -50,6 +62,8 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 def command(
     out: Path,
     overrides: Path | None,
+    flavour: str,
+    selector: str | None,
     labels: tuple[str, ...],
     scrape_interval: str,
     all_alerts: bool,
@@ -63,9 +77,12 @@ def command(
     Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is refused.
     """
     pairs = dict(label.partition("=")[::2] for label in labels)
+    whose, matchers = selector_of(flavour, selector)
     try:
         options = Options(
             _thresholds(overrides),
+            flavour=whose,
+            selector=matchers,
             labels=pairs,
             scrape_seconds=_seconds(scrape_interval),
             all_alerts=all_alerts,

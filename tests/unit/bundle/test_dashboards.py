@@ -90,7 +90,7 @@ def test_a_threshold_that_is_missing_fails_generation_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     template = json.dumps({"panels": [{"description": text}]})
-    monkeypatch.setattr(making, "_templates", lambda: iter([("mine", template)]))
+    monkeypatch.setattr(making, "_templates", lambda _: iter([("mine", template)]))
     with pytest.raises(ConfigError, match=r"dashboards/mine\.json\.j2.*nothing_like_it"):
         bundle_files(options())
     result = CliRunner().invoke(main, ["generate", "--out", str(tmp_path / "out")])
