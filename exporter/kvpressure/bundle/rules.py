@@ -33,8 +33,8 @@ _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
 class Alert:
     """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
 
-    `off_because` is why it is left out by default, "" for one that is not. `runbook` names the runbook where that is not
-    called like the alert, else "".
+    `off_because` is why it is left out by default, "" for one that is not. `runbook` names its runbook, "" for
+    one that is called like the alert.
     """
 
     file: str
@@ -107,7 +107,9 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
     if name in FORMERLY and not options.old_names:
         annotations["formerly"] = FORMERLY[name]
-    annotations |= links.links(options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True))
+    annotations |= links.links(
+        options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
+    )
     complete = {
         "alert": shown(name, options),
         "expr": _expr(rule, options),

@@ -107,8 +107,8 @@ class Now:
     """`now(series, how)`: another series' value for the alert's engine, as text for a description.
 
     `series` may end in matchers (`name{kind="e2e"}`), `how` is a Prometheus function such as humanize. Where the series
-    is absent, the text is "unknown"; with a `look_back`, only where it has been absent for that long. `labels` are those
-    that have to be the alert's.
+    is absent, the text is "unknown"; with a `look_back`, only where it has been absent for that long. `labels` have to
+    be the alert's.
     """
 
     def __init__(self, selector: str, look_back: str = "", labels: Sequence[str] = _SAME_ENGINE) -> None:

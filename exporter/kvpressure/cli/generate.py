@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -62,22 +63,20 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 def command(
     out: Path,
     overrides: Path | None,
-    flavour: str,
-    selector: str | None,
     labels: tuple[str, ...],
     scrape_interval: str,
     all_alerts: bool,
     old_names: bool,
     runbooks: bool,
     dashboards: bool,
-    **given: str,
+    **given: Any,
 ) -> None:
     """Write Prometheus rules, PrometheusRule objects, Grafana dashboards, an Alertmanager example and runbooks.
 
     Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is refused.
     """
     pairs = dict(label.partition("=")[::2] for label in labels)
-    whose, matchers = selector_of(flavour, selector)
+    whose, matchers = selector_of(given.pop("flavour"), given.pop("selector"))
     try:
         options = Options(
             _thresholds(overrides),
