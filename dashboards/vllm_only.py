@@ -103,7 +103,7 @@ def _now() -> Row:
             ),
             number(
                 "Fullest cache",
-                f"Highest use of the KV cache. Full from {shown('kv_saturated_min_ratio', 'percent')} on: no harm by itself.",
+                f"Highest use. Full from {shown('kv_saturated_min_ratio', 'percent')} on, which alone harms nobody.",
                 "percentunit",
                 Query(fullest, "fullest"),
                 width=6,
@@ -244,7 +244,7 @@ def _progress() -> Row:
                 "What these series cannot tell",
                 "What is guessed here, and what the exporter adds.",
                 "A sample every 15 to 60 s misses what lasts seconds. No page has the engine's flags, so a **cap on "
-                "sequences** and a **KV watermark** look alike; none has **GPU memory**, the length of prompts that wait, "
+                "sequences** and a **KV watermark** look alike; none has **GPU memory**, how long those that wait are, "
                 "or who paused an engine. For an answer now, without installing anything: `kvpressure triage "
                 "HOST:PORT`. For one that is always there: `kvpressure run`.",
                 width=12,
