@@ -1,4 +1,4 @@
-"""The rules on vLLM's own series: promtool tests, series of some version, words on what they cannot know, names apart."""
+"""The rules on vLLM's own series: promtool tests, series of some version, what they cannot know, names apart."""
 
 from __future__ import annotations
 
