@@ -21,7 +21,7 @@ from tests.support.tools import need
 
 def outcome(name: str, usage: float, waiting: float, *, pressed: bool, deferred: float | None = None) -> Outcome:
     """An engine with two requests that run, ten minutes of calm and ten of `waiting`."""
-    scrapes, seconds = [], []
+    scrapes = []
     for n in range(80):
         now = n >= 40
         values = {
@@ -34,8 +34,7 @@ def outcome(name: str, usage: float, waiting: float, *, pressed: bool, deferred:
         reasons = {} if deferred is None else {"deferred": deferred * now, "capacity": (waiting - deferred) * now}
         page = [Series("vllm:num_requests_waiting_by_reason", {"reason": why}, count) for why, count in reasons.items()]
         scrapes.append(Scrape(n * 15.0, values, (), page))
-    for t in range(80 * 15):
-        seconds.append(Second(float(t), "", frozenset({KV if pressed and t >= 600 else "healthy"})))
+    seconds = [Second(float(t), "", frozenset({KV if pressed and t >= 600 else "healthy"})) for t in range(80 * 15)]
     return Outcome(name, "test", "test", {}, {"0": scrapes}, {"0": seconds})
 
 
