@@ -16,8 +16,7 @@ from kvpressure.bundle.flavours import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.palette import CAUSES
 from tests.dashboards.boards import filled, panels, queries, variables
-from tests.rules.test_vllm_only import known
-from tests.support.rules import selectors
+from tests.support.rules import known_vllm_series, selectors
 
 OWN = 'job="vllm"'
 UNITS = {"short", "percentunit", "s", REQUESTS_PER_SECOND, TOKENS_PER_SECOND}
@@ -48,7 +47,7 @@ def test_every_query_asks_for_series_of_some_vllm_and_of_the_engines_chosen(quer
     found = selectors(plain(query.expr))
     assert found
     for selector in found:
-        assert selector.name in known() | {"ALERTS"}
+        assert selector.name in known_vllm_series() | {"ALERTS"}
         labels = {matcher.name for matcher in selector.matchers.matchers}
         assert "instance" in labels, f"{query}: {selector}"
         if not query.instant:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -14,8 +13,17 @@ from kvpressure.bundle import Options, bundle_files, load_rules, windows
 from kvpressure.bundle.flavours import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from tests.support import built
-from tests.support.rules import ROOT, alert_names, promql, promtool_each, recorded, selectors, walk
-from tests.support.tools import FIXTURES, need
+from tests.support.rules import (
+    ROOT,
+    alert_names,
+    known_vllm_series,
+    promql,
+    promtool_each,
+    recorded,
+    selectors,
+    walk,
+)
+from tests.support.tools import need
 
 TEMPLATES = ROOT / "rules" / "vllm-only"
 CASES = sorted(path.stem for path in (TEMPLATES / "tests").glob("*.yaml"))
@@ -33,16 +41,6 @@ RULES = [rule for file in FILES for group in file.groups for rule in group["rule
 RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
 each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
-
-
-def known() -> set[str]:
-    """Every sample name of any vLLM from 0.6.6 to 0.33."""
-    inventory = json.loads((FIXTURES / "data" / "vllm-metric-inventory.json").read_text())
-    found = {"vllm:time_to_first_token_seconds_sum", "vllm:time_to_first_token_seconds_count"}
-    for metrics in inventory.values():
-        for name, about in metrics.items():
-            found.add(name if about["type"] != "counter" else f"{name.removesuffix('_total')}_total")
-    return found
 
 
 def run(*command: object) -> str:
@@ -117,7 +115,7 @@ def test_a_queue_that_does_not_fit_is_told_at_every_interval_with_a_scrape_misse
 @each_rule
 def test_only_series_are_asked_for_that_some_vllm_has_or_these_rules_record(rule) -> None:
     for selector in selectors(rule["expr"]):
-        assert selector.name in known() | RECORDED.keys(), selector
+        assert selector.name in known_vllm_series() | RECORDED.keys(), selector
 
 
 @each_rule
