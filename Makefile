@@ -77,7 +77,7 @@ e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into 
 e2e-rules: $(VENV)/.dev ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator and what else is installed read them
 	@mkdir -p .tools && GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/prometheus3 -trimpath -buildvcs=false -o "$(CURDIR)/.tools/prometheus3-rules" .
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/operator -trimpath -buildvcs=false -o "$(CURDIR)/.tools/operator-objects" .
-	@for every in 15s 30s 60s; do for names in --no-runbooks --old-names; do \
+	@for every in 15s 30s 60s; do for names in --no-runbooks --old-names --flavour=vllm-only; do \
 	  $(BIN)/python -m kvpressure generate --out build/e2e-rules --all-alerts --scrape-interval $$every $$names >/dev/null && \
 	  files=$$(ls build/e2e-rules/prometheus/*/*.yaml) && echo "scraped every $$every, $$names" && \
 	  promtool check rules $$files | grep -c SUCCESS && .tools/prometheus3-rules $$files && \
@@ -101,8 +101,9 @@ docs: $(VENV)/.dev ## write the generated pages under docs/ again
 
 # Built, and not in git (docs/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
 .PHONY: bundle chart
-bundle: $(VENV)/.dev ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds
+bundle: $(VENV)/.dev ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds; build/vllm-only
 	$(BIN)/python -m kvpressure generate --out build/bundle
+	$(BIN)/python -m kvpressure generate --flavour vllm-only --out build/vllm-only
 
 chart: $(VENV)/.dev ## the rules and dashboards that deploy/helm/kvpressure takes along
 	$(BIN)/python -m deploy.chart_files
@@ -222,7 +223,7 @@ tools-dashboards: ## build dashboard-linter into .tools
 PINT := v0.62.0
 .PHONY: pint tools-pint
 pint: tools-pint bundle ## lint the generated rules with pint
-	.tools/pint --no-color --offline --config rules/.pint.hcl lint --min-severity=warning --fail-on=warning build/bundle/prometheus
+	.tools/pint --no-color --offline --config rules/.pint.hcl lint --min-severity=warning --fail-on=warning build/bundle/prometheus build/vllm-only/prometheus
 
 tools-pint:
 	@mkdir -p .tools && test -x .tools/pint || { export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/cloudflare/pint@$(PINT) && \

@@ -21,14 +21,15 @@ from bench.detection import lab
 from bench.detection.docs import DOCUMENT, document, lab_part
 from bench.detection.episodes import Spec, specs
 from bench.detection.judge import Outcome, outcome
-from bench.detection.rules import RuleScore, compared
+from bench.detection.rules import RuleScore, at_intervals, unbeaten
 from bench.detection.score import Score, Stretch
-from bench.detection.shipped import PAGE
+from bench.detection.shipped import ALERT_VLLM_ONLY, PAGE
 from bench.detection.table import (
     CAUSES,
     by_variant,
     cases_table,
     confusion_table,
+    intervals_table,
     merged,
     rules_table,
     variants_table,
@@ -42,6 +43,8 @@ EACH: Final = 3
 PAGE_BARS: Final = (45.0, 0.95, 0)
 """Of the alert that is shipped: median delay in seconds, recall, false episodes."""
 DELAY_SECONDS: Final = 20.0
+SCRAPE_SECONDS: Final = 15
+"""Between scrapes, for the table of all figures of the alerts."""
 RIGHT_RATIO: Final = 0.99
 WRONG_SHOWN: Final = 100
 
@@ -57,7 +60,8 @@ def main() -> int:
     began = time.monotonic()
     chosen = specs(quick=options.quick)
     outcomes = judged(chosen, options.workers)
-    rules = compared(outcomes)
+    intervals = at_intervals(outcomes)
+    rules = intervals.get(SCRAPE_SECONDS, [])
     scores = by_variant(outcomes)
     tables = [
         variants_table(scores),
@@ -65,12 +69,13 @@ def main() -> int:
         confusion_table(merged(scores.values()), "All variants, in seconds"),
         cases_table(outcomes),
         *([rules_table(rules, "Alerts on the same series, evaluated by Prometheus every 15 s")] if rules else []),
+        *([intervals_table(intervals, "The same, by seconds between scrapes")] if intervals else []),
     ]
     for table in tables:
         print(table.text())
     if options.wrong:
         _print_wrong(outcomes)
-    rows = result_rows(scores, rules)
+    rows = [*result_rows(scores, rules), *interval_rows(intervals)]
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write_docs:
         DOCUMENT.write_text(document(tables, outcomes) + lab_part(DOCUMENT.read_text()))
@@ -118,6 +123,19 @@ def result_rows(scores: Mapping[str, Score], rules: Sequence[RuleScore]) -> list
         rows.append(_row(f"{name}: precision, kept time too", rule.shown_precision, "ratio", None))
         rows.append(_row(f"{name}: episodes found", rule.found, f"of {rule.episodes}", None))
         rows.append(_row(f"{name}: false episodes", rule.false_episodes, "episodes", false))
+    return [row for row in rows if row["value"] is not None]
+
+
+def interval_rows(intervals: Mapping[int, Sequence[RuleScore]]) -> list[dict[str, Any]]:
+    """Of the alert without an exporter: the rules that it does not beat, and its own figures, by scrape interval."""
+    rows = []
+    for seconds, scores in intervals.items():
+        (own,) = (score for score in scores if score.rule.name.startswith(f"{ALERT_VLLM_ONLY} "))
+        name = f"{own.rule.name}, scraped every {seconds} s"
+        rows.append(_row(f"{name}: copied rules not beaten", len(unbeaten(scores)), "rules", 0))
+        rows.append(_row(f"{name}: recall", own.recall, "ratio", None))
+        rows.append(_row(f"{name}: false episodes", own.false_episodes, "episodes", None))
+        rows.append(_row(f"{name}: delay, median", own.delay, "seconds", None))
     return [row for row in rows if row["value"] is not None]
 
 

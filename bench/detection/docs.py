@@ -80,6 +80,13 @@ neither way. KV pressure lasts for 8 minutes in most simulated episodes, so that
 memory is judged on episodes that have a GPU. Alerts that need most of a minute cannot fire in every recording: some
 last only 20 s.
 
+`KVPressureVLLMCacheTooSmall` is the alert of `kvpressure generate --flavour vllm-only` ([what that
+is](vllm-only.md)): it reads what the rules that people copy read, vLLM's own series, and no exporter. **By seconds
+between scrapes**: the same episodes with every second or fourth scrape, the first chosen by the episode's name, rules
+generated for that interval (`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than every
+copied rule on vLLM's series, with no more false episodes than any of them, at each interval. (A rule on GPU memory
+needs an exporter, of another kind.)
+
 Time in which an alert fires only because of its `keep_firing_for` counts for nothing: not as KV pressure found, not as
 wrong, not as an episode, nor does it shorten a delay. It is there on purpose, so that pressure that comes and goes is
 one alert, and nobody is told anew by it; but people do see it, so *kept too* is the precision (and, in the newer of

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from bench.detection.episodes import Frame, Spec, build
 from bench.detection.score import UNKNOWN, Score, Second, score_track
-from bench.detection.shipped import asked
+from bench.detection.shipped import asked, asked_of_vllm
 from bench.detection.shown import Scrape, Scraper
+from bench.detection.today import TODAY_SERIES
 from bench.detection.variants import AS_IS, VARIANTS, chosen
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
@@ -61,7 +62,7 @@ def watched(
     """
     limits = None if declared is None else [DeclaredLimit(limit, value, name) for limit, value in declared.items()]
     pipeline, target = Pipeline(PipelineSettings(), thresholds), ReplayTarget(name, limits=limits)
-    scraper = Scraper(pipeline, asked())
+    scraper = Scraper(pipeline, asked(), asked_of_vllm() | TODAY_SERIES)
     found = Watched(scrapes=scraper.scrapes)
     for frame in frames:
         if scraped:

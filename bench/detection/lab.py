@@ -14,7 +14,7 @@ import json
 import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +24,9 @@ from typing import Any, Final
 from bench.detection.docs import DOCUMENT, with_lab
 from bench.detection.episodes import Frame
 from bench.detection.judge import Outcome, watched
-from bench.detection.rules import RuleScore, compared
+from bench.detection.rules import RuleScore, at_intervals, unbeaten
 from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Second, score_track
-from bench.detection.table import CAUSES, Table, number, percent, rules_table, short
+from bench.detection.table import CAUSES, Table, intervals_table, number, percent, rules_table, short
 from bench.detection.truth import Accepted
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.scrape.reader import PageReader
@@ -355,6 +355,19 @@ def alert_rows(alerts: Sequence[RuleScore]) -> list[dict[str, Any]]:
     ]
 
 
+def alert_tables(alerts: Mapping[int, Sequence[RuleScore]], where: str) -> list[Table]:
+    """All figures with a scrape each 15 s, and the main ones by seconds between scrapes."""
+    if not alerts:
+        return []
+    for seconds, scores in alerts.items():
+        for name in unbeaten(scores):
+            print(f"NOT BEATEN {where}, scraped every {seconds} s, without an exporter: {name}")
+    return [
+        rules_table(alerts[15], f"Alerts {where}"),
+        intervals_table(alerts, f"Alerts {where}, by seconds between scrapes"),
+    ]
+
+
 def _print_wrong(found: Sequence[Judged]) -> None:
     for row in result_rows(found):
         if row["wrong"]:
@@ -387,13 +400,13 @@ def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool
         print(f"no recordings of the scheduler lab in {folder}: `make lab` makes them")
         return []
     found = all_judged(paths, workers)
-    alerts = compared([one.outcome for one in found])
-    shown = [*tables(found), *([rules_table(alerts, "Alerts in the scheduler lab")] if alerts else [])]
+    alerts = at_intervals([one.outcome for one in found])
+    shown = [*tables(found), *alert_tables(alerts, "in the scheduler lab")]
     for table in shown:
         print(table.text())
     if folder == RECORDINGS:
         shown += held_out(workers)
-        RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts)], indent=1) + "\n")
+        RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts.get(15, []))], indent=1) + "\n")
     if write_docs:
         DOCUMENT.write_text(with_lab(DOCUMENT.read_text(), shown))
     return found
@@ -404,8 +417,8 @@ def held_out(workers: int = WORKERS, folder: Path = VARIED) -> list[Table]:
     found = all_judged(recordings(folder), workers)
     if not found:
         return []
-    alerts = compared([one.outcome for one in found])
-    shown = [_seeds_table(found), *([rules_table(alerts, "Alerts on varied regimes")] if alerts else [])]
+    alerts = at_intervals([one.outcome for one in found])
+    shown = [_seeds_table(found), *alert_tables(alerts, "on varied regimes")]
     for table in shown:
         print(table.text())
     return shown

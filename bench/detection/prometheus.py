@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 STEP_SECONDS: Final = 15.0
-START: Final = 1_700_000_000.0
-"""All episodes begin here: their own labels tell them apart."""
+START: Final = 1_699_999_200.0
+"""All episodes begin here, at a full hour, as subqueries do: their own labels tell them apart."""
 START_UP_SECONDS: Final = 60.0
-LOOKBACK: Final = "20s"
-"""A series that is no longer scraped is gone with the next scrape, as staleness markers make it in life."""
+LOOKBACK_SECONDS: Final = 5
+"""So long after the next scrape was due, a series that is no longer scraped is gone, as staleness markers make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def openmetrics(samples: Iterable[Sample]) -> Iterator[str]:
 
 
 @contextmanager
-def serving(samples: Iterable[Sample]) -> Iterator[Server]:
+def serving(samples: Iterable[Sample], scrape_seconds: int = 15) -> Iterator[Server]:
     """A Prometheus that holds the samples. RuntimeError with its last words when it does not come up."""
     with tempfile.TemporaryDirectory(prefix="detection-") as folder:
         base = Path(folder)
@@ -87,7 +87,7 @@ def serving(samples: Iterable[Sample]) -> Iterator[Server]:
             f"--config.file={config}",
             f"--storage.tsdb.path={data}",
             "--storage.tsdb.retention.time=100y",
-            f"--query.lookback-delta={LOOKBACK}",
+            f"--query.lookback-delta={scrape_seconds + LOOKBACK_SECONDS}s",
             f"--web.listen-address=127.0.0.1:{port}",
             "--log.level=error",
         )

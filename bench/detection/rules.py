@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -11,11 +12,13 @@ from bench.detection import prometheus
 from bench.detection.judge import Outcome
 from bench.detection.prometheus import STEP_SECONDS, Sample, Server
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
-from bench.detection.shipped import shipped
-from bench.detection.today import TODAY, Rule
+from bench.detection.shipped import shipped, vllm_only
+from bench.detection.today import MEMORY, TODAY, Rule
 
 EXPORTER: Final = {"job": "kvpressure"}
 """What a Prometheus adds to the exporter's series, and the rules select by."""
+INTERVALS: Final = (15, 30, 60)
+"""Seconds between scrapes that people have."""
 
 
 @dataclass(slots=True)
@@ -73,12 +76,22 @@ class RuleScore:
         return median(self.delays) if self.delays else None
 
 
-def samples(outcomes: Iterable[Outcome]) -> Iterator[Sample]:
-    """Every scrape of every engine, and of the exporter what it says of that engine, labelled with its episode."""
+def samples(outcomes: Iterable[Outcome], scrape_seconds: int = 15) -> Iterator[Sample]:
+    """Every scrape of every engine, and of the exporter what it says of that engine, labelled with its episode.
+
+    With longer intervals every second or fourth scrape, beginning with one that the episode's name chooses, so that no
+    onset falls onto a scrape by plan.
+    """
+    every = round(scrape_seconds / STEP_SECONDS)
     for outcome in outcomes:
+        first = zlib.crc32(outcome.name.encode()) % every
         for engine, scrapes in outcome.scrapes.items():
             labels = {"episode": outcome.name, "engine": engine}
             for scrape in scrapes:
+                if round(scrape.t / STEP_SECONDS) % every != first:
+                    continue
+                for series in scrape.page:
+                    yield Sample(series.name, {**series.labels, **labels}, scrape.t, series.value)
                 for name, value in scrape.values.items():
                     yield Sample(name, labels, scrape.t, value)
                 for series in scrape.shown:
@@ -110,13 +123,33 @@ def firing(true_times: Sequence[float], for_seconds: float, keep_seconds: float 
     return found
 
 
-def compared(outcomes: Sequence[Outcome]) -> list[RuleScore]:
-    """The shipped alert and the rules of today on the same series; none where Prometheus is not installed."""
+def compared(outcomes: Sequence[Outcome], scrape_seconds: int = 15) -> list[RuleScore]:
+    """The shipped alerts and the rules of today on the same series; none where Prometheus is not installed."""
     if not prometheus.installed():
         print("prometheus is not installed (Debian package prometheus): alerts are left out\n")
         return []
-    with prometheus.serving(samples(outcomes)) as server:
-        return evaluate(server, outcomes, (*shipped(), *TODAY))
+    with prometheus.serving(samples(outcomes, scrape_seconds), scrape_seconds) as server:
+        return evaluate(server, outcomes, (*shipped(scrape_seconds), *vllm_only(scrape_seconds), *TODAY))
+
+
+def at_intervals(outcomes: Sequence[Outcome]) -> dict[int, list[RuleScore]]:
+    """The same by seconds between scrapes; empty where Prometheus is not installed."""
+    found = {seconds: compared(outcomes, seconds) for seconds in INTERVALS}
+    return found if all(found.values()) else {}
+
+
+def unbeaten(scores: Sequence[RuleScore]) -> list[str]:
+    """The rules that people copy than which the alert on vLLM's series has no higher recall, or more false episodes.
+
+    Rules on a GPU's memory are not among them: they need an exporter of their own.
+    """
+    own = next(score for score in scores if score.rule.name == vllm_only()[0].name)
+    copied = (score for score in scores if score.rule in TODAY and score.rule.needs != MEMORY)
+    return [
+        score.rule.name
+        for score in copied
+        if (own.recall or 0.0) <= (score.recall or 0.0) or own.false_episodes > score.false_episodes
+    ]
 
 
 def evaluate(server: Server, outcomes: Sequence[Outcome], rules: Sequence[Rule]) -> list[RuleScore]:

@@ -1,4 +1,4 @@
-"""The alert that is shipped, as the bundle renders it: expressions, durations, and the series that they ask for."""
+"""The alerts that are shipped, as the bundles render them: expressions, durations, and the series that they ask for."""
 
 from __future__ import annotations
 
@@ -9,32 +9,44 @@ from typing import Any, Final
 
 from bench.detection.today import Rule
 from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.flavours import EXPORTER, VLLM_ONLY, Flavour
 from kvpressure.config.thresholds import load_thresholds
 
 ALERT: Final = "KVPressureCacheTooSmall"
 PAGE: Final = f"{ALERT} (warning)"
 """The first that anybody hears of: it has the bars."""
+ALERT_VLLM_ONLY: Final = "KVPressureVLLMCacheTooSmall"
+"""The same on vLLM's own series, for those who have no exporter."""
 _MODEL: Final = "cluster, namespace, model_name"
 _EPISODE: Final = f"{_MODEL}, episode, engine"
 """Here each engine of an episode is a deployment of one replica: what is summed over a model keeps them apart."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine):\w+:\w+\b(?:\[(\w+)\])?")
 
 
 @functools.cache
-def shipped() -> tuple[Rule, ...]:
+def shipped(scrape_seconds: int = 15) -> tuple[Rule, ...]:
     """Every severity of the alert, with the packaged thresholds; what it takes from recorded series is written out."""
-    files = load_rules(Options(load_thresholds()))
-    rules = [rule for file in files for group in file.groups for rule in group["rules"] if "record" in rule]
-    recorded = {rule["record"]: rule["expr"] for rule in rules}
-    alerts = [alert for file in files for alert in file.alerts if alert.name == ALERT]
-    return tuple(_rule(f"{ALERT} ({alert.severity})", alert.rule, recorded) for alert in alerts)
+    return _rules(EXPORTER, ALERT, scrape_seconds)
+
+
+@functools.cache
+def vllm_only(scrape_seconds: int = 15) -> tuple[Rule, ...]:
+    """The alert on vLLM's own series, in the same way."""
+    return _rules(VLLM_ONLY, ALERT_VLLM_ONLY, scrape_seconds)
 
 
 @functools.cache
 def asked() -> frozenset[str]:
     """The exporter's series that its expressions name."""
     return frozenset(name for rule in shipped() for name in re.findall(r"\bkvpressure_\w+", rule.expr))
+
+
+@functools.cache
+def asked_of_vllm() -> frozenset[str]:
+    """vLLM's series that the flavour without an exporter names."""
+    return frozenset(name for rule in vllm_only() for name in re.findall(r"\bvllm:\w+", rule.expr))
 
 
 def seconds(duration: str) -> float:
@@ -44,8 +56,19 @@ def seconds(duration: str) -> float:
     return float(sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([smhd])", duration)))
 
 
+def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]:
+    options = Options(load_thresholds(), flavour=flavour, selector=flavour.selector, scrape_seconds=scrape_seconds)
+    files = load_rules(options)
+    rules = [rule for file in files for group in file.groups for rule in group["rules"] if "record" in rule]
+    recorded = {rule["record"]: rule["expr"] for rule in rules}
+    alerts = [alert for file in files for alert in file.alerts if alert.name == name]
+    return tuple(_rule(f"{name} ({alert.severity})", alert.rule, recorded) for alert in alerts)
+
+
 def _rule(name: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
     expr = rule["expr"]
-    while used := re.search(r"\bnamespace_model:\w+:\w+", expr):
-        expr = expr.replace(used[0], f"({recorded[used[0]].replace(_MODEL, _EPISODE)})")
+    while used := _RECORDED.search(expr):
+        record = recorded[used[0].partition("[")[0]].replace(_MODEL, _EPISODE)
+        # Recorded every 15 s: a range of it is a subquery of as many steps.
+        expr = expr[: used.start()] + f"({record})" + (f"[{used[1]}:15s]" if used[1] else "") + expr[used.end() :]
     return Rule(name, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))

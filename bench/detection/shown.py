@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.detection.episodes import Frame
+from bench.detection.pages import Series, page_series
 from kvpressure.app.engines import Pipeline
 from kvpressure.exposition.collector import SnapshotCollector
 from kvpressure.exposition.snapshot import Snapshot
@@ -17,33 +18,30 @@ LATE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """One of the exporter's series at one moment."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class Scrape:
     """What there is to see of one engine, `t` seconds after the episode began.
 
-    `values` is what its own page says, empty while it does not answer; `shown` is what the exporter says of it.
+    `values` is what its own page says, empty while it does not answer, `page` as much of it as has labels, `shown` what
+    the exporter says of it.
     """
 
     t: float
     values: Mapping[str, float] = field(default_factory=dict)
     shown: Sequence[Series] = ()
+    page: Sequence[Series] = ()
 
 
 class Scraper:
-    """Looks at an episode every SCRAPE_SECONDS from its first page on; `asked` are series of the exporter."""
+    """Looks at an episode every SCRAPE_SECONDS from its first page on; `asked` are series of the exporter.
 
-    def __init__(self, pipeline: Pipeline, asked: Collection[str]) -> None:
+    `asked_of_vllm` are those of the engine's own page.
+    """
+
+    def __init__(self, pipeline: Pipeline, asked: Collection[str], asked_of_vllm: Collection[str]) -> None:
         self.scrapes: dict[str, list[Scrape]] = {}
         self._pipeline = pipeline
         self._asked = frozenset(asked)
+        self._asked_of_vllm = frozenset(asked_of_vllm)
         self._begin: float | None = None
         self._due = 0.0
 
@@ -62,8 +60,10 @@ class Scraper:
             return
         shown = self._shown(frame.t)
         for sample in frame.page.engines:
-            values = {**_engine_values(sample.gauges, sample.counters), **_memory(frame)}
-            self._add(sample.engine, Scrape(frame.t - self._begin, values, shown.get(sample.engine, ())))
+            page = tuple(page_series(sample, self._asked_of_vllm))
+            values = {one.name: one.value for one in page if not one.labels} | _memory(frame)
+            labelled = tuple(one for one in page if one.labels)
+            self._add(sample.engine, Scrape(frame.t - self._begin, values, shown.get(sample.engine, ()), labelled))
         self._due += SCRAPE_SECONDS
 
     def _add(self, engine: str, scrape: Scrape) -> None:
@@ -79,14 +79,6 @@ class Scraper:
                     labels = {name: value for name, value in sample.labels.items() if value}
                     found.setdefault(labels["engine"], []).append(Series(sample.name, labels, float(sample.value)))
         return found
-
-
-def _engine_values(gauges: Mapping[str, float], counters: Mapping[str, float]) -> dict[str, float]:
-    names = {"kv_usage": "vllm:kv_cache_usage_perc", "waiting": "vllm:num_requests_waiting"}
-    values = {name: gauges[signal] for signal, name in names.items() if signal in gauges}
-    if "preemptions" in counters:
-        values["vllm:num_preemptions_total"] = counters["preemptions"]
-    return values
 
 
 def _memory(frame: Frame) -> dict[str, float]:

@@ -140,6 +140,26 @@ def rules_table(scores: Sequence[RuleScore], title: str) -> Table:
     return Table(title, head, tuple(rows))
 
 
+def intervals_table(scores: Mapping[int, Sequence[RuleScore]], title: str) -> Table:
+    """A row per rule: recall, episodes found, false episodes and delay, by seconds between scrapes."""
+    parts = ("recall", "found", "false", "delay s")
+    head = ("rule", *(f"{part}, {seconds} s" for seconds in scores for part in parts))
+    rows = []
+    for together in zip(*scores.values(), strict=True):
+        cells = [
+            cell
+            for one in together
+            for cell in (
+                percent(one.recall),
+                f"{one.found}/{one.episodes}",
+                str(one.false_episodes),
+                number(one.delay),
+            )
+        ]
+        rows.append((together[0].rule.name, *cells))
+    return Table(title, head, tuple(rows))
+
+
 def percent(ratio: float | None) -> str:
     """A share with one digit, rounded down so that 100.0 % means all of it."""
     return "-" if ratio is None else f"{int(ratio * 1000) / 10:.1f} %"

@@ -33,3 +33,5 @@ TODAY: Final = (
     Rule("waiting > 50", "vllm:num_requests_waiting > 50"),
 )
 """What people have without an exporter."""
+TODAY_SERIES: Final = frozenset({USAGE, PREEMPTIONS, "vllm:num_requests_waiting"})
+"""What of vLLM's page these ask for."""

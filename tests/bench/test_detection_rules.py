@@ -117,9 +117,9 @@ def test_samples_of_one_name_come_together_with_escaped_labels() -> None:
         Sample("a", {"episode": "z"}, 15.0, 0.5),
     ]
     assert list(openmetrics(rows)) == [
-        'a{episode="x\\"y"} 1.0 1700000000.000\n',
-        'a{episode="z"} 0.5 1700000015.000\n',
-        "b{} 2.0 1700000000.000\n",
+        'a{episode="x\\"y"} 1.0 1699999200.000\n',
+        'a{episode="z"} 0.5 1699999215.000\n',
+        "b{} 2.0 1699999200.000\n",
         "# EOF\n",
     ]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from deploy.chart_files import CHART, build
 
 from kvpressure.bundle import Options, bundle_files, write_bundle
+from kvpressure.bundle.flavours import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +49,18 @@ def chart() -> Path:
     place = shutil.copytree(CHART, _checkout() / "chart" / CHART.name, ignore=shutil.ignore_patterns("files"))
     build(place)
     return place
+
+
+@functools.cache
+def vllm_only() -> Path:
+    """The bundle of `kvpressure generate --flavour vllm-only` with the packaged thresholds."""
+    place = _checkout() / "build" / "vllm-only"
+    write_bundle(place, bundle_files(Options(load_thresholds(), selector="", flavour=VLLM_ONLY)))
+    return place
+
+
+@functools.cache
+def vllm_only_tests() -> Path:
+    """rules/vllm-only/tests, where the paths in them lead to that bundle."""
+    vllm_only()
+    return shutil.copytree(ROOT / "rules" / "vllm-only" / "tests", _checkout() / "rules" / "vllm-only" / "tests")

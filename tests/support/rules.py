@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from kvpressure.bundle.rules import Alert, RuleFile
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.process_stats import OwnProcess
+from tests.support.tools import FIXTURES
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "rules" / "tests"
@@ -60,6 +62,16 @@ def known_series() -> dict[str, set[str]]:
         found |= {family.name + part: {*family.all_labels, *extra} for part in parts}
     for metric in OwnProcess().collect():
         found |= {sample.name: set(sample.labels) for sample in metric.samples}
+    return found
+
+
+def known_vllm_series() -> set[str]:
+    """Every sample name of any vLLM from 0.6.6 to 0.33."""
+    inventory = json.loads((FIXTURES / "data" / "vllm-metric-inventory.json").read_text())
+    found = {"vllm:time_to_first_token_seconds_sum", "vllm:time_to_first_token_seconds_count"}
+    for metrics in inventory.values():
+        for name, about in metrics.items():
+            found.add(name if about["type"] != "counter" else f"{name.removesuffix('_total')}_total")
     return found
 
 

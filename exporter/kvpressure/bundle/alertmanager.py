@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kvpressure.bundle.flavours import EXPORTER
 from kvpressure.bundle.options import Options
 from kvpressure.bundle.rules import Alert, shown
 from kvpressure.bundle.templates import render
@@ -19,6 +20,7 @@ DEPLOYMENT: Final = "deployment"
 _SAME: Final = {
     DEPLOYMENT: ("cluster", "namespace", "model_name"),
     "exporter": ("cluster", "instance", "source"),
+    "vllm": ("cluster", "instance", "namespace", "pod", "model_name", "engine"),
     "gpu": ("cluster", "instance", "namespace", "pod"),  # muted by what a container's log tells: it names no target
 }
 _SAME_ENGINE: Final = ("cluster", "instance", "namespace", "target", "model_name", "engine")
@@ -51,7 +53,8 @@ class Inhibition:
 def inhibitions(alerts: Iterable[Alert], options: Options) -> tuple[Inhibition, ...]:
     """Those that hold for any alerts, then one for each set of alerts that mutes others, in the order of the alerts."""
     known = list(alerts)
-    return (*_always(options), *_causes(known))
+    usual = _always(options) if options.flavour is EXPORTER else (_beside_the_exporter(),)
+    return (*usual, *_causes(known))
 
 
 def alertmanager_config(path: str, template: str, options: Options, alerts: Sequence[Alert]) -> str:
@@ -83,7 +86,7 @@ def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, 
     return {
         "apiVersion": "monitoring.coreos.com/v1alpha1",
         "kind": "AlertmanagerConfig",
-        "metadata": {"name": "kvpressure-inhibition", "labels": labels},
+        "metadata": {"name": f"kvpressure{options.flavour.suffix}-inhibition", "labels": labels},
         "spec": {"inhibitRules": rules},
     }
 
@@ -117,6 +120,16 @@ def _always(options: Options) -> tuple[Inhibition, ...]:
             (_named(replicas), Matcher("component", "=", "engine")),
             _SAME[DEPLOYMENT],
         ),
+    )
+
+
+def _beside_the_exporter() -> Inhibition:
+    """The exporter's alerts have other names for the address of an engine, so they are compared by its pod."""
+    return Inhibition(
+        "Where the exporter runs too, what it says of a pod's engine goes before what vLLM's own series let one guess.",
+        (Matcher("alertname", "=~", "KVPressure.+"), Matcher("component", "=", "engine")),
+        (Matcher("component", "=", "vllm"),),
+        ("cluster", "namespace", "pod", "model_name"),
     )
 
 

@@ -32,7 +32,7 @@ def dashboards(options: Options) -> dict[str, str]:
     runbooks = options.runbook_url or EXPORTER_RUNBOOKS
     more = {"runbooks": runbooks.rstrip("/").replace(_INSTANCE, "${instance}")}
     found = {}
-    for uid, text in _templates():
+    for uid, text in _templates(options):
         filled = _filled(json.loads(text), f"dashboards/{uid}{_SUFFIX}", options, more)
         found[uid] = json.dumps(filled, indent=1, ensure_ascii=False) + "\n"
     return found
@@ -79,8 +79,8 @@ def _filled(value: Any, path: str, options: Options, more: dict[str, str]) -> An
     return float(text) if _NUMBER.fullmatch(value) else text
 
 
-def _templates() -> Iterator[tuple[str, str]]:
-    folder = resources.files("kvpressure.bundle") / "data" / "dashboards"
+def _templates(options: Options) -> Iterator[tuple[str, str]]:
+    folder = resources.files("kvpressure.bundle") / "data" / "dashboards" / options.flavour.folder
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(_SUFFIX):
             yield file.name.removesuffix(_SUFFIX), file.read_text("utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from kvpressure.bundle.flavours import EXPORTER
 from kvpressure.bundle.options import Options
 from kvpressure.bundle.rules import Alert
 from kvpressure.bundle.templates import percent
@@ -31,6 +32,16 @@ writes longer ones. Links to runbooks and boards come with `--runbook-url` and `
 address is a pod's, which no laptop can open.
 
 """
+_VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series
+
+Generated from `rules/vllm-only/alerts` by `kvpressure generate --flavour vllm-only`; do not edit. Thresholds {hash}.
+
+{on} alerts that need no exporter: they read what vLLM's page says, as Prometheus has it every {scrape} s. Nothing here
+pages: what wakes people should know more than this. Each alert says what it cannot know, and docs/vllm-only.md what the
+exporter adds. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false
+before the alert resolves.
+
+"""
 _RENAMED: Final = """
 ## Old names
 
@@ -46,8 +57,9 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
     """The whole page: a table of all alerts, then one section each."""
     thresholds = options.thresholds
     on = {alert.name for alert in alerts if not alert.off_because}
+    of_exporter = options.flavour is EXPORTER
     parts = [
-        _INTRO.format(
+        (_INTRO if of_exporter else _VLLM_ONLY_INTRO).format(
             hash=f"`{thresholds.hash}`",
             share=percent(thresholds.values["alert_replicas_min_ratio"]),
             on=len(on),
@@ -59,7 +71,7 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
     parts += [_row(alert) for alert in sorted(alerts, key=lambda alert: alert.name not in on)]
     for name, rules in groupby(alerts, key=lambda alert: alert.name):
         parts.append(_section(name, list(rules), thresholds))
-    return "".join([*parts, *_renamed(alerts)])
+    return "".join([*parts, *(_renamed(alerts) if of_exporter else ())])
 
 
 def _renamed(alerts: Iterable[Alert]) -> Iterator[str]:
@@ -87,7 +99,7 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
         parts.append("| threshold | value | why |\n|---|---|---|\n")
         parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
         parts.append("\n")
-    book = NOW_CALLED.get(name, name)
+    book = rules[0].runbook or NOW_CALLED.get(name, name)
     parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
     return "".join(parts)
 

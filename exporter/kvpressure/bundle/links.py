@@ -22,16 +22,17 @@ _LABELS: Final[dict[str, dict[str, str]]] = {
     "node": _ENGINE,
     "container": {"namespace": "namespace", "pod": "pod", "instance": "instance"},
     "exporter": {"target": "target", "instance": "instance"},
+    "vllm": {name: label for name, label in _ENGINE.items() if name != "target"},
 }
 """By component: what a runbook's address says of the alert, and the label that each of it comes from."""
 
 COMPONENTS: Final = tuple(_LABELS)
-BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet"}
+BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet", "vllm": "kvpressure-vllm-only"}
 """Grafana uid by component; the engine's board for all others."""
 
 _INSTANCE: Final = "{{ $labels.instance }}"
 _VARIABLES: Final = {"namespace": "namespace", "target": "target", "instance": "instance", "model": "model_name"}
-_OF_A_BOARD: Final = {"deployment": {"namespace", "model"}}
+_OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace", "model", "instance"}}
 
 
 def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from kvpressure.bundle.flavours import EXPORTER, FLAVOURS, Flavour
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds
 
-SELECTOR: Final = 'job="kvpressure"'
+SELECTOR: Final = EXPORTER.selector
 EXPORTER_RUNBOOKS: Final = "http://{{ $labels.instance }}/runbooks"
 """The exporter serves the runbooks itself: a link for networks in which people reach what Prometheus scrapes."""
 
@@ -33,11 +34,12 @@ _LABEL: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]
 class Options:
     """Choices of one bundle; `labels` go onto the `PrometheusRule` objects, for an operator that selects by label.
 
-    `selector` is label matchers, without braces, that find the exporters' series and no others. `runbook_url` is the
+    `selector` is label matchers, without braces, that find the flavour's series and no others. `runbook_url` is the
     address that runbooks lie under, `dashboard_url` is Grafana's; with "" alerts carry no such link, for an exporter's
     address is a pod's, which nobody can open from a laptop. `scrape_seconds` is the time between scrapes, which every
     window holds four of. `all_alerts` writes those too that neither page nor make a ticket by default.
-    `old_names` calls alerts what they were called before they had the project's prefix, for one release.
+    `old_names` calls alerts what they were called before they had the project's prefix, for one release. `flavour` says
+    whose series the rules read.
     """
 
     thresholds: Thresholds
@@ -50,6 +52,7 @@ class Options:
     scrape_seconds: int = SCRAPE_SECONDS
     all_alerts: bool = False
     old_names: bool = False
+    flavour: Flavour = EXPORTER
 
     def check(self) -> None:
         """Raise ConfigError with everything that is wrong with these options."""
@@ -58,7 +61,7 @@ class Options:
             raise ConfigError(problems)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        yield from _selector_problems(self.selector)
+        yield from self._of_the_flavour()
         for name in ("runbook_url", "dashboard_url", "page_url", "ticket_url"):
             value = getattr(self, name)
             if value or name in {"page_url", "ticket_url"}:
@@ -69,8 +72,24 @@ class Options:
             if not _LABEL.fullmatch(key) or (value and not _LABEL.fullmatch(value)):
                 yield "--label", f"{key}={value} is not a Kubernetes label"
 
+    def _of_the_flavour(self) -> Iterator[tuple[str, str]]:
+        yield from _selector_problems(self.selector, needed=self.flavour.needs_selector)
+        if self.flavour is not EXPORTER:
+            if _INSTANCE in self.runbook_url:
+                yield "--runbook-url", f"{_INSTANCE} is an engine's address here, and engines have no runbooks"
+            if self.old_names:
+                yield "--old-names", f"alerts of the flavour {self.flavour.name} never had other names"
 
-def _selector_problems(selector: str) -> Iterator[tuple[str, str]]:
+
+def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
+    """The flavour of that name, and the matchers `given` or, with None, its own. KeyError for an unknown name."""
+    found = FLAVOURS[flavour]
+    return found, found.selector if given is None else given
+
+
+def _selector_problems(selector: str, *, needed: bool) -> Iterator[tuple[str, str]]:
+    if not selector.strip() and not needed:
+        return
     if not selector.strip():
         yield "--selector", f"is missing: without one no rule can tell that an exporter is gone; such as {SELECTOR}"
     elif selector.strip() != selector or not _matchers(selector):

@@ -2,7 +2,8 @@
 
 An alert has keys more than in Prometheus: `words` (its expression in plain words), `muted_by` (alerts that explain it,
 so that Alertmanager leaves it out beside them), `off_because` (why it is written with --all-alerts only), and
-`exporter_answers: false` where the alert says that no exporter is there. Its annotations are `summary`, `facts`, one
+`exporter_answers: false` where the alert says that no exporter is there; `runbook` names the alert whose runbook is
+its own too. Its annotations are `summary`, `facts`, one
 line, and `run`, one command; `description` is made of the two, and links are added.
 """
 
@@ -23,7 +24,7 @@ SEVERITIES: Final = ("critical", "warning", "info")
 """critical wakes someone, warning makes a ticket, info is read when someone looks."""
 
 _REQUIRED: Final = ("alert", "expr", "for", "labels", "annotations", "words")
-_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers")
+_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers", "runbook")
 _ANNOTATIONS: Final = ("facts", "run", "summary")
 _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
 
@@ -32,7 +33,8 @@ _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
 class Alert:
     """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
 
-    `off_because` is why it is left out by default, "" for one that is not.
+    `off_because` is why it is left out by default, "" for one that is not. `runbook` names its runbook, "" for
+    one that is called like the alert.
     """
 
     file: str
@@ -41,6 +43,7 @@ class Alert:
     muted_by: tuple[str, ...]
     thresholds: tuple[str, ...]
     off_because: str = ""
+    runbook: str = ""
 
     @property
     def name(self) -> str:
@@ -66,6 +69,11 @@ class RuleFile:
     groups: tuple[Mapping[str, Any], ...]
     alerts: tuple[Alert, ...]
 
+    @property
+    def place(self) -> str:
+        """The same path without the folder of its flavour: a bundle has one flavour."""
+        return "/".join(self.path.split("/")[-2:])
+
 
 def read_rules(path: str, template: str, rendered: str, options: Options) -> RuleFile:
     """Read one rendered file; `path` is relative to `rules/`. Raises ConfigError with everything wrong in it."""
@@ -85,7 +93,8 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
                 rules.append(_complete(given, options))
                 muted_by = tuple(shown(name, options) for name in given.get("muted_by", ()))
                 off = " ".join(given.get("off_because", "").split())
-                alerts.append(Alert(path, rules[-1], " ".join(given["words"].split()), muted_by, used, off))
+                words, book = " ".join(given["words"].split()), given.get("runbook", "")
+                alerts.append(Alert(path, rules[-1], words, muted_by, used, off, book))
         if rules:
             groups.append({**group, "rules": rules})
     return RuleFile(path, tuple(groups), tuple(alerts))
@@ -98,7 +107,9 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
     if name in FORMERLY and not options.old_names:
         annotations["formerly"] = FORMERLY[name]
-    annotations |= links.links(options, name, component, exporter_answers=rule.get("exporter_answers", True))
+    annotations |= links.links(
+        options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
+    )
     complete = {
         "alert": shown(name, options),
         "expr": _expr(rule, options),

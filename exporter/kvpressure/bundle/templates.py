@@ -30,6 +30,17 @@ _GONE: Final = (
     "what was seen before: {{ end }}"
 )
 _SAME_ENGINE: Final = ("instance", "target", "model_name", "engine")
+_VLLM_ENGINE: Final = (
+    "{{ $labels.model_name }} on {{ if $labels.pod }}{{ with $labels.namespace }}{{ . }}/{{ end }}{{ $labels.pod }}"
+    "{{ else }}{{ $labels.instance }}{{ end }}"
+    "{{ if and $labels.engine (ne $labels.engine `0`) }} (rank {{ $labels.engine }}){{ end }}"
+)
+_VLLM_TRIAGE: Final = (
+    "{{ if and $labels.pod $labels.namespace }}kubectl kvpressure triage -n {{ $labels.namespace }} "
+    "pod/{{ $labels.pod }}{{ else }}kvpressure triage {{ $labels.instance }}{{ end }}"
+)
+_SAME_VLLM: Final = ("job", "namespace", "pod", "instance", "model_name", "engine")
+"""What tells vLLM's series of one engine from those of another; a label that there is not is equal to none."""
 
 
 def render(path: str, text: str, options: Options, more: Mapping[str, Any] | None = None) -> str:
@@ -45,6 +56,11 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "now": Now(options.selector),
         "lately": Now(options.selector, look_back="10m"),
         "which": Which(options.selector),
+        "vllm": Series(options.selector),
+        "vllm_engine": _VLLM_ENGINE,
+        "vllm_triage": _VLLM_TRIAGE,
+        "vllm_now": Now("", labels=_SAME_VLLM),
+        "also": f",{options.selector}" if options.selector else "",
         "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
         "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
         "plain": plain,
@@ -75,15 +91,29 @@ def _of_model(series: str, selector: str) -> str:
     return f"{name}{{{','.join(inside)}}}"
 
 
+class Series:
+    """`series(name, matcher, ...)`: a selector of the bundle's series, without braces where nothing is matched."""
+
+    def __init__(self, selector: str) -> None:
+        self._selector = selector
+
+    def __call__(self, name: str, *matchers: str) -> str:
+        """The selector; `matchers` come before those of the bundle."""
+        inside = ",".join(filter(None, [*matchers, self._selector]))
+        return f"{name}{{{inside}}}" if inside else name
+
+
 class Now:
     """`now(series, how)`: another series' value for the alert's engine, as text for a description.
 
     `series` may end in matchers (`name{kind="e2e"}`), `how` is a Prometheus function such as humanize. Where the series
-    is absent, the text is "unknown"; with a `look_back`, only where it has been absent for that long.
+    is absent, the text is "unknown"; with a `look_back`, only where it has been absent for that long. `labels` have to
+    be the alert's.
     """
 
-    def __init__(self, selector: str, look_back: str = "") -> None:
+    def __init__(self, selector: str, look_back: str = "", labels: Sequence[str] = _SAME_ENGINE) -> None:
         self._selector = selector
+        self._labels = labels
         self._look_back = look_back
 
     def __call__(self, series: str, how: str = "humanize") -> str:
@@ -94,9 +124,9 @@ class Now:
     def query(self, series: str) -> str:
         """The template expression that gives the query."""
         name, _, matchers = series.partition("{")
-        inside = [self._selector, *filter(None, [matchers.removesuffix("}")])]
-        inside += [f"{label}=%q" for label in _SAME_ENGINE]
-        values = " ".join(f"$labels.{label}" for label in _SAME_ENGINE)
+        inside = [*filter(None, [self._selector, matchers.removesuffix("}")])]
+        inside += [f"{label}=%q" for label in self._labels]
+        values = " ".join(f"$labels.{label}" for label in self._labels)
         selected = f"{name}{{{','.join(inside)}}}"
         if self._look_back:
             selected = f"last_over_time({selected}[{self._look_back}])"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kvpressure.bundle import Options, bundle_files, write_bundle
-from kvpressure.bundle.options import EXPORTER_RUNBOOKS, PAGE_URL, SCRAPE_SECONDS, SELECTOR, TICKET_URL
+from kvpressure.bundle.flavours import EXPORTER, FLAVOURS
+from kvpressure.bundle.options import EXPORTER_RUNBOOKS, PAGE_URL, SCRAPE_SECONDS, SELECTOR, TICKET_URL, selector_of
 from kvpressure.bundle.windows import seconds
 from kvpressure.cli.options import refuse
 from kvpressure.cli.say import say
@@ -26,7 +28,18 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 @click.option(
     "--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file: name: value."
 )
-@click.option("--selector", default=SELECTOR, show_default=True, help="Label matchers that find the exporters' series.")
+@click.option(
+    "--flavour",
+    type=click.Choice(list(FLAVOURS)),
+    default=EXPORTER.name,
+    show_default=True,
+    help="Whose series are read: this exporter's, or vLLM's own alone, with no exporter anywhere; docs/vllm-only.md.",
+)
+@click.option(
+    "--selector",
+    show_default=f"{SELECTOR}, with vllm-only none",
+    help="Label matchers that find the exporters' series, or with vllm-only the engines'.",
+)
 @click.option(
     "--runbook-url",
     default="",
@@ -56,16 +69,19 @@ def command(
     old_names: bool,
     runbooks: bool,
     dashboards: bool,
-    **given: str,
+    **given: Any,
 ) -> None:
     """Write Prometheus rules, PrometheusRule objects, Grafana dashboards, an Alertmanager example and runbooks.
 
     Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is refused.
     """
     pairs = dict(label.partition("=")[::2] for label in labels)
+    whose, matchers = selector_of(given.pop("flavour"), given.pop("selector"))
     try:
         options = Options(
             _thresholds(overrides),
+            flavour=whose,
+            selector=matchers,
             labels=pairs,
             scrape_seconds=_seconds(scrape_interval),
             all_alerts=all_alerts,

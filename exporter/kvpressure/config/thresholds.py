@@ -170,6 +170,7 @@ class Thresholds:
     alert_slowed_budget_ratio: float = _in("ratio")
     alert_fast_burn_min_factor: float = _in("factor")
     alert_slow_burn_min_factor: float = _in("factor")
+    alert_queue_wait_min_seconds: float = _in("seconds")
     alert_crash_loop_min_count: float = _in("count")
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 

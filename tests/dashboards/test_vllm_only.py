@@ -1,0 +1,108 @@
+"""The board on vLLM's own series: what it asks for exists in some version, and it keeps what every board keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from dashboards.board import text_of
+from dashboards.looks import REQUESTS_PER_SECOND, SERIES, TOKENS_PER_SECOND
+
+from dashboards import vllm_only
+from kvpressure.bundle import Options
+from kvpressure.bundle.dashboards import dashboards
+from kvpressure.bundle.flavours import VLLM_ONLY
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition.palette import CAUSES
+from tests.dashboards.boards import filled, panels, queries, variables
+from tests.support.rules import known_vllm_series, selectors
+
+OWN = 'job="vllm"'
+UNITS = {"short", "percentunit", "s", REQUESTS_PER_SECOND, TOKENS_PER_SECOND}
+
+
+def board(selector: str = "") -> dict:
+    return json.loads(
+        dashboards(Options(load_thresholds(), selector=selector, flavour=VLLM_ONLY))["kvpressure-vllm-only"]
+    )
+
+
+BOARD = board()
+each_query = pytest.mark.parametrize("query", list(queries(BOARD)), ids=str)
+
+
+def plain(text: str) -> str:
+    names = [one["name"] for one in BOARD["templating"]["list"]]
+    return filled(text, {**dict.fromkeys(names, "x"), "__rate_interval": "1m", "__interval": "1m"})
+
+
+def test_it_is_the_only_board_of_its_flavour() -> None:
+    assert set(dashboards(Options(load_thresholds(), selector="", flavour=VLLM_ONLY))) == {BOARD["uid"]}
+    assert "kvpressure-vllm-only" not in dashboards(Options(load_thresholds()))
+
+
+@each_query
+def test_every_query_asks_for_series_of_some_vllm_and_of_the_engines_chosen(query) -> None:
+    found = selectors(plain(query.expr))
+    assert found
+    for selector in found:
+        assert selector.name in known_vllm_series() | {"ALERTS"}
+        labels = {matcher.name for matcher in selector.matchers.matchers}
+        assert "instance" in labels, f"{query}: {selector}"
+        if not query.instant:
+            assert "$shown" in query.expr, "never a line for each of ten thousand engines"
+
+
+def test_the_selector_reaches_every_query_and_every_variable() -> None:
+    made = board(OWN)
+    for query in queries(made):
+        for selector in selectors(plain(query.expr)):
+            asked = {matcher.name for matcher in selector.matchers.matchers}
+            assert selector.name == "ALERTS" or "job" in asked, query
+    assert all(OWN in one["query"] for one in variables(made))
+    assert "[[" not in json.dumps(made) + json.dumps(BOARD)
+
+
+def test_counters_are_read_as_rates_over_an_interval_that_grafana_chooses() -> None:
+    for query in queries(BOARD):
+        for name in {s.name for s in selectors(plain(query.expr)) if re.search(r"_(total|sum|count)$", s.name)}:
+            assert f"rate({name}" in query.expr
+            assert query.expr.count("[$__rate_interval]") >= 1
+
+
+def test_panels_have_words_units_and_places_of_their_own() -> None:
+    titles = [panel["title"] for panel in panels(BOARD)]
+    assert len(titles) == len(set(titles)) == 15
+    cells: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        at = panel["gridPos"]
+        covered = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not covered & cells, panel["title"]
+        cells |= covered
+    for panel in panels(BOARD):
+        assert panel["description"].endswith(".")
+        if panel["type"] != "text":
+            assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+            assert all(target["legendFormat"] for target in panel["targets"])
+
+
+def test_colours_are_of_the_palette_and_lines_begin_at_thresholds() -> None:
+    text = text_of(vllm_only.board())
+    allowed = {look.fill for look in CAUSES.values()} | set(SERIES)
+    assert set(re.findall(r'"(#[0-9a-fA-F]{3,8})"', text)) <= allowed
+    for panel in panels(json.loads(text)):
+        values = re.findall(r'"value": ([^,}]+), "color"', json.dumps(panel.get("fieldConfig", {})))
+        assert all(value == "null" or "limits." in value or float(value) == 1 for value in values), panel["title"]
+        expressions = " ".join(target["expr"] for target in panel.get("targets", ()))
+        assert set(re.findall(r"(?:[<>]=?|==)\s*([0-9.]+)", expressions)) <= {"0", "1"}, panel["title"]
+
+
+def test_alerts_fill_in_variables_that_it_has() -> None:
+    names = [one["name"] for one in BOARD["templating"]["list"] if not one.get("hide")]
+    assert names == ["datasource", "cluster", "namespace", "model_name", "instance"]
+    before = ["datasource"]
+    for one in variables(BOARD):
+        assert set(re.findall(r"\$(\w+)", one["query"])) <= set(before), "asks only for what was chosen before it"
+        before.append(one["name"])

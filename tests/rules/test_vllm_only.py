@@ -1,0 +1,202 @@
+"""The rules on vLLM's own series: promtool tests, series of some version, what they cannot know, names apart."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvpressure.bundle import Options, bundle_files, load_rules, windows
+from kvpressure.bundle.flavours import VLLM_ONLY
+from kvpressure.config.thresholds import load_thresholds
+from tests.support import built
+from tests.support.rules import (
+    ROOT,
+    alert_names,
+    known_vllm_series,
+    promql,
+    promtool_each,
+    recorded,
+    selectors,
+    walk,
+)
+from tests.support.tools import need
+
+TEMPLATES = ROOT / "rules" / "vllm-only"
+CASES = sorted(path.stem for path in (TEMPLATES / "tests").glob("*.yaml"))
+OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine"}
+"""What may be taken from a series' labels; `engine` only where vLLM counts by server."""
+
+
+def options(selector: str = "", scrape_seconds: int = 15) -> Options:
+    return Options(load_thresholds(), selector=selector, scrape_seconds=scrape_seconds, flavour=VLLM_ONLY)
+
+
+FILES = load_rules(options())
+ALERTS = [alert for file in FILES for alert in file.alerts]
+RULES = [rule for file in FILES for group in file.groups for rule in group["rules"]]
+RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+# --- promtool and amtool
+
+
+@promtool_each
+def test_promtool_finds_nothing_to_say_about_the_rules(promtool: str) -> None:
+    rules = sorted(built.vllm_only().glob("prometheus/*/*.yaml"))
+    output = run(need(promtool, "prometheus"), "check", "rules", "--lint=all", "--lint-fatal", *rules)
+    assert output.count("SUCCESS") == len(rules) == len(ALERTS) + 1
+
+
+@promtool_each
+@pytest.mark.parametrize("case", CASES)
+def test_the_unit_tests_of_the_rules_pass(promtool: str, case: str) -> None:
+    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", built.vllm_only_tests() / f"{case}.yaml")
+
+
+def test_amtool_accepts_the_alertmanager_example() -> None:
+    config = built.vllm_only() / "alertmanager" / "alertmanager.yaml"
+    assert "SUCCESS" in run(need("amtool", "prometheus-alertmanager"), "check-config", config)
+
+
+@each_alert
+def test_every_alert_is_tested_firing_silent_and_recovering(alert) -> None:
+    stem = Path(alert.file).name.removesuffix(".yaml.j2")
+    tests = yaml.safe_load((TEMPLATES / "tests" / f"{stem}.yaml").read_text())["tests"]
+    fired = [[bool(check["exp_alerts"]) for check in one["alert_rule_test"]] for one in tests]
+    assert {check["alertname"] for one in tests for check in one["alert_rule_test"]} == {alert.name}
+    assert [False, True, False] in fired
+    assert any(not any(one) for one in fired)
+
+
+@promtool_each
+@pytest.mark.parametrize("scrape_seconds", [15, 30, 60])
+def test_a_queue_that_does_not_fit_is_told_at_every_interval_with_a_scrape_missed(
+    promtool: str, scrape_seconds: int, tmp_path: Path
+) -> None:
+    files = []
+    for name, text in bundle_files(options(scrape_seconds=scrape_seconds), with_dashboards=False).items():
+        if name.startswith("prometheus/"):
+            files.append(tmp_path / name.replace("/", "-"))
+            files[-1].write_text(text)
+    scrapes = 10 * 60 // scrape_seconds
+    labels = 'instance="a:8000", model_name="llama"'
+    waiting = " ".join(["0"] * scrapes + ["9"] * (scrapes // 2) + ["_"] + ["9"] * (scrapes // 2) + ["0"] * 3 * scrapes)
+    values = {"num_requests_waiting": waiting, "num_requests_running": "2x200", "gpu_cache_usage_perc": "0.8x200"}
+    counters = {"num_preemptions_total": "0x200", "time_to_first_token_seconds_count": "0+3x200"}
+    given = [{"series": f"vllm:{name}{{{labels}}}", "values": text} for name, text in (values | counters).items()]
+    firing = 'count(ALERTS{alertname="KVPressureVLLMCacheTooSmall", alertstate="firing"}) or vector(0)'
+    checks = [
+        {"expr": firing, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
+        for minute, count in {9: 0, 12: 1, 15: 1, 16: 1, 19: 1, 35: 0}.items()
+    ]
+    test = {"interval": f"{scrape_seconds}s", "input_series": given, "promql_expr_test": checks}
+    case = tmp_path / "case.yaml"
+    case.write_text(
+        yaml.safe_dump({"rule_files": list(map(str, files)), "evaluation_interval": "15s", "tests": [test]})
+    )
+    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", case)
+
+
+# --- expressions
+
+
+@each_rule
+def test_only_series_are_asked_for_that_some_vllm_has_or_these_rules_record(rule) -> None:
+    for selector in selectors(rule["expr"]):
+        assert selector.name in known_vllm_series() | RECORDED.keys(), selector
+
+
+@each_rule
+def test_labels_by_which_people_know_their_engines_survive(rule) -> None:
+    for node in walk(promql.parse(rule["expr"])):
+        if isinstance(node, promql.AggregateExpr):
+            assert node.modifier.type == promql.AggModifierType.Without, node
+            assert set(node.modifier.labels) <= OF_A_SERIES_OWN, node
+
+
+@each_rule
+def test_a_selector_reaches_every_series_of_vllm(rule) -> None:
+    own = 'cluster="a",job=~"vllm.*"'
+    found = [one for file in load_rules(options(own)) for group in file.groups for one in group["rules"]]
+    (same,) = [one for one in found if one.get("record", one.get("alert")) == rule.get("record", rule.get("alert"))]
+    for selector in selectors(same["expr"]):
+        matchers = {matcher.name for matcher in selector.matchers.matchers}
+        assert selector.name in RECORDED or {"cluster", "job"} <= matchers, selector
+
+
+@pytest.mark.parametrize("scrape_seconds", [15, 30, 60])
+def test_every_window_holds_four_scrapes(scrape_seconds: int) -> None:
+    text = "".join(
+        rule["expr"]
+        for file in load_rules(options(scrape_seconds=scrape_seconds))
+        for group in file.groups
+        for rule in group["rules"]
+    )
+    found = re.findall(r"\[(\w+)\]", text)
+    assert len(found) > 15
+    assert min(map(windows.seconds, found)) >= 4 * scrape_seconds
+
+
+@each_alert
+def test_numbers_that_mean_bad_come_from_the_thresholds(alert) -> None:
+    template = (ROOT / "rules" / alert.file).read_text()
+    (expr,) = re.findall(r"expr: \|\n(.*?)\n +for:", template, re.DOTALL)
+    literals = re.findall(r"(?:[<>=!]=|[<>])\s*(?:bool\s*)?([0-9.]+)", expr)
+    assert set(literals) <= {"0", "1"}
+
+
+# --- words, names, links
+
+
+@each_alert
+def test_every_alert_says_what_it_cannot_know_and_what_the_exporter_adds(alert) -> None:
+    description = alert.rule["annotations"]["description"]
+    assert "Not known here: " in description
+    assert "The exporter " in description
+    assert "triage" in description.partition("\nRun: ")[2]
+    assert set(alert.rule["labels"]) == {"severity", "component"}
+    assert (alert.severity, alert.component) == ("warning", "vllm"), "a guess wakes nobody"
+    assert (ROOT / "docs" / "runbooks" / f"{alert.runbook}.md").exists()
+    assert alert.words.endswith(".")
+
+
+def test_names_are_apart_from_those_of_the_exporters_flavour() -> None:
+    names = [alert.name for alert in ALERTS]
+    assert len(names) == len(set(names)) == 6
+    assert all(name.startswith("KVPressureVLLM") for name in names)
+    assert not [name for name in alert_names() if name.startswith("KVPressureVLLM")]
+    assert not RECORDED.keys() & recorded().keys()
+    groups = {group["name"] for file in FILES for group in file.groups}
+    assert all(name.startswith("kvpressure-vllm-") for name in groups)
+
+
+def test_where_the_exporter_runs_too_its_alerts_come_first() -> None:
+    config = yaml.safe_load((built.vllm_only() / "alertmanager" / "alertmanager.yaml").read_text())
+    first, *causes = config["inhibit_rules"]
+    assert first["source_matchers"] == ['alertname=~"KVPressure.+"', 'component="engine"']
+    assert first["target_matchers"] == ['component="vllm"']
+    assert set(first["equal"]) == {"cluster", "namespace", "pod", "model_name"}
+    assert all("KVPressureVLLM" in one["source_matchers"][0] for one in causes)
+
+
+def test_links_lead_to_the_runbook_of_the_cause_and_to_the_board() -> None:
+    given = Options(
+        load_thresholds(), selector="", flavour=VLLM_ONLY, runbook_url="https://h/r", dashboard_url="https://g"
+    )
+    (alert,) = (a for file in load_rules(given) for a in file.alerts if a.name == "KVPressureVLLMNoProgress")
+    annotations = alert.rule["annotations"]
+    assert annotations["runbook_url"].startswith("https://h/r/KVPressureEngineStuck?namespace={{ $labels.namespace")
+    assert annotations["dashboard_url"].startswith("https://g/d/kvpressure-vllm-only?var-namespace=")
+    assert "var-instance=" in annotations["dashboard_url"]
