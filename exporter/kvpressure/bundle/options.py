@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from kvpressure.bundle.flavours import EXPORTER, FLAVOURS, Flavour
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.exposition.profile import Profile
 
 SELECTOR: Final = EXPORTER.selector
 EXPORTER_RUNBOOKS: Final = "http://{{ $labels.instance }}/runbooks"
@@ -39,7 +40,7 @@ class Options:
     address is a pod's, which nobody can open from a laptop. `scrape_seconds` is the time between scrapes, which every
     window holds four of. `all_alerts` writes those too that neither page nor make a ticket by default.
     `old_names` calls alerts what they were called before they had the project's prefix, for one release. `flavour` says
-    whose series the rules read.
+    whose series the rules read, `profile` which of them the exporters export.
     """
 
     thresholds: Thresholds
@@ -53,6 +54,7 @@ class Options:
     all_alerts: bool = False
     old_names: bool = False
     flavour: Flavour = EXPORTER
+    profile: Profile = Profile.FULL
 
     def check(self) -> None:
         """Raise ConfigError with everything that is wrong with these options."""
@@ -75,6 +77,8 @@ class Options:
     def _of_the_flavour(self) -> Iterator[tuple[str, str]]:
         yield from _selector_problems(self.selector, needed=self.flavour.needs_selector)
         if self.flavour is not EXPORTER:
+            if self.profile is not Profile.FULL:
+                yield "--profile", f"is of exporters, and the flavour {self.flavour.name} reads none"
             if _INSTANCE in self.runbook_url:
                 yield "--runbook-url", f"{_INSTANCE} is an engine's address here, and engines have no runbooks"
             if self.old_names:

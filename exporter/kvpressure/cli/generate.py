@@ -16,6 +16,7 @@ from kvpressure.cli.say import say
 from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.exposition.profile import Profile
 
 
 @click.command()
@@ -54,6 +55,13 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
     help="Time between Prometheus' scrapes, 1s to 1m; every window holds four.",
 )
 @click.option("--all-alerts", is_flag=True, help="Also the alerts that neither page nor need a ticket; docs/alerts.md.")
+@click.option(
+    "--profile",
+    type=click.Choice([profile.value for profile in Profile]),
+    default=Profile.FULL.value,
+    show_default=True,
+    help="The exporters' exposition.profile: rules that read series which they do not export are left out.",
+)
 @click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
@@ -65,8 +73,6 @@ def command(
     overrides: Path | None,
     labels: tuple[str, ...],
     scrape_interval: str,
-    all_alerts: bool,
-    old_names: bool,
     runbooks: bool,
     dashboards: bool,
     **given: Any,
@@ -84,8 +90,7 @@ def command(
             selector=matchers,
             labels=pairs,
             scrape_seconds=_seconds(scrape_interval),
-            all_alerts=all_alerts,
-            old_names=old_names,
+            profile=Profile(given.pop("profile")),
             **given,
         )
         files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)

@@ -95,8 +95,6 @@ class Settings(Section):
 
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
-    exposition: ExpositionSettings = ExpositionSettings()
-    otlp: OtlpSettings = OtlpSettings()
     poll: PollSettings = PollSettings()
     engines: EngineSettings = EngineSettings()
     gpu: GpuSettings = GpuSettings()
@@ -105,6 +103,8 @@ class Settings(Section):
     logs: LogsSettings = LogsSettings()
     host: HostSettings = HostSettings()
     limits: LimitSettings = LimitSettings()
+    exposition: ExpositionSettings = ExpositionSettings()
+    otlp: OtlpSettings = OtlpSettings()
     window_seconds: Number = Field(
         default_factory=lambda data: max(60.0, 4 * _interval(data)),
         ge=20,

@@ -84,6 +84,7 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         environ[key.env] = special.get(key.path[-1], values.get(key.type, choice))
     environ |= {
         "KVPRESSURE_KUBERNETES__PATH": "/x",
+        "KVPRESSURE_OTLP__ENDPOINT": "http://x:1",
         "KVPRESSURE_WINDOW_SECONDS": "300",
         "KVPRESSURE_SHAPE_WINDOW_SECONDS": "300",
         "KVPRESSURE_STALENESS_SECONDS": "90",
