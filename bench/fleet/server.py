@@ -60,7 +60,7 @@ class Run:
 
 
 async def measure(engines: int, profile: Profile) -> Run:
-    """Serve, scrape, evaluate. Raises AssertionError where a rule fails."""
+    """Serve, scrape, evaluate. Raises RuntimeError where a rule fails."""
     bodies = list(pages(engines, profile))
 
     async def page(request: web.Request) -> web.Response:
@@ -139,7 +139,9 @@ async def _watch(url: str) -> tuple[tuple[Group, ...], int]:
 async def _groups(session: aiohttp.ClientSession, url: str) -> Sequence[Group]:
     async with session.get(f"{url}/api/v1/rules") as response:
         groups = (await response.json())["data"]["groups"]
-    assert all(rule["health"] != "err" for group in groups for rule in group["rules"]), groups
+    failed = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
+    if failed:
+        raise RuntimeError(f"{', '.join(failed)} could not be evaluated: is the machine busy with something else?")
     return [Group(group["name"], group["interval"], group["evaluationTime"]) for group in groups]
 
 
