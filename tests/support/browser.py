@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.tools import need
+from tests.support.tools import missing, need
 
 FLAGS = (
     "--no-sandbox",
@@ -85,8 +82,5 @@ def _playwright() -> Any:
     try:
         from playwright.async_api import async_playwright  # noqa: PLC0415
     except ImportError:
-        reason = "playwright is not installed; `make test` installs requirements/dev.txt"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing("playwright is not installed; `make test` installs requirements/dev.txt")
     return async_playwright

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from deploy.chart_files import CHART
 from deploy.render import KUBERNETES, find_helm
 
 from tests.support import built
-from tests.support.tools import FIXTURES
+from tests.support.tools import FIXTURES, missing
 
 Object = dict[str, Any]
 
@@ -99,10 +98,7 @@ def need_helm() -> str:
     """Path of helm. Without it the test is skipped, or fails when CI=true."""
     helm = find_helm()
     if helm is None:
-        reason = "helm is not there; `make tools-helm` builds it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing("helm is not there; `make tools-helm` builds it")
     return helm
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,14 +15,18 @@ FIXTURES = ROOT / "tests" / "fixtures"
 GOLDEN = ROOT / "tests" / "golden"
 
 
+def missing(reason: str) -> NoReturn:
+    """Skip the test because of what is not installed here; with CI=true, fail it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def need(program: str, package: str) -> str:
     """The program's path. Without it the test is skipped, or fails when CI=true."""
     path = shutil.which(program)
     if path is None:
-        reason = f"{program} is not installed (Debian package {package}); `make test` as root installs it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(f"{program} is not installed (Debian package {package}); `make test` as root installs it")
     return path
 
 
@@ -29,10 +34,7 @@ def built(program: str) -> str:
     """The path of what `make tools-go` builds. Without it the test is skipped, or fails when CI=true."""
     path = shutil.which(program, path=str(ROOT / ".tools"))
     if path is None:
-        reason = f"{program} is not in .tools; `make tools-go` builds it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(f"{program} is not in .tools; `make tools-go` builds it")
     return path
 
 

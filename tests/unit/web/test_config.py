@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import shutil
 import ssl
 import subprocess
@@ -16,6 +15,7 @@ from kvpressure.config.settings import ConfigError
 from kvpressure.web.auth import BasicAuth, Refresh, WebGuard
 from kvpressure.web.config import WebConfig, read_web_config, tls_context
 from tests.support.expectations import expected, fixtures
+from tests.support.tools import missing
 
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -27,9 +27,7 @@ def basic(user: str, password: str) -> str:
 
 def make_certificate(folder: Path, name: str, *extra: str) -> None:
     if shutil.which("openssl") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("openssl is missing")
-        pytest.skip("openssl is missing: certificates cannot be made")
+        missing("openssl is missing: certificates cannot be made")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
     names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
     files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
