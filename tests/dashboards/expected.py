@@ -50,6 +50,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     # Once it has been healthy for long enough, something tells what is lost.
     "Tokens lost": WITH_A_BASELINE,
     "Alert": WITH_A_BASELINE,
+    "New engine": PHASES[:2],
     "Prompt length over two weeks": PHASES[3:],
     "Output length over two weeks": PHASES[3:],
     # Only when the cache fills steadily, which the demo may do in any phase.
