@@ -98,7 +98,7 @@ def _graph(figure: Figure, box: _Box, panel: Any, found: Mapping[str, Answer], s
     stacked = defaults["custom"].get("stacking", {}).get("mode") == "normal"
     lines = list(_lines(panel, found))
     right = any(line.right for line in lines)
-    axes = _axes(figure, box, panel, legend=True, right=0.028 if right else 0.008)
+    axes = _axes(figure, box, panel, legend=True, right=0.05 if right else 0.008)
     other = axes.twinx() if right else axes
     if stacked:
         _stack(axes, lines)
@@ -165,7 +165,7 @@ def _looks(panel: Any) -> dict[str, dict[str, Any]]:
 def _timeline(figure: Figure, box: _Box, panel: Any, found: Mapping[str, Answer], span: _Pair) -> None:
     (answer,) = found.values()
     names = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
-    axes = _axes(figure, box, panel, legend=True, left=0.115)
+    axes = _axes(figure, box, panel, legend=True, left=0.17)
     rows = sorted(answer.series, key=lambda one: legend(panel["targets"][0]["legendFormat"], one.labels), reverse=True)
     shown: dict[str, str] = {}
     for row, series in enumerate(rows):
@@ -261,7 +261,7 @@ def _cell(
     figure.text(left, middle, text, va="center", fontsize=7.5, color=ink, zorder=2)
 
 
-def _axes(figure: Figure, box: _Box, panel: Any, *, legend: bool, left: float = 0.03, right: float = 0.008) -> Axes:
+def _axes(figure: Figure, box: _Box, panel: Any, *, legend: bool, left: float = 0.045, right: float = 0.008) -> Axes:
     x, y, w, h = box
     rows = panel["gridPos"]["h"] - 0.9
     bottom = h * (1.65 if legend else 0.9) / rows
