@@ -1,0 +1,152 @@
+"""One target's stretches through the pipeline: pages in, incidents out as JSON. What a worker does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kvpressure.advice import Place, advise
+from kvpressure.app.engines import Pipeline
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.lookback.client import Prometheus
+from kvpressure.lookback.collect import Collector, Ended, with_fired
+from kvpressure.lookback.discover import Seen
+from kvpressure.lookback.document import Json, incident_json
+from kvpressure.lookback.found import PastIncident
+from kvpressure.lookback.pace import LONGEST_STEP_SECONDS, SHORTEST_STEP_SECONDS, paced
+from kvpressure.lookback.paging import Span
+from kvpressure.lookback.raw import PageMaker, interval_of, read_pages
+from kvpressure.model.action import Action
+from kvpressure.model.samples import EnginePage
+from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.workload import DeclaredLimit
+
+MOST_PREDICTED: Final = 5
+"""Incidents of one engine whose advice is simulated, the costliest: each takes a fraction of a second of CPU."""
+
+PROBED_PAGES: Final = 21
+LATE_FACTOR: Final = 1.25
+"""Scrapes come a little late, and some not at all."""
+
+LATE_SECONDS: Final = 300.0
+"""An alert that fires so shortly after an incident fires because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastTarget:
+    """A target of the past, as the pipeline knows targets: nothing but its names is known."""
+
+    name: str
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    gpus: tuple[str, ...] | None = None
+    kv_bytes_per_token: float | None = None
+    limits: tuple[DeclaredLimit, ...] | None = None
+
+
+@dataclass(slots=True)
+class Followed:
+    """What came of one target."""
+
+    incidents: list[Json] = field(default_factory=list)
+    samples: int = 0
+    unread: str = ""
+
+
+@dataclass(slots=True)
+class Follower:
+    """One target, stretch after stretch; what is healthy for its engines is remembered between them."""
+
+    seen: Seen
+    step: float
+    thresholds: Thresholds
+    shortest_seconds: float
+    declared: tuple[DeclaredLimit, ...] | None = None
+    samples: int = 0
+    _pipeline: Pipeline = field(init=False)
+    _target: PastTarget = field(init=False)
+    _limits: Thresholds = field(init=False)
+    _collectors: dict[EngineKey, Collector] = field(default_factory=dict)
+    _ended: dict[EngineKey, list[Ended]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settings, self._limits = paced(self.step, self.thresholds)
+        self._pipeline = Pipeline(settings, self._limits)
+        target = self.seen.target
+        self._target = PastTarget(
+            target.name, target.namespace, target.pod, target.get("container"), limits=self.declared
+        )
+
+    def stretch(self, pages: Iterable[EnginePage], *, last: bool) -> None:
+        """Follow the pages of one stretch; with `last` it reaches to the end of the time that is looked at."""
+        newest = float("-inf")
+        for page in pages:
+            newest = page.t
+            samples = {(one.model_name, one.engine): one for one in page.engines}
+            for view in self._pipeline.on_page(self._target, page):
+                self.samples += 1
+                collector = self._collector(view)
+                sample = samples[view.key.model_name, view.key.rank]
+                self._ended.setdefault(view.key, []).extend(collector.add(view, sample))
+            self._pipeline.expire(page.t)
+        for key, collector in self._collectors.items():
+            self._ended.setdefault(key, []).extend(collector.finish(ended=not last or collector.silent_since(newest)))
+
+    def incidents(self) -> Iterator[PastIncident]:
+        """Those that were long enough, with what would have fired and what would have helped."""
+        for key, ended in self._ended.items():
+            fired = self._collectors[key].fired()
+            long = [one for one in ended if one.incident.seconds >= self.shortest_seconds]
+            costly = sorted(long, key=lambda one: -(one.incident.lost_tokens or one.incident.seconds))[:MOST_PREDICTED]
+            for one in long:
+                yield replace(
+                    with_fired(one.incident, fired, LATE_SECONDS),
+                    actions=self._advice(one.view if one in costly else replace(one.view, observed=None)),
+                )
+
+    def _collector(self, view: EngineView) -> Collector:
+        if view.key not in self._collectors:
+            self._collectors[view.key] = Collector(dict(self.seen.target.labels), self._limits, self.step)
+        return self._collectors[view.key]
+
+    def _advice(self, view: EngineView) -> tuple[Action, ...]:
+        if view.diagnosis is None:
+            return ()
+        place = Place(
+            namespace=view.namespace,
+            pod=view.pod,
+            container=self._target.container if view.pod else "",
+            model_name=view.shown.model_name,
+            runtime=view.runtime,
+        )
+        return advise(view.diagnosis, view.derived, view.limits, place, self._limits, observed=view.observed)
+
+
+def follow(
+    server: Prometheus,
+    seen: Seen,
+    stretches: Sequence[tuple[Span, bool]],
+    step: float | None,
+    thresholds: Thresholds,
+    shortest_seconds: float,
+) -> Followed:
+    """One target's incidents, oldest first; `step` is None for as often as it was scraped. Raises PrometheusError."""
+    maker = PageMaker(seen.table, seen.target, step or SHORTEST_STEP_SECONDS)
+    pages = ((read_pages(server, seen.target, maker, seen.table, span), last) for span, last in stretches)
+    follower: Follower | None = None
+    for its, last in pages:
+        first = list(itertools.islice(its, PROBED_PAGES)) if follower is None else []
+        if follower is None and first:
+            own = interval_of([page.t for page in first]) or step or SHORTEST_STEP_SECONDS
+            if own > LONGEST_STEP_SECONDS * LATE_FACTOR:
+                return Followed(unread=f"scraped every {own:.0f} s; verdicts need a scrape a minute")
+            follower = Follower(seen, max(own, step or 0.0), thresholds, shortest_seconds)
+        if follower is not None:
+            follower.stretch(itertools.chain(first, its), last=last)
+    if follower is None:
+        return Followed()
+    found = sorted((incident_json(one) for one in follower.incidents()), key=lambda one: one["began"])
+    return Followed(found, follower.samples)
