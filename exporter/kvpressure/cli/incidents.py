@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from kvpressure.cli.say import say, say_json
 from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.lookback import html, markdown
+from kvpressure.lookback.document import Json
 from kvpressure.lookback.journal import Journal
 from kvpressure.lookback.look import Question, look_back
 from kvpressure.lookback.names import Selection
 from kvpressure.lookback.paging import Span
 from kvpressure.lookback.times import moment_of, seconds_of
 from kvpressure.model.errors import SourceError
+from kvpressure.model.schemas import SCHEMAS
 
 FOUND, CANNOT_TELL = 1, 2
 DEFAULT_SINCE = "30d"
@@ -40,22 +44,32 @@ MOST_WORKERS = 4
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to tell of.")
 @click.option("--thresholds", type=_FILE, help="The exporter's thresholds_file: name: value.")
+@click.option("--backtest", type=_FILE, help="Other thresholds: how the incidents of the same past would differ.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
+@click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
 @click.option("--resume", type=_OUT, help="File that remembers what is done: run the same again to go on.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
+@click.option(
+    "--schema", type=click.Choice(sorted(SCHEMAS)), help="Print a JSON Schema and end: this command's, the API's."
+)
 @prometheus_options
-def command(url: str | None, as_json: bool, **options: Any) -> None:
+def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
     """Look back at the engines of a Prometheus: every incident, its cause, what it cost, and what would have helped.
 
     Needs nothing but the engines' own series (vllm:*), scraped every 15 to 60 seconds. Nothing is written to it.
     """
+    if schema is not None:
+        say_json(SCHEMAS[schema])
+        return
     if url is None:
         raise click.UsageError("give --prometheus URL")
     try:
         thresholds = _thresholds(options["thresholds"])
         server = server_of(url, options)
         with Journal(options["resume"]) as journal:
-            question = _question(options, thresholds, journal.asked)
+            other = _thresholds(options["backtest"]) if options["backtest"] else None
+            question = _question(options, thresholds, other, journal.asked)
             with Bar() as bar:
                 document = look_back(server, question, journal, bar.show, workers=_workers(options["workers"]))
     except SourceError as error:
@@ -65,11 +79,23 @@ def command(url: str | None, as_json: bool, **options: Any) -> None:
         kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
         say(f"incidents: stopped{kept}", err=True)
         sys.exit(CANNOT_TELL)
+    _write(options["html"], html.report, document)
+    _write(options["markdown"], markdown.report, document)
     if as_json:
         say_json(document)
     else:
         told(document)
     sys.exit(FOUND if document["incidents"] else 0)
+
+
+def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(report(document), encoding="utf-8")
+    except OSError as error:
+        say(f"incidents: cannot write {path}: {error.strerror or error}", err=True)
+        sys.exit(CANNOT_TELL)
 
 
 def _thresholds(path: Path | None) -> Thresholds:
@@ -83,7 +109,9 @@ def _thresholds(path: Path | None) -> Thresholds:
         refuse(ConfigError([Problem(str(path), None, "", str(error))]))
 
 
-def _question(options: dict[str, Any], thresholds: Thresholds, asked: dict[str, Any] | None) -> Question:
+def _question(
+    options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None, asked: dict[str, Any] | None
+) -> Question:
     """What is asked; the time of a look back that broke off is what it was."""
     now = time.time()
     try:
@@ -103,7 +131,8 @@ def _question(options: dict[str, Any], thresholds: Thresholds, asked: dict[str, 
         raise click.UsageError("--since must be before --until")
     if step is not None and not 15 <= step <= 60:
         raise click.UsageError("--step must be from 15s to 60s")
-    return Question(Span(round(span.start, 3), round(span.end, 3)), selection, thresholds, step, shortest)
+    span = Span(round(span.start, 3), round(span.end, 3))
+    return Question(span, selection, thresholds, other, step, shortest)
 
 
 def _workers(given: int | None) -> int:

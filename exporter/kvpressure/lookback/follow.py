@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -66,6 +66,7 @@ class Follower:
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
     samples: int = 0
+    _newest: float = float("-inf")
     _pipeline: Pipeline = field(init=False)
     _target: PastTarget = field(init=False)
     _limits: Thresholds = field(init=False)
@@ -80,20 +81,23 @@ class Follower:
             target.name, target.namespace, target.pod, target.get("container"), limits=self.declared
         )
 
-    def stretch(self, pages: Iterable[EnginePage], *, last: bool) -> None:
-        """Follow the pages of one stretch; with `last` it reaches to the end of the time that is looked at."""
-        newest = float("-inf")
-        for page in pages:
-            newest = page.t
-            samples = {(one.model_name, one.engine): one for one in page.engines}
-            for view in self._pipeline.on_page(self._target, page):
-                self.samples += 1
-                collector = self._collector(view)
-                sample = samples[view.key.model_name, view.key.rank]
-                self._ended.setdefault(view.key, []).extend(collector.add(view, sample))
-            self._pipeline.expire(page.t)
+    def page(self, page: EnginePage) -> None:
+        """Take the next page in."""
+        self._newest = page.t
+        samples = {(one.model_name, one.engine): one for one in page.engines}
+        for view in self._pipeline.on_page(self._target, page):
+            self.samples += 1
+            collector = self._collector(view)
+            self._ended.setdefault(view.key, []).extend(
+                collector.add(view, samples[view.key.model_name, view.key.rank])
+            )
+        self._pipeline.expire(page.t)
+
+    def stretch_ends(self, *, last: bool) -> None:
+        """The next page is of a later stretch; with `last` this one reached to the end of the time looked at."""
         for key, collector in self._collectors.items():
-            self._ended.setdefault(key, []).extend(collector.finish(ended=not last or collector.silent_since(newest)))
+            over = not last or collector.silent_since(self._newest)
+            self._ended.setdefault(key, []).extend(collector.finish(ended=over))
 
     def incidents(self) -> Iterator[PastIncident]:
         """Those that were long enough, with what would have fired and what would have helped."""
@@ -130,23 +134,35 @@ def follow(
     seen: Seen,
     stretches: Sequence[tuple[Span, bool]],
     step: float | None,
-    thresholds: Thresholds,
+    settings: Sequence[Thresholds],
     shortest_seconds: float,
-) -> Followed:
-    """One target's incidents, oldest first; `step` is None for as often as it was scraped. Raises PrometheusError."""
+) -> list[Followed]:
+    """One target's incidents, oldest first, by each of the settings; its samples are asked for once.
+
+    `step` is None for as often as it was scraped. Raises PrometheusError.
+    """
     maker = PageMaker(seen.table, seen.target, step or SHORTEST_STEP_SECONDS)
-    pages = ((read_pages(server, seen.target, maker, seen.table, span), last) for span, last in stretches)
-    follower: Follower | None = None
-    for its, last in pages:
-        first = list(itertools.islice(its, PROBED_PAGES)) if follower is None else []
-        if follower is None and first:
+    followers: list[Follower] = []
+    for span, last in stretches:
+        pages = read_pages(server, seen.target, maker, seen.table, span)
+        if not followers:
+            first = list(itertools.islice(pages, PROBED_PAGES))
+            if not first:
+                continue
             own = interval_of([page.t for page in first]) or step or SHORTEST_STEP_SECONDS
             if own > LONGEST_STEP_SECONDS * LATE_FACTOR:
-                return Followed(unread=f"scraped every {own:.0f} s; verdicts need a scrape a minute")
-            follower = Follower(seen, max(own, step or 0.0), thresholds, shortest_seconds)
-        if follower is not None:
-            follower.stretch(itertools.chain(first, its), last=last)
-    if follower is None:
-        return Followed()
+                why = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
+                return [Followed(unread=why) for _ in settings]
+            followers = [Follower(seen, max(own, step or 0.0), one, shortest_seconds) for one in settings]
+            pages = itertools.chain(first, pages)
+        for page in pages:
+            for follower in followers:
+                follower.page(page)
+        for follower in followers:
+            follower.stretch_ends(last=last)
+    return [_followed(follower) for follower in followers] or [Followed() for _ in settings]
+
+
+def _followed(follower: Follower) -> Followed:
     found = sorted((incident_json(one) for one in follower.incidents()), key=lambda one: one["began"])
     return Followed(found, follower.samples)

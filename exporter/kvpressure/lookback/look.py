@@ -11,6 +11,7 @@ from typing import Any, Final
 from kvpressure import __version__
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback import copied
+from kvpressure.lookback.backtest import compared
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.discover import Seen, names_there, slowest, targets_there
 from kvpressure.lookback.document import Json, engine_of, fired_json
@@ -21,8 +22,8 @@ from kvpressure.lookback.names import Selection, Spelled, Target
 from kvpressure.lookback.pace import LONGEST_STEP_SECONDS
 from kvpressure.lookback.paging import Span, joined
 from kvpressure.lookback.screen import Screen, page_list, screened, screens, stretches
+from kvpressure.model.schemas.incidents import VERSION
 
-SCHEMA_VERSION: Final = "1.0"
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
 Progress = Callable[[str, int, int], None]
@@ -31,13 +32,22 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for. `step` is None for as often as was scraped, but no oftener than every 15 s."""
+    """What is looked for. `step` is None for as often as was scraped, but no oftener than every 15 s.
+
+    `other` is a second setting of thresholds to compare with.
+    """
 
     span: Span
     selection: Selection
     thresholds: Thresholds
+    other: Thresholds | None = None
     step: float | None = None
     shortest_seconds: float = 120.0
+
+    @property
+    def settings(self) -> tuple[Thresholds, ...]:
+        """The thresholds to judge by, one or two."""
+        return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
 
     def asked(self, url: str) -> dict[str, Any]:
         """The question, to tell it from others."""
@@ -48,7 +58,7 @@ class Question:
             "selector": self.selection.matchers,
             "step_seconds": self.step,
             "shortest_seconds": self.shortest_seconds,
-            "thresholds": self.thresholds.hash,
+            "thresholds": [one.hash for one in self.settings],
             "kvpressure": __version__,
         }
 
@@ -61,7 +71,7 @@ class Task:
     seen: Seen
     stretches: tuple[tuple[Span, bool], ...]
     step: float | None
-    thresholds: Thresholds
+    settings: tuple[Thresholds, ...]
     shortest_seconds: float
 
     @property
@@ -107,12 +117,15 @@ def _screen(client: Prometheus, question: Question, state: _State, journal: Jour
     pages: list[tuple[Spelled, Screen, Span]] = []
     for one in state.spelled:
         interval = slowest([seen for own, seen in state.seen if own is one], LONGEST_STEP_SECONDS)
-        asked = screens(one, question.selection, interval, question.thresholds)
-        pages += [(one, screen, page) for screen, page in page_list(asked, question.span)]
+        # Of two settings, what either may find; where both ask the same, once.
+        asked = [
+            screen for limits in question.settings for screen in screens(one, question.selection, interval, limits)
+        ]
+        pages += [(one, screen, page) for screen, page in page_list(list(dict.fromkeys(asked)), question.span)]
     by_labels = {seen.target.labels: seen.target for _, seen in state.seen}
     for number, (one, screen, page) in enumerate(pages):
         progress("screening", number, len(pages))
-        key = f"screen {one.spelling} {screen.name} {page.start:.3f}"
+        key = f"screen {screen.expr} {page.start:.3f}"
         if (known := journal.done(key)) is None:
             spans = screened(client, screen, one, page)
             known = [[list(target.labels), [[s.start, s.end] for s in its]] for target, its in spans.items()]
@@ -161,7 +174,7 @@ def _tasks(server: Server, question: Question, state: _State) -> Iterator[Task]:
             seen,
             tuple((span, span.end >= question.span.end) for span in read),
             question.step,
-            question.thresholds,
+            question.settings,
             question.shortest_seconds,
         )
 
@@ -173,9 +186,14 @@ def work(task: Task) -> Json:
 
 
 def _followed(client: Prometheus, task: Task) -> Json:
-    found = follow(client, task.seen, task.stretches, task.step, task.thresholds, task.shortest_seconds)
-    said = list(client.asked.warnings)
-    return {"incidents": found.incidents, "samples": found.samples, "unread": found.unread, "warnings": said}
+    first, *others = follow(client, task.seen, task.stretches, task.step, task.settings, task.shortest_seconds)
+    return {
+        "incidents": first.incidents,
+        "others": [one.incidents for one in others],
+        "samples": first.samples,
+        "unread": first.unread,
+        "warnings": list(client.asked.warnings),
+    }
 
 
 def _follow(
@@ -229,6 +247,8 @@ def _document(
         if one["unread"]
     ]
     elsewhere = _attach_copied(incidents, state.copied)
+    others = [incident for one in found for its in one["others"] for incident in its]
+    _attach_copied(others, state.copied)
     said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
     for rule in state.rules:
         rule["in_incidents"] = sum(
@@ -238,7 +258,7 @@ def _document(
         rule["elsewhere"] = sum(one["rule"] == rule["rule"] for one in elsewhere)
     incidents.sort(key=lambda one: (one["began"], engine_of(one)))
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": VERSION,
         "kind": "incidents",
         "kvpressure": __version__,
         "prometheus": server.url,
@@ -252,6 +272,9 @@ def _document(
         "seconds_read": round(sum(span.seconds for task in tasks for span, _ in task.stretches), 3),
         "samples_read": sum(one["samples"] for one in found),
         "incidents": incidents,
+        "backtest": None
+        if question.other is None
+        else compared(question.thresholds, incidents, question.other, others),
         "copied_rules": state.rules,
         "fired_elsewhere": elsewhere,
         "unread": state.unread,

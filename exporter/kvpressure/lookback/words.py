@@ -117,6 +117,8 @@ def summary(document: Json) -> Iterator[str]:
         time = duration(sum(one["seconds"] for one in incidents))
         plural = "incident" if len(incidents) == 1 else "incidents"
         yield f"{len(incidents)} {plural} ({kinds}), {time} together{cost}."
+    if document["backtest"] is not None:
+        yield from _backtest(document["backtest"], len(incidents))
     for rule in document["copied_rules"]:
         hit, false = f"{rule['in_incidents']} of {len(incidents)} incidents", f"{rule['elsewhere']} times without one"
         yield f"{INDENT}copied rule {rule['rule']}: fired in {hit}, {false}"
@@ -124,3 +126,17 @@ def summary(document: Json) -> Iterator[str]:
         yield f"{INDENT}not read: {one['target']}: {one['why']}"
     for warning in document["warnings"]:
         yield f"{INDENT}the server warns: {warning}"
+
+
+def _backtest(found: Json, before: int) -> Iterator[str]:
+    """How the other setting of thresholds differs."""
+    changes = ", ".join(
+        f"{name} {change['before']:g} -> {change['after']:g}" for name, change in found["changed_thresholds"].items()
+    )
+    yield f"With {changes or 'the same thresholds'}: {len(found['incidents'])} incidents instead of {before}."
+    yield f"{INDENT}{found['same']} are the same"
+    for key, text in (("only_before", "no longer told"), ("only_after", "told only then")):
+        for one in found[key]:
+            yield f"{INDENT}{text}: {cause_label(one)}, {engine_name(one)}, {when(one)}"
+    for one in found["changed_cause"]:
+        yield f"{INDENT}now {cause_label(one['after'])}: {cause_label(one['before'])}, {engine_name(one)}, {when(one)}"
