@@ -30,6 +30,9 @@ PROBED_PAGES: Final = 21
 LATE_FACTOR: Final = 1.25
 """Scrapes come a little late, and some not at all."""
 
+LATE_INTERVALS: Final = 3
+"""Between samples, that a verdict comes after the trouble at most: told ones are so much shorter than they were."""
+
 LATE_SECONDS: Final = 300.0
 """An alert that fires so shortly after an incident fires because of it."""
 
@@ -65,6 +68,7 @@ class Follower:
     thresholds: Thresholds
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
+    advises: bool = True
     samples: int = 0
     _newest: float = float("-inf")
     _pipeline: Pipeline = field(init=False)
@@ -101,9 +105,10 @@ class Follower:
 
     def incidents(self) -> Iterator[PastIncident]:
         """Those that were long enough, with what would have fired and what would have helped."""
+        least = max(self.step, self.shortest_seconds - LATE_INTERVALS * self.step)
         for key, ended in self._ended.items():
             fired = self._collectors[key].fired()
-            long = [one for one in ended if one.incident.seconds >= self.shortest_seconds]
+            long = [one for one in ended if one.incident.seconds >= least]
             costly = sorted(long, key=lambda one: -(one.incident.lost_tokens or one.incident.seconds))[:MOST_PREDICTED]
             for one in long:
                 yield replace(
@@ -117,7 +122,7 @@ class Follower:
         return self._collectors[view.key]
 
     def _advice(self, view: EngineView) -> tuple[Action, ...]:
-        if view.diagnosis is None:
+        if view.diagnosis is None or not self.advises:
             return ()
         place = Place(
             namespace=view.namespace,

@@ -16,6 +16,9 @@ WINDOW_INTERVALS: Final = 12
 """A prediction takes ten."""
 SHAPE_INTERVALS: Final = 20
 LOST_INTERVALS: Final = 2.5
+SELDOM_STEP_SECONDS: Final = 25.0
+"""From here on one poll speaks of half a minute or more: a cause need not hold for another, and a preemption now and
+then shows in as many of so long intervals as a sustained one does in short ones."""
 
 
 def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresholds]:
@@ -31,8 +34,11 @@ def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresh
         longest_interval_seconds=max(ordinary.longest_interval_seconds, LOST_INTERVALS * step),
     )
     window = max(thresholds.verdict_window_seconds, (VERDICT_INTERVALS + 0.5) * step)
+    seldom = step >= SELDOM_STEP_SECONDS
     return settings, replace(
         thresholds,
+        cause_hold_seconds=0.0 if seldom else thresholds.cause_hold_seconds,
+        preempting_min_burst_count=thresholds.preempting_min_burst_count + seldom,
         verdict_window_seconds=window,
         verdict_min_poll_count=min(thresholds.verdict_min_poll_count, VERDICT_INTERVALS + 1),
     )
