@@ -19,6 +19,9 @@ from kvpressure.model.view import EngineView
 BEFORE_SECONDS: Final = 900.0
 """Of a picture, before the incident and after it."""
 
+TOO_FEW: Final = "too_few_polls"
+"""At the begin of what is read: nothing is wrong with the engine's series."""
+
 _STAGES: Final = (Stage.NONE, Stage.BUILDING, Stage.COLLAPSED, Stage.FAILING)
 _PEAKS: Final = {"running": "requests_running_max", "waiting": "requests_waiting_max"}
 
@@ -65,6 +68,8 @@ class Collector:
         self._alarms = [Alarm(rule) for rule in ours(limits)]
         self._t = float("-inf")
         self._tokens: tuple[float, float] | None = None
+        self.unjudged: dict[str, float] = {}
+        """Seconds in which requests waited and the verdict was `unknown`, by its detail."""
 
     def add(self, view: EngineView, sample: EngineSample) -> Iterator[Ended]:
         """Take the next verdict and what it was made from in; gives the incident that is over by then, if one is."""
@@ -75,6 +80,8 @@ class Collector:
         self._t = t
         for alarm in self._alarms:
             alarm.add(t, diagnosis)
+        if diagnosis.cause is Cause.UNKNOWN and diagnosis.detail != TOO_FEW and sample.gauges.get("waiting", 0.0) >= 1:
+            self.unjudged[diagnosis.detail] = self.unjudged.get(diagnosis.detail, 0.0) + self._step
         point = _Point(t, diagnosis.cause, self._values(t, sample))
         if self._open is not None and t - self._open.last > gap:
             yield self._ended(self._open, ended=True)

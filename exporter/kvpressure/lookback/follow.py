@@ -55,6 +55,7 @@ class Followed:
     """What came of one target."""
 
     incidents: list[Json] = field(default_factory=list)
+    unjudged: list[Json] = field(default_factory=list)
     samples: int = 0
     unread: str = ""
 
@@ -116,6 +117,14 @@ class Follower:
                     actions=self._advice(one.view if one in costly else replace(one.view, observed=None)),
                 )
 
+    def unjudged(self) -> Iterator[Json]:
+        """Where requests waited for long, and nothing told why."""
+        for key, collector in self._collectors.items():
+            for detail, seconds in collector.unjudged.items():
+                if seconds >= self.shortest_seconds:
+                    names = {"target": key.target, "model_name": key.model_name, "engine": key.rank}
+                    yield {**names, "detail": detail or None, "seconds": seconds}
+
     def _collector(self, view: EngineView) -> Collector:
         if view.key not in self._collectors:
             self._collectors[view.key] = Collector(dict(self.seen.target.labels), self._limits, self.step)
@@ -170,4 +179,4 @@ def follow(
 
 def _followed(follower: Follower) -> Followed:
     found = sorted((incident_json(one) for one in follower.incidents()), key=lambda one: one["began"])
-    return Followed(found, follower.samples)
+    return Followed(found, list(follower.unjudged()), follower.samples)

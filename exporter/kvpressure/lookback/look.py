@@ -190,6 +190,7 @@ def _followed(client: Prometheus, task: Task) -> Json:
     return {
         "incidents": first.incidents,
         "others": [one.incidents for one in others],
+        "unjudged": first.unjudged,
         "samples": first.samples,
         "unread": first.unread,
         "warnings": list(client.asked.warnings),
@@ -277,6 +278,7 @@ def _document(
         else compared(question.thresholds, incidents, question.other, others),
         "copied_rules": state.rules,
         "fired_elsewhere": elsewhere,
+        "unjudged": [row for one in found for row in one["unjudged"]],
         "unread": state.unread,
         "warnings": list(said),
     }

@@ -13,6 +13,7 @@ from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import quantity
 from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Cause
+from kvpressure.printable import clean
 
 Json = Mapping[str, Any]
 
@@ -58,7 +59,7 @@ def timeline(document: Json) -> Markup:
         look = CAUSES[Cause(one["cause"])]
         bars.append(
             Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" fill="{}"><title>{}, {}</title></rect>').format(
-                x, y + 2, width, ROW - 4, look.fill, one["target"], look.label
+                x, y + 2, width, ROW - 4, look.fill, clean(one["target"]), look.label
             )
         )
     return Markup(

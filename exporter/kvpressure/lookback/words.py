@@ -122,6 +122,9 @@ def summary(document: Json) -> Iterator[str]:
     for rule in document["copied_rules"]:
         hit, false = f"{rule['in_incidents']} of {len(incidents)} incidents", f"{rule['elsewhere']} times without one"
         yield f"{INDENT}copied rule {rule['rule']}: fired in {hit}, {false}"
+    for one in document["unjudged"]:
+        why = DETAILS[Cause.UNKNOWN].get(one["detail"] or "", "the evidence contradicts itself")
+        yield f"{INDENT}cannot tell: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"
     for one in document["unread"]:
         yield f"{INDENT}not read: {one['target']}: {one['why']}"
     for warning in document["warnings"]:

@@ -162,6 +162,10 @@ SCHEMA: Final[Schema] = {
                 ),
                 "Copied rules that would have fired while there was no incident.",
             ),
+            "unjudged": array(
+                keys({**_WHO, "detail": DETAIL, "seconds": number("For how long.", minimum=0)}),
+                "Engines at which requests waited while nothing told why: the verdict was unknown.",
+            ),
             "unread": array(
                 keys({"target": _WHO["target"], "why": string("Why nothing can be said of it.")}),
                 "What was there and could not be judged.",

@@ -141,7 +141,7 @@ PARTS: Final[Schema] = {
     ),
     "action": keys(
         {
-            "order": {"type": "integer", "minimum": 1, "description": "First things first."},
+            "order": count("First things first."),
             "key": string("What kind of action it is."),
             "title": string("What to do."),
             "current": or_null(string("What it is now; null where nothing changes from a value to another.")),
