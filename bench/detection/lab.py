@@ -129,7 +129,7 @@ def moments(path: Path) -> list[Moment]:
 def played(path: Path) -> tuple[list[Moment], Outcome]:
     """The verdicts on a recording beside its truth, and what a Prometheus saw of it, every 15 s."""
     told: dict[float, tuple[str, str]] = {}
-    declared = next(_records(path)).get("regime", {}).get("declared")
+    declared = next(records(path)).get("regime", {}).get("declared")
     seen = watched(_frames(path, told), stem(path), load_thresholds(), declared=declared)
     outcome = Outcome(f"{path.parent.name}/{stem(path)}", "lab", stem(path), {}, seen.scrapes, seen.seconds)
     verdicts = sorted((second for track in seen.seconds.values() for second in track), key=lambda second: second.t)
@@ -139,7 +139,7 @@ def played(path: Path) -> tuple[list[Moment], Outcome]:
 def _frames(path: Path, told: dict[float, tuple[str, str]]) -> Iterator[Frame]:
     """The recording's pages; each one's label and detail go into `told`."""
     reader = PageReader()
-    for record in _records(path):
+    for record in records(path):
         t, truth = record["t"], record["truth"]
         page, accepted = reader.read(record["page"].encode(), t), frozenset(truth["accepted"])
         told[t] = record["label"], truth["detail"]
@@ -148,7 +148,7 @@ def _frames(path: Path, told: dict[float, tuple[str, str]]) -> Iterator[Frame]:
 
 def judged(path: Path) -> Judged:
     """One recording's score."""
-    about = next(_records(path))["regime"]
+    about = next(records(path))["regime"]
     track, outcome = played(path)
     return Judged(about["name"], about["version"], tuple(about["rows"]), scored(track), outcome)
 
@@ -193,7 +193,8 @@ def _delays(track: Sequence[Moment]) -> Iterator[float | None]:
         begin = index
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a recording."""
     with open_trace(path, "rt") as file:
         for line in file:
             yield json.loads(line)

@@ -59,8 +59,8 @@ def _in_unit(value: float, unit: str, decimals: int | None) -> str:
     for size, name in ((1e6, "Mil"), (1e3, "K")):
         if unit == "short" and abs(value) >= size:
             return f"{value / size:.3g} {name}"
-    if decimals is None and abs(value) >= 1e3:
-        return f"{value:.0f}"
+    if decimals is None:
+        decimals = 0 if abs(value) >= 1e3 else None
     return f"{value:.{decimals}f}" if decimals is not None else f"{value:.3g}"
 
 

@@ -30,6 +30,7 @@ from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.lines import PageError
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import single
+from tests.support.schemas import check
 
 THRESHOLDS = load_thresholds()
 EXTREMES = [
@@ -85,7 +86,9 @@ class Story:
         for openmetrics in (False, True):
             for line in text.render(snapshot, openmetrics=openmetrics).decode().splitlines():
                 assert line.startswith("#") or math.isfinite(float(line.rpartition(" ")[2])), line
-        json.dumps(diagnosis_json.diagnosis_json(snapshot, self.advice), allow_nan=False)
+        document = diagnosis_json.diagnosis_json(snapshot, self.advice)
+        json.dumps(document, allow_nan=False)
+        check("diagnosis", document)
         assert "please report" not in status.status_html(snapshot, "/metrics", self.advice)
         for view in snapshot.engines:
             for value in view.derived.values():

@@ -26,6 +26,7 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.scrape.reader import PageReader
 from tests.support.printed import printed
+from tests.support.schemas import check
 from tests.support.snapshots import FakeTarget, lines
 
 SILENT_SECONDS = 79.0
@@ -118,7 +119,9 @@ def test_metrics_say_nothing_of_now_but_since_when_and_what_was(collapsed):
 
 @pytest.mark.fault("an engine stops answering", "/api/v1/diagnosis keeps the last verdict and says that it is old")
 def test_the_json_keeps_the_last_verdict_and_says_that_it_is_old(collapsed):
-    (engine,) = diagnosis_json(collapsed)["engines"]  # type: ignore[misc]
+    document = diagnosis_json(collapsed)
+    check("diagnosis", document)
+    (engine,) = document["engines"]  # type: ignore[misc]
     assert (engine["answering"], engine["silent_seconds"], engine["cause"]) == (False, 79.0, "kv_cache_pressure")
     assert engine["error"] == REFUSED
     assert engine["symptoms"]["admission_blocked"]["state"] is True

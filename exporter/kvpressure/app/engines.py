@@ -17,6 +17,7 @@ from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features import Context, derive_gpu
 from kvpressure.features.baseline import BATCH, STEP_TOKENS
 from kvpressure.features.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWanted, CanaryWatch
+from kvpressure.features.cost import LONGEST_INTERVAL_SECONDS
 from kvpressure.features.evidence import OutsideEvidence, Restarts, outside_evidence
 from kvpressure.features.gpu import gpus_of, whole_gpus
 from kvpressure.features.gpu_window import GpuWindow
@@ -41,7 +42,8 @@ class PipelineSettings:
 
     A GPU's reading older than `staleness_seconds` is not shown, nor is an engine's older than `engine_stale_seconds`,
     which leaves room for a page that takes a poll's whole deadline. With `always_observed`, views tell what predictions
-    start from of engines too for which there is nothing to change.
+    start from of engines too for which there is nothing to change. What is lost is not counted over a time between two
+    polls that is longer than `longest_interval_seconds`: nobody knows what it was like.
     """
 
     window_seconds: float = 60.0
@@ -52,6 +54,7 @@ class PipelineSettings:
     max_label_length: int = 128
     always_observed: bool = False
     price: Price | None = None
+    longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
 
 
 _PREDICTABLE: Final = (Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.COMPUTE_BOUND, Cause.DEFERRED)
@@ -236,7 +239,8 @@ class Pipeline:
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target)
-            engine = self._engines[key] = _Engine(EnginePast(self._window(), self.thresholds))
+            past = EnginePast(self._window(), self.thresholds, self.settings.longest_interval_seconds)
+            engine = self._engines[key] = _Engine(past)
         elif stepped_back(engine.past.window.t, t) or t - engine.past.window.t > self.settings.window_seconds:
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
             engine.past.window, engine.diagnostician = self._window(), Diagnostician()

@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "Watch an incident: a simulated engine, no GPU needed.",
     "triage": "Say what limits running engines, why, and what to do.",
     "advise": "Print only what to do, with computed values.",
+    "incidents": "Look back: the incidents that a Prometheus has seen.",
     "whatif": "Predict what other flags would do.",
     "plan": "Compute safe limits for a model or a running engine.",
     "audit": "Check manifests or a cluster for declared limits.",

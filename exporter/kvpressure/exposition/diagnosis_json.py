@@ -7,6 +7,7 @@ from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import Advise, no_advice
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
+from kvpressure.model.schemas.diagnosis import VERSION
 from kvpressure.model.severity import worst_first
 from kvpressure.model.view import EngineView
 
@@ -19,6 +20,7 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
     """
     errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE}
     return {
+        "schema_version": VERSION,
         "t": snapshot.t,
         "engines": [
             *(_engine(view, advise, errors.get(view.key.target, "")) for view in worst_first(snapshot.known)),

@@ -16,7 +16,7 @@ from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
 
 LONGEST_INTERVAL_SECONDS: Final = 35.0
-"""Of a longer time between two pages nobody knows what it was like."""
+"""Of a longer time between two pages that are polled every second nobody knows what it was like."""
 
 LEARNED_AFTER_FACTOR: Final = 2.0
 """A healthy time counts once the verdict stayed so for so many of its windows: trouble is told that late at most."""
@@ -69,11 +69,13 @@ class _Trouble:
 class Cost:
     """Of one engine: what was lost since it is watched, and its present or last incident.
 
+    Of a time between two polls that is longer than `longest_interval_seconds` nothing is counted.
     A time counts as healthy only once the verdict has stayed so for a while after it: at the begin of an incident the
     verdict still is what it was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS) -> None:
+        self._longest_interval_seconds = longest_interval_seconds
         self._healthy = HealthyRate()
         self._pending: deque[_Interval] = deque()
         self._trouble: _Trouble | None = None
@@ -90,7 +92,7 @@ class Cost:
 
         `with_room` is how many tokens a second those who ask now would get if the pool had room for all.
         """
-        one = _newest(points)
+        one = _newest(points, self._longest_interval_seconds)
         if one is not None and stepped_back(self._t, one.t):
             self._t, self._trouble = float("-inf"), None
             self._pending.clear()
@@ -165,14 +167,14 @@ class Cost:
         )
 
 
-def _newest(points: Sequence[Point]) -> _Interval | None:
+def _newest(points: Sequence[Point], longest_seconds: float) -> _Interval | None:
     """The time between the newest two polls; None where one of them lacks what is needed, or it is too long."""
     if len(points) < 2:
         return None
     pair = points[-2], points[-1]
     seconds, tokens = pair[1].t - pair[0].t, growth(pair, "generation_tokens")
     demands = [demand for point in pair if (demand := _demand(point)) is not None]
-    if tokens is None or not demands or not 0 < seconds <= LONGEST_INTERVAL_SECONDS:
+    if tokens is None or not demands or not 0 < seconds <= longest_seconds:
         return None
     return _Interval(pair[1].t, seconds, mean(demands), tokens)
 

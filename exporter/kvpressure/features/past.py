@@ -10,7 +10,7 @@ from kvpressure.features import compute
 from kvpressure.features.baseline import Baseline
 from kvpressure.features.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.features.context import Context
-from kvpressure.features.cost import Cost
+from kvpressure.features.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.features.gpu import memory_rise_ratio
 from kvpressure.features.learned_cap import LearnedCap
 from kvpressure.features.observed import observed
@@ -48,10 +48,15 @@ class Features:
 class EnginePast:
     """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
 
-    def __init__(self, window: EngineWindow, thresholds: Thresholds) -> None:
+    def __init__(
+        self,
+        window: EngineWindow,
+        thresholds: Thresholds,
+        longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS,
+    ) -> None:
         self.window = window
         self.baseline = Baseline(thresholds)
-        self.cost = Cost()
+        self.cost = Cost(longest_interval_seconds)
         self.cap = LearnedCap()
         self.demand: float | None = None
         self._page_cache = CacheConfig()

@@ -64,7 +64,9 @@ def quantile(histogram: HistogramSample, q: float) -> float | None:
 
 
 def ramp(value: float, start: float, end: float) -> float:
-    """0 up to `start`, 1 from `end`, linear between."""
+    """0 up to `start`, 1 from `end`, linear between; where the two are one, 0 below it and 1 from it on."""
+    if end <= start:
+        return float(value >= end)
     return min(1.0, max(0.0, (value - start) / (end - start)))
 
 

@@ -48,6 +48,7 @@ USED = {
     "triage": _SAMPLER,
     "advise": _SAMPLER,
     "record": _SAMPLER,
+    "incidents": {"httpx2", "jinja2", "ssl", "yaml"},
     "whatif": _SAMPLER,
     "plan": {"yaml"},
     "audit": {"rich", "yaml"},
@@ -62,7 +63,7 @@ ROOMS = {
     "kvpressure.kubernetes.client": set(),
     "kvpressure.app.exporter": {"run", "demo"},
     "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "whatif", "record"},
-    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "whatif", "replay"},
+    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "incidents", "whatif", "replay"},
 }
 """Rooms of our own, and the commands that enter them."""
 

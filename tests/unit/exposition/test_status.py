@@ -31,6 +31,7 @@ from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Workload
+from tests.support.schemas import check
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT
 from tests.support.views import engine_view
@@ -207,6 +208,7 @@ def test_the_json_twin_says_the_same_and_null_for_what_is_not_known():
         "effective_batch_size": HistogramSample((1.0, math.inf), (1.0, 2.0), 3.0),
     }
     document = diagnosis_json(Snapshot(T, (view(found=found, derived=derived),)), lambda _: [fake_action()])
+    check("diagnosis", document)
     (engine,) = json.loads(json.dumps(document, allow_nan=False))["engines"]
     assert engine["derived"] == {"requests_running": 3.0, "latency_seconds": {"e2e": {"0.95": 2.5}}}
     assert (engine["cause"], engine["stage"], engine["score"], engine["since"]) == (
@@ -245,6 +247,7 @@ def test_every_key_of_the_json_is_documented():
         return set()
 
     document = diagnosis_json(collapsed(), lambda _: [fake_action()])
+    check("diagnosis", document)
     symptoms = {name for engine in document["engines"] for name in engine["symptoms"]}  # type: ignore[attr-defined]
     documented = set(re.findall(r"`(\w+)`", (DOCS / "api.md").read_text()))
     assert keys(document) - symptoms - documented == set()

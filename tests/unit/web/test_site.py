@@ -10,6 +10,7 @@ from kvpressure.exposition import status, text
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.web.site import Site
+from tests.support.schemas import check
 from tests.support.snapshots import collapsed
 from tests.support.views import engine_view
 from tests.support.web_kit import FakeExporter, anyone, nobody
@@ -113,6 +114,7 @@ async def test_the_page_is_drawn_once_per_snapshot_and_engine_asked_for(client, 
 
 async def test_the_diagnosis_is_json_for_programs(client, exporter):
     document = json.loads(await (await client.get("/api/v1/diagnosis")).read())
+    check("diagnosis", document)
     engine, unread = document["engines"]
     assert (engine["target"], engine["cause"]) == ("chat/vllm-0:8000", "kv_cache_pressure")
     assert (unread["target"], unread["cause"], unread["answering"]) == ('odd "name"\\\n', None, False)

@@ -1,0 +1,175 @@
+"""`python -m bench.incidents.month FOLDER`: the blocks of a Prometheus that has scraped a hundred engines for a month.
+
+Most of the time an engine is described by the ten series that the screen looks at; around each incident, and twenty
+minutes before it, by whole pages of a simulated engine whose truth is known. A tenth of the engines has busy hours, in
+which requests wait now and then and nothing is wrong: these are read sample by sample too. `truth.json` says when what
+was wrong with whom.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from kvpressure.simulator.scenarios import CAUSES, episode
+from kvpressure.simulator.service import Scenario, ServerDownError, SimulatedServer
+
+START: Final = 1_700_006_400.0
+"""A whole day, as promtool cuts blocks."""
+DAY: Final = 86_400
+STEP: Final = 15
+PER_ENGINE: Final = 4
+POOL_SEEDS: Final = 3
+LEAD_SECONDS: Final = 1500.0
+LINE: Final = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^\n]*)\})? ([^ \n]+)", re.MULTILINE)
+LOSING: Final = ("kv_cache_pressure", "concurrency_bound", "host_bound", "stuck")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A simulated run: its cause, when trouble began and ended, and its pages, seconds since its begin."""
+
+    cause: str
+    began: float
+    ended: float
+    pages: tuple[tuple[int, bytes], ...]
+
+    @property
+    def seconds(self) -> int:
+        """Its length in whole steps."""
+        return self.pages[-1][0] + STEP
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A run at a place of an engine's month."""
+
+    begin: int
+    played: Played
+
+
+def played(cause: str, seed: int) -> Played:
+    """An episode with a long healthy time before its trouble."""
+    label = next(known for known in CAUSES if known == cause)
+    short = episode(label, seed)
+    first, trouble, *rest = short.phases
+    length = random.Random(seed).choice((150.0, 300.0, 900.0))
+    phases = (replace(first, seconds=LEAD_SECONDS), replace(trouble, seconds=length), *rest)
+    scenario = Scenario(short.name, replace(short.engine, ranks=1, api_servers=1), phases)
+    server, pages = SimulatedServer(scenario, seed), []
+    for second in range(0, int(scenario.seconds), STEP):
+        try:
+            pages.append((second, server.page(server.start + second + 0.5)))
+        except ServerDownError:
+            continue
+    return Played(cause, LEAD_SECONDS, LEAD_SECONDS + length, tuple(pages))
+
+
+def windows(pool: list[Played], days: int, rng: random.Random) -> list[Window]:
+    """Some runs in each engine's month, hours apart and none across midnight."""
+    found = []
+    for day in sorted(rng.sample(range(days), min(PER_ENGINE, days))):
+        run = rng.choice(pool)
+        begin = day * DAY + rng.randrange(4 * 3600, DAY - run.seconds - 3600) // STEP * STEP
+        found.append(Window(begin, run))
+    return found
+
+
+def labels(engine: int) -> bytes:
+    """Of a target."""
+    return b'namespace="prod",pod="llm-%d",instance="10.0.%d.%d:8000",job="vllm"' % (
+        engine,
+        engine // 250,
+        engine % 250,
+    )
+
+
+def of_window(window: Window, engine: int) -> Iterator[bytes]:
+    """Whole pages."""
+    own = labels(engine)
+    for second, page in window.played.pages:
+        stamp = b" %d\n" % (START + window.begin + second)
+        for name, inner, value in LINE.findall(page):
+            if not name.endswith(b"_created"):
+                yield name + b"{" + (inner.rstrip(b",") + b"," if inner else b"") + own + b"} " + value + stamp
+
+
+def of_day(day: int, engine: int, skipped: list[Window], rng: random.Random) -> Iterator[bytes]:
+    """The ten series of an engine that is well."""
+    closed = [(one.begin, one.begin + one.played.seconds) for one in skipped]
+    times = [t for t in range(day * DAY, (day + 1) * DAY, STEP) if not any(begin <= t < end for begin, end in closed)]
+    busy = range(10 * 3600, 12 * 3600) if engine % 10 == 0 else range(0)
+    waiting = [
+        rng.choice((0, 0, 0, 1)) if t % DAY in busy else (rng.randint(1, 3) if rng.random() < 0.01 else 0)
+        for t in times
+    ]
+    rate = 4.0 + engine % 7
+    inner = b'{engine="0",model_name="m",' + labels(engine) + b"} "
+    gauges: Mapping[bytes, list[bytes]] = {
+        b"num_requests_running": [b"%d" % rng.randint(3, 9) for _ in times],
+        b"num_requests_waiting": [b"%d" % value for value in waiting],
+        b"kv_cache_usage_perc": [b"0.%d" % rng.randint(20, 45) for _ in times],
+    }
+    slopes = {
+        b"num_preemptions_total": 0.0,
+        b"prompt_tokens_total": 900 * rate,
+        b"generation_tokens_total": 200 * rate,
+        b"e2e_request_latency_seconds_count": rate,
+        b"e2e_request_latency_seconds_sum": 4.5 * rate,
+        b"request_queue_time_seconds_sum": 0.1 * rate,
+        b"request_inference_time_seconds_sum": 4.35 * rate,
+    }
+    for name, values in gauges.items():
+        head = b"vllm:" + name + inner
+        yield b"".join([b"%s%s %d\n" % (head, value, START + t) for t, value in zip(times, values, strict=True)])
+    for name, slope in slopes.items():
+        head = b"vllm:" + name + inner
+        yield b"".join([b"%s%.2f %d\n" % (head, slope * t, START + t) for t in times])
+
+
+def main() -> None:
+    """Write the blocks, a day at a time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--engines", type=int, default=100)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    pool = [played(cause, seed) for cause in LOSING for seed in range(POOL_SEEDS)]
+    rng = random.Random(15)
+    of_engine = [windows(pool, options.days, rng) for _ in range(options.engines)]
+    truth = [
+        {
+            "pod": f"llm-{engine}",
+            "cause": one.played.cause,
+            "began": START + one.begin + one.played.began,
+            "ended": START + one.begin + one.played.ended,
+        }
+        for engine, its in enumerate(of_engine)
+        for one in its
+    ]
+    (options.folder / "truth.json").write_text(json.dumps(truth, indent=1))
+    lines = options.folder / "day.om"
+    for day in range(options.days):
+        with lines.open("wb") as file:
+            for engine, its in enumerate(of_engine):
+                here = [one for one in its if one.begin // DAY == day]
+                file.writelines(of_day(day, engine, here, rng))
+                for one in here:
+                    file.writelines(of_window(one, engine))
+            file.write(b"# EOF\n")
+        command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=24h", "openmetrics", "-q"]
+        subprocess.run([*command, str(lines), str(options.folder / "data")], check=True)
+        print(f"day {day + 1} of {options.days}", flush=True)
+    lines.unlink()
+
+
+if __name__ == "__main__":
+    main()

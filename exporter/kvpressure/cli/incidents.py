@@ -1,0 +1,139 @@
+"""`kvpressure incidents`: looks back at what a Prometheus has seen of engines, and tells every incident."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvpressure.cli.incidents_progress import Bar
+from kvpressure.cli.incidents_text import told
+from kvpressure.cli.options import refuse
+from kvpressure.cli.prometheus_access import prometheus_options, server_of
+from kvpressure.cli.say import say, say_json
+from kvpressure.config.small_file import read_text
+from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.lookback import html, markdown
+from kvpressure.lookback.document import Json
+from kvpressure.lookback.journal import Journal
+from kvpressure.lookback.look import Question, look_back
+from kvpressure.lookback.names import Selection
+from kvpressure.lookback.paging import Span
+from kvpressure.lookback.times import moment_of, seconds_of
+from kvpressure.model.errors import SourceError
+from kvpressure.model.schemas import SCHEMAS
+
+FOUND, CANNOT_TELL = 1, 2
+DEFAULT_SINCE = "30d"
+_OUT = click.Path(dir_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+MOST_WORKERS = 4
+
+
+@click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the past cannot be read.")
+@click.option("--prometheus", "url", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.")
+@click.option("--since", default=DEFAULT_SINCE, show_default=True, help="How far back, such as 12h, or a date (UTC).")
+@click.option("--until", default="now", show_default=True, help="Up to when, such as 2h ago (2h), or a date (UTC).")
+@click.option("--selector", default="", metavar="MATCHERS", help='Which engines, such as namespace="prod".')
+@click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
+@click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to tell of.")
+@click.option("--thresholds", type=_FILE, help="The exporter's thresholds_file: name: value.")
+@click.option("--backtest", type=_FILE, help="Other thresholds: how the incidents of the same past would differ.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
+@click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
+@click.option("--resume", type=_OUT, help="File that remembers what is done: run the same again to go on.")
+@click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
+@click.option(
+    "--schema", type=click.Choice(sorted(SCHEMAS)), help="Print a JSON Schema and end: this command's, the API's."
+)
+@prometheus_options
+def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
+    """Look back at the engines of a Prometheus: every incident, its cause, what it cost, and what would have helped.
+
+    Needs nothing but the engines' own series (vllm:*), scraped every 15 to 60 seconds. Nothing is written to it.
+    """
+    if schema is not None:
+        say_json(SCHEMAS[schema])
+        return
+    if url is None:
+        raise click.UsageError("give --prometheus URL")
+    try:
+        thresholds = _thresholds(options["thresholds"])
+        server = server_of(url, options)
+        with Journal(options["resume"]) as journal:
+            other = _thresholds(options["backtest"]) if options["backtest"] else None
+            question = _question(options, thresholds, other, journal.asked)
+            with Bar() as bar:
+                document = look_back(server, question, journal, bar.show, workers=_workers(options["workers"]))
+    except SourceError as error:
+        say(f"incidents: {error.sentence}", err=True)
+        sys.exit(CANNOT_TELL)
+    except KeyboardInterrupt:
+        kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
+        say(f"incidents: stopped{kept}", err=True)
+        sys.exit(CANNOT_TELL)
+    _write(options["html"], html.report, document)
+    _write(options["markdown"], markdown.report, document)
+    if as_json:
+        say_json(document)
+    else:
+        told(document)
+    sys.exit(FOUND if document["incidents"] else 0)
+
+
+def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(report(document), encoding="utf-8")
+    except OSError as error:
+        say(f"incidents: cannot write {path}: {error.strerror or error}", err=True)
+        sys.exit(CANNOT_TELL)
+
+
+def _thresholds(path: Path | None) -> Thresholds:
+    if path is None:
+        return load_thresholds()
+    try:
+        return load_thresholds(read_text(path), override_name=str(path))
+    except ConfigError as error:
+        refuse(error)
+    except (OSError, ValueError) as error:
+        refuse(ConfigError([Problem(str(path), None, "", str(error))]))
+
+
+def _question(
+    options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None, asked: dict[str, Any] | None
+) -> Question:
+    """What is asked; the time of a look back that broke off is what it was."""
+    now = time.time()
+    try:
+        span = Span(moment_of(options["since"], now), moment_of(options["until"], now))
+        step = None if options["step"] is None else seconds_of(options["step"])
+        shortest = seconds_of(options["at_least"])
+        selection = Selection.of(options["selector"])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if (
+        asked is not None
+        and isinstance(asked.get("since"), int | float)
+        and isinstance(asked.get("until"), int | float)
+    ):
+        span = Span(float(asked["since"]), float(asked["until"]))
+    if span.end <= span.start:
+        raise click.UsageError("--since must be before --until")
+    if step is not None and not 15 <= step <= 60:
+        raise click.UsageError("--step must be from 15s to 60s")
+    span = Span(round(span.start, 3), round(span.end, 3))
+    return Question(span, selection, thresholds, other, step, shortest)
+
+
+def _workers(given: int | None) -> int:
+    return given or min(MOST_WORKERS, len(os.sched_getaffinity(0)))

@@ -1,0 +1,114 @@
+"""When the rules that people copy would have fired, asked of the Prometheus itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kvpressure.lookback.client import Prometheus
+from kvpressure.lookback.copied_rules import TODAY, Rule
+from kvpressure.lookback.found import Fired
+from kvpressure.lookback.names import Selection, Spelled, target_of
+from kvpressure.lookback.paging import Series, Span, asked, pages
+
+EVERY_SECONDS: Final = 60.0
+"""Prometheus evaluates rules so often unless somebody says otherwise."""
+
+PAGE_SECONDS: Final = 86_400.0
+SHORTEST_PAGE_SECONDS: Final = 900.0
+_NAME: Final = re.compile(r"\bvllm:\w+")
+_FORMERLY: Final = {"vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc"}
+
+Engine = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Holding:
+    """A rule over the time of one engine: stretches in which its expression holds."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, t: float) -> None:
+        """It holds at `t`, which is not before the last."""
+        if self.spans and t - self.spans[-1].end <= 1.5 * EVERY_SECONDS:
+            self.spans[-1] = Span(self.spans[-1].start, max(t, self.spans[-1].end))
+        else:
+            self.spans.append(Span(t, t))
+
+    def fired(self, rule: Rule, until: float) -> list[Fired]:
+        """Where it held long enough."""
+        return [
+            Fired(
+                rule.name,
+                span.start + rule.for_seconds,
+                None if span.end > until - EVERY_SECONDS else span.end,
+                copied=True,
+            )
+            for span in self.spans
+            if span.seconds >= rule.for_seconds
+        ]
+
+
+def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]]:
+    """The rules for whose series there are any, with the expression that asks for the selected engines."""
+    if spelled.table.prefix != "vllm:":
+        return
+    for rule in TODAY:
+        names = {name: _there(name, spelled) for name in _NAME.findall(rule.expr)}
+        if names and all(names.values()):
+            chosen = {name: f"{there}{selection.and_also()}" for name, there in names.items()}
+            yield rule, _NAME.sub(lambda match: chosen[match[0]], rule.expr)  # noqa: B023 - used at once
+
+
+def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> dict[str, list[list[Any]]]:
+    """The times at which an expression holds in a page: engine to spans. Raises PrometheusError."""
+    found: dict[Engine, Holding] = {}
+
+    def answer(span: Span) -> Series:
+        return server.range(expr, span.start, span.end, EVERY_SECONDS)
+
+    for _, series in asked(page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS, answer):
+        for one in series:
+            labels: Mapping[str, str] = one.get("metric", {})
+            holding = found.setdefault(engine_key(labels, spelled), Holding())
+            for t, _ in one.get("values", ()):
+                holding.add(float(t))
+    return {"\n".join(key): [[span.start, span.end] for span in holding.spans] for key, holding in found.items()}
+
+
+def engine_key(labels: Mapping[str, str], spelled: Spelled) -> Engine:
+    """Target, model and rank of a series."""
+    table = spelled.table
+    return target_of(labels, table).name, labels.get(table.model_label, ""), labels.get(table.engine_label, "0")
+
+
+def fired(
+    rule: Rule, answers: Sequence[Mapping[str, Sequence[Sequence[float]]]], until: float
+) -> dict[Engine, list[Fired]]:
+    """What the answers of all pages, in order, come to."""
+    whole: dict[str, Holding] = {}
+    for answer in answers:
+        for key, spans in answer.items():
+            holding = whole.setdefault(key, Holding())
+            for start, end in spans:
+                holding.add(start)
+                holding.spans[-1] = Span(holding.spans[-1].start, max(end, holding.spans[-1].end))
+    return {_engine(key): found for key, holding in whole.items() if (found := holding.fired(rule, until))}
+
+
+def page_list(span: Span) -> Iterator[Span]:
+    """The pages in which to ask."""
+    return pages(span, EVERY_SECONDS, PAGE_SECONDS)
+
+
+def _engine(key: str) -> Engine:
+    target, model, rank = key.split("\n")
+    return target, model, rank
+
+
+def _there(name: str, spelled: Spelled) -> str | None:
+    candidates = (name, _FORMERLY.get(name, name))
+    found = (spelled.spelling + one.removeprefix("vllm:") for one in candidates)
+    return next((one for one in found if one in spelled.present), None)

@@ -1,0 +1,77 @@
+"""Which engines a Prometheus knows of, how often each was scraped, and by which names it has their series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.lookback.client import Prometheus
+from kvpressure.lookback.errors import PrometheusError
+from kvpressure.lookback.names import Selection, Spelled, Target, all_names, one_of, spelled, target_of
+from kvpressure.lookback.paging import Series, Span, asked
+from kvpressure.runtimes.registry import TABLES, named
+from kvpressure.runtimes.table import Table
+
+PROBE_SECONDS: Final = 600.0
+MOST_PROBES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A target, the name of what it runs, and the seconds between two of its scrapes."""
+
+    target: Target
+    runtime: str
+    interval: float
+
+    @property
+    def table(self) -> Table:
+        """How what it runs is read."""
+        return named(self.runtime).table
+
+
+def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Spelled]:
+    """The runtimes' names that the Prometheus has. Raises PrometheusError, also where it has none of them."""
+    wanted = one_of(all_names(TABLES))
+    present = server.label_values("__name__", [selection.and_also(wanted)], span.start, span.end)
+    found = spelled(TABLES, present)
+    if found:
+        return found
+    chosen = f" with {selection.matchers}" if selection.matchers else ""
+    raise PrometheusError(
+        "nothing",
+        f"the Prometheus has no series of an engine (such as vllm:num_requests_running){chosen} in that time; "
+        "check --selector, --since and --until, and that the engines are scraped",
+    )
+
+
+def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: Span) -> list[Seen]:
+    """Every target of one spelling, by name. Raises PrometheusError."""
+    running = one.named("running")
+    expr = f"count_over_time({running}{selection.and_also()}[{PROBE_SECONDS:.0f}s])"
+    step = max(PROBE_SECONDS, span.seconds / MOST_PROBES // 60 * 60)
+    most: dict[Target, float] = {}
+
+    def ask(part: Span) -> Series:
+        return server.range(expr, part.start, part.end, step)
+
+    # Both ends and every step between: an engine that lived for less than a step is missed, so steps are short.
+    for _, series in asked(Span(span.start, span.end), step, step, ask):
+        for found in series:
+            target = target_of(found.get("metric", {}), one.table)
+            count = max((float(value) for _, value in found.get("values", ())), default=0.0)
+            most[target] = max(most.get(target, 0.0), count)
+    for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
+        most.setdefault(target_of(labels, one.table), 0.0)
+    usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
+    middle = usual[len(usual) // 2]
+    return [
+        Seen(target, one.table.runtime, PROBE_SECONDS / count if count else middle)
+        for target, count in sorted(most.items())
+    ]
+
+
+def slowest(seen: Sequence[Seen], longest: float) -> float:
+    """Seconds between two scrapes of the target that is scraped least often, of those that can be judged at all."""
+    return max((one.interval for one in seen if one.interval <= longest), default=longest)

@@ -1,0 +1,100 @@
+"""The records of what was found: incidents, what would have fired, and how each of them looked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvpressure.model.action import Action
+from kvpressure.model.limits import Limits
+from kvpressure.model.verdict import Cause, Evidence, Missing
+
+PICTURE_SERIES: Final = ("running", "waiting", "kv_usage_ratio", "tokens_per_second")
+MOST_PICTURE_POINTS: Final = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """An alert that would have fired: from `at` to `ended` (unix seconds; None while it still did at the end).
+
+    `copied` ones are those that people copy, asked of the Prometheus itself; ours are judged from the verdicts.
+    """
+
+    rule: str
+    at: float
+    ended: float | None
+    severity: str = ""
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """How an incident looked: unix seconds, and per series its values, None where not known."""
+
+    times: tuple[float, ...]
+    series: Mapping[str, tuple[float | None, ...]]
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PastIncident:
+    """A time of trouble of one engine.
+
+    `began` and `ended` are when the verdict named it first and last, so both are late by a few samples; `ended` is None
+    where it went on at the end of what was read. `cause` and `detail` held longest, `causes` says for how many seconds
+    each did. `confidence` is the mean while it held. `lost_tokens`, and `lost_seconds` of healthy output, are None
+    where nothing tells. `peak` has the highest readings.
+    """
+
+    target: str
+    labels: Mapping[str, str]
+    namespace: str
+    pod: str
+    model_name: str
+    engine: str
+    cause: Cause
+    detail: str
+    grounds: str
+    began: float
+    ended: float | None
+    seconds: float
+    step_seconds: float
+    causes: Mapping[Cause, float]
+    confidence: float | None
+    stage: str
+    lost_tokens: float | None
+    lost_seconds: float | None
+    tokens_per_second: float | None
+    restarted: bool
+    peak: Mapping[str, float]
+    symptoms: Mapping[str, Evidence]
+    missing: tuple[Missing, ...]
+    limits: Limits
+    fired: tuple[Fired, ...] = ()
+    actions: tuple[Action, ...] = ()
+    picture: Picture | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An engine, or a part of its time, of which nothing can be said, and why."""
+
+    target: str
+    why: str
+
+
+@dataclass(slots=True)
+class Looked:
+    """All that a look back found."""
+
+    since: float
+    until: float
+    engines: int = 0
+    stretches: int = 0
+    samples: int = 0
+    incidents: list[PastIncident] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    elsewhere: Mapping[str, Sequence[Fired]] = field(default_factory=dict)
+    """By target, copied rules that fired while there was no incident."""

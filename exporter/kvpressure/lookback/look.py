@@ -1,0 +1,307 @@
+"""A look back as a whole: who is there, where it may have gone wrong, and what was wrong there."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kvpressure import __version__
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.lookback import copied
+from kvpressure.lookback.backtest import compared
+from kvpressure.lookback.client import Prometheus, Server
+from kvpressure.lookback.discover import Seen, names_there, slowest, targets_there
+from kvpressure.lookback.document import Json, engine_of, fired_json
+from kvpressure.lookback.follow import LATE_SECONDS, follow
+from kvpressure.lookback.found import Fired
+from kvpressure.lookback.journal import Journal
+from kvpressure.lookback.names import Selection, Spelled, Target
+from kvpressure.lookback.pace import LONGEST_STEP_SECONDS
+from kvpressure.lookback.paging import Span, joined
+from kvpressure.lookback.screen import Screen, page_list, screened, screens, stretches
+from kvpressure.model.schemas.incidents import VERSION
+
+LEAD_SECONDS: Final = 1200.0
+TAIL_SECONDS: Final = 600.0
+Progress = Callable[[str, int, int], None]
+"""What is being done, how many pieces of it are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is looked for. `step` is None for as often as was scraped, but no oftener than every 15 s.
+
+    `other` is a second setting of thresholds to compare with.
+    """
+
+    span: Span
+    selection: Selection
+    thresholds: Thresholds
+    other: Thresholds | None = None
+    step: float | None = None
+    shortest_seconds: float = 120.0
+
+    @property
+    def settings(self) -> tuple[Thresholds, ...]:
+        """The thresholds to judge by, one or two."""
+        return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
+
+    def asked(self, url: str) -> dict[str, Any]:
+        """The question, to tell it from others."""
+        return {
+            "prometheus": url,
+            "since": self.span.start,
+            "until": self.span.end,
+            "selector": self.selection.matchers,
+            "step_seconds": self.step,
+            "shortest_seconds": self.shortest_seconds,
+            "thresholds": [one.hash for one in self.settings],
+            "kvpressure": __version__,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One target to follow: what a worker needs to know."""
+
+    server: Server
+    seen: Seen
+    stretches: tuple[tuple[Span, bool], ...]
+    step: float | None
+    settings: tuple[Thresholds, ...]
+    shortest_seconds: float
+
+    @property
+    def key(self) -> str:
+        """Under which it is remembered that it is done."""
+        return f"target {self.seen.target.labels!r}"
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known so far."""
+
+    spelled: list[Spelled] = field(default_factory=list)
+    seen: list[tuple[Spelled, Seen]] = field(default_factory=list)
+    suspects: dict[Target, list[Span]] = field(default_factory=dict)
+    unread: list[Json] = field(default_factory=list)
+    rules: list[Json] = field(default_factory=list)
+    copied: dict[tuple[str, str, str], list[Fired]] = field(default_factory=dict)
+
+
+def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
+    """Everything as one document. Raises PrometheusError where the Prometheus cannot be asked."""
+    journal.begin(question.asked(server.url))
+    state = _State()
+    with Prometheus(server) as client:
+        _discover(client, question, state)
+        _screen(client, question, state, journal, progress)
+        _ask_copied(client, question, state, journal, progress)
+        tasks = list(_tasks(server, question, state))
+        found = _follow(tasks, client, journal, progress, workers)
+        warnings = list(client.asked.warnings)
+    return _document(server, question, state, tasks, found, warnings)
+
+
+def _discover(client: Prometheus, question: Question, state: _State) -> None:
+    state.spelled = names_there(client, question.selection, question.span)
+    for one in state.spelled:
+        for seen in targets_there(client, one, question.selection, question.span):
+            state.seen.append((one, seen))
+
+
+def _screen(client: Prometheus, question: Question, state: _State, journal: Journal, progress: Progress) -> None:
+    pages: list[tuple[Spelled, Screen, Span]] = []
+    for one in state.spelled:
+        interval = slowest([seen for own, seen in state.seen if own is one], LONGEST_STEP_SECONDS)
+        # Of two settings, what either may find; where both ask the same, once.
+        asked = [
+            screen for limits in question.settings for screen in screens(one, question.selection, interval, limits)
+        ]
+        pages += [(one, screen, page) for screen, page in page_list(list(dict.fromkeys(asked)), question.span)]
+    by_labels = {seen.target.labels: seen.target for _, seen in state.seen}
+    for number, (one, screen, page) in enumerate(pages):
+        progress("screening", number, len(pages))
+        key = f"screen {screen.expr} {page.start:.3f}"
+        if (known := journal.done(key)) is None:
+            spans = screened(client, screen, one, page)
+            known = [[list(target.labels), [[s.start, s.end] for s in its]] for target, its in spans.items()]
+            journal.finish(key, known)
+        for labels, its in known:
+            target = by_labels.get(tuple((name, value) for name, value in labels))
+            if target is not None:
+                state.suspects.setdefault(target, []).extend(Span(start, end) for start, end in its)
+    progress("screening", len(pages), len(pages))
+
+
+def _ask_copied(client: Prometheus, question: Question, state: _State, journal: Journal, progress: Progress) -> None:
+    asked = [(one, rule, expr) for one in state.spelled for rule, expr in copied.askable(one, question.selection)]
+    days = list(copied.page_list(question.span))
+    for number, (one, rule, expr) in enumerate(asked):
+        answers = []
+        for place, page in enumerate(days):
+            progress("copied rules", number * len(days) + place, len(asked) * len(days))
+            key = f"rule {one.spelling} {rule.name} {page.start:.3f}"
+            if (known := journal.done(key)) is None:
+                known = copied.ask(client, expr, one, page)
+                journal.finish(key, known)
+            answers.append(known)
+        found = copied.fired(rule, answers, question.span.end)
+        for engine, its in found.items():
+            state.copied.setdefault(engine, []).extend(its)
+        state.rules.append(
+            {
+                "rule": rule.name,
+                "expr": rule.expr,
+                "for_seconds": rule.for_seconds,
+                "fired": sum(len(its) for its in found.values()),
+            }
+        )
+    progress("copied rules", len(asked) * len(days), len(asked) * len(days))
+
+
+def _tasks(server: Server, question: Question, state: _State) -> Iterator[Task]:
+    for _, seen in state.seen:
+        suspects = joined(state.suspects.get(seen.target, []), 0.0)
+        if not suspects:
+            continue
+        read = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
+        yield Task(
+            server,
+            seen,
+            tuple((span, span.end >= question.span.end) for span in read),
+            question.step,
+            question.settings,
+            question.shortest_seconds,
+        )
+
+
+def work(task: Task) -> Json:
+    """Follow one target, with a connection of its own. Raises PrometheusError."""
+    with Prometheus(task.server) as client:
+        return _followed(client, task)
+
+
+def _followed(client: Prometheus, task: Task) -> Json:
+    first, *others = follow(client, task.seen, task.stretches, task.step, task.settings, task.shortest_seconds)
+    return {
+        "incidents": first.incidents,
+        "others": [one.incidents for one in others],
+        "unjudged": first.unjudged,
+        "samples": first.samples,
+        "unread": first.unread,
+        "warnings": list(client.asked.warnings),
+    }
+
+
+def _follow(
+    tasks: Sequence[Task], client: Prometheus, journal: Journal, progress: Progress, workers: int
+) -> list[Json]:
+    known = {task.key: done for task in tasks if (done := journal.done(task.key)) is not None}
+    left = [task for task in tasks if task.key not in known]
+    done = len(known)
+    progress("reading", done, len(tasks))
+
+    def finished(task: Task, value: Json) -> None:
+        nonlocal done
+        journal.finish(task.key, value)
+        known[task.key] = value
+        done += 1
+        progress("reading", done, len(tasks))
+
+    if workers <= 1 or len(left) <= 1:
+        for task in left:
+            finished(task, _followed(client, task))
+    else:
+        _in_parallel(left, workers, finished)
+    return [known[task.key] for task in tasks]
+
+
+def _in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
+    """The longest first, so that none is left alone at the end."""
+    longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context("spawn"))
+    try:
+        running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finished(running.pop(future), future.result())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _document(
+    server: Server,
+    question: Question,
+    state: _State,
+    tasks: Sequence[Task],
+    found: Sequence[Json],
+    warnings: Sequence[str],
+) -> Json:
+    incidents = [incident for one in found for incident in one["incidents"]]
+    state.unread += [
+        {"target": task.seen.target.name, "why": one["unread"]}
+        for task, one in zip(tasks, found, strict=True)
+        if one["unread"]
+    ]
+    elsewhere = _attach_copied(incidents, state.copied)
+    others = [incident for one in found for its in one["others"] for incident in its]
+    _attach_copied(others, state.copied)
+    said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
+    for rule in state.rules:
+        rule["in_incidents"] = sum(
+            any(fired["rule"] == rule["rule"] and fired["by"] == "copied" for fired in incident["fired"])
+            for incident in incidents
+        )
+        rule["elsewhere"] = sum(one["rule"] == rule["rule"] for one in elsewhere)
+    incidents.sort(key=lambda one: (one["began"], engine_of(one)))
+    return {
+        "schema_version": VERSION,
+        "kind": "incidents",
+        "kvpressure": __version__,
+        "prometheus": server.url,
+        "selector": question.selection.matchers,
+        "since": question.span.start,
+        "until": question.span.end,
+        "thresholds": question.thresholds.hash,
+        "shortest_seconds": question.shortest_seconds,
+        "targets": len(state.seen),
+        "targets_read": len(tasks),
+        "seconds_read": round(sum(span.seconds for task in tasks for span, _ in task.stretches), 3),
+        "samples_read": sum(one["samples"] for one in found),
+        "incidents": incidents,
+        "backtest": None
+        if question.other is None
+        else compared(question.thresholds, incidents, question.other, others),
+        "copied_rules": state.rules,
+        "fired_elsewhere": elsewhere,
+        "unjudged": [row for one in found for row in one["unjudged"]],
+        "unread": state.unread,
+        "warnings": list(said),
+    }
+
+
+def _attach_copied(incidents: Sequence[Json], fired: Mapping[tuple[str, str, str], Sequence[Fired]]) -> list[Json]:
+    """Puts every copied alert to the incidents that it fired in; gives those that fired in none."""
+    by_engine: dict[tuple[str, str, str], list[Json]] = {}
+    for incident in incidents:
+        by_engine.setdefault(engine_of(incident), []).append(incident)
+    elsewhere = []
+    for engine, its in fired.items():
+        for one in its:
+            mine = [incident for incident in by_engine.get(engine, ()) if _overlaps(incident, one)]
+            for incident in mine:
+                incident["fired"].append(fired_json(one))
+            if not mine:
+                names = dict(zip(("target", "model_name", "engine"), engine, strict=True))
+                elsewhere.append({**names, "rule": one.rule, "at": one.at, "ended": one.ended})
+    return sorted(elsewhere, key=lambda one: (one["at"], one["target"], one["engine"], one["rule"]))
+
+
+def _overlaps(incident: Json, fired: Fired) -> bool:
+    began, ended = incident["began"], incident["ended"]
+    before = fired.ended is None or fired.ended >= began - LATE_SECONDS
+    return before and (ended is None or fired.at <= ended + LATE_SECONDS)

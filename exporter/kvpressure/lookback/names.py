@@ -1,0 +1,151 @@
+"""Which series of a Prometheus are an engine's: how a runtime's names are spelled there, and what tells engines apart.
+
+Pure. Every label that is not the metric's own tells targets apart: people call them `instance`, `pod`, `cluster` or
+anything else, and one that is the same everywhere does no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.runtimes.table import Table
+
+REPLICA_LABELS: Final = ("prometheus_replica", "__replica__", "receive_replica")
+"""Of several Prometheus servers that scrape the same: their copies are one target."""
+
+_OWN_LABELS: Final = frozenset(
+    {"__name__", "le", "quantile", "pid", "reason", "finished_reason", "source", "stage", "sleep_state", "position"}
+)
+_OF_RAY: Final = frozenset(
+    {"WorkerId", "ReplicaId", "SessionName", "Version", "Component", "NodeAddress", "application", "deployment"}
+)
+"""Ray's own labels differ between the processes of one engine, whose values are added up."""
+
+_PLAIN: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def quoted(text: str) -> str:
+    r"""A string of PromQL.
+
+    >>> print(quoted('a"b'))
+    "a\"b"
+    """
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def one_of(names: Iterable[str]) -> str:
+    """A matcher for metrics of these names.
+
+    >>> one_of(["vllm:b", "vllm:a"])
+    '__name__=~"vllm:a|vllm:b"'
+    """
+    return f"__name__=~{quoted('|'.join(re.escape(name) for name in sorted(names)))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Label matchers of a user, without braces; "" for all. They may name no metric."""
+
+    matchers: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Selection:
+        """Matchers with or without braces. ValueError for a text that is none."""
+        plain = text.strip()
+        plain = plain[1:-1].strip() if plain.startswith("{") and plain.endswith("}") else plain
+        if "__name__" in plain or (plain and not re.match(r"[a-zA-Z_]\w*\s*(=|!)", plain)):
+            raise ValueError('must be label matchers such as namespace="prod",pod=~"llm-.*", and name no metric')
+        return cls(plain.rstrip(", "))
+
+    def and_also(self, *matchers: str) -> str:
+        """A selector with more matchers."""
+        return "{" + ", ".join((*matchers, *([self.matchers] if self.matchers else []))) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """A runtime's names in one spelling, as far as a Prometheus has them."""
+
+    table: Table
+    spelling: str
+    present: frozenset[str]
+
+    def named(self, signal: str, *, suffix: str = "") -> str | None:
+        """The first of a signal's metrics that is there; None without one.
+
+        `suffix` is that of a histogram's part, for the signals that are histograms.
+        """
+        rows = self.table.histograms if suffix else (*self.table.gauges, *self.table.counters)
+        names = (name + suffix for row in rows if row.signal == signal and not row.where for name in row.names)
+        found = (self.spelling + name.removeprefix(self.table.prefix) for name in names)
+        return next((name for name in found if name in self.present), None)
+
+
+def all_names(tables: Iterable[Table]) -> frozenset[str]:
+    """Every name that the tables read, in every spelling."""
+    found: set[str] = set()
+    for table in tables:
+        found |= {name.decode() for name in table.wanted()}
+        for row in table.label_signals:
+            found |= {spelling + row.name.removeprefix(table.prefix) for spelling in table.spellings}
+    return frozenset(found)
+
+
+def spelled(tables: Iterable[Table], present: Collection[str]) -> list[Spelled]:
+    """The runtimes and spellings of which a Prometheus has the number of running requests."""
+    found = []
+    for table in tables:
+        for spelling in table.spellings:
+            own = frozenset(name for name in present if name.startswith(spelling))
+            one = Spelled(table, spelling, own)
+            if one.named("running") is not None:
+                found.append(one)
+    return found
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """One thing that was scraped: the labels that tell it apart, sorted. Several engines may be on its page."""
+
+    labels: Labels
+
+    def get(self, *names: str) -> str:
+        """The first of these labels that it has, "" without any."""
+        known = dict(self.labels)
+        return next((known[name] for name in names if known.get(name)), "")
+
+    @property
+    def namespace(self) -> str:
+        """Kubernetes namespace, "" without one."""
+        return self.get("namespace", "kubernetes_namespace", "exported_namespace")
+
+    @property
+    def pod(self) -> str:
+        """Pod, "" without one."""
+        return self.get("pod", "pod_name", "kubernetes_pod_name", "exported_pod")
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        cluster = self.get("cluster")
+        where = self.get("instance") or ",".join(f"{name}={value}" for name, value in self.labels)
+        plain = "/".join(part for part in (self.namespace, self.pod) if part) if self.pod else where
+        return f"{cluster}/{plain}" if cluster else plain
+
+    def matchers(self) -> tuple[str, ...]:
+        """What finds its series and no others'."""
+        return tuple(f"{name}={quoted(value)}" for name, value in self.labels)
+
+
+def target_of(labels: Mapping[str, str], table: Table) -> Target:
+    """The target of a series of an engine."""
+    own = _OWN_LABELS | {table.engine_label, table.model_label, *REPLICA_LABELS}
+    ray = _OF_RAY if labels.keys() & {"WorkerId", "SessionName"} else frozenset()
+    kept = (pair for pair in labels.items() if pair[0] not in own | ray and _PLAIN.fullmatch(pair[0]))
+    return Target(tuple(sorted(kept)))

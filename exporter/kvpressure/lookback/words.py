@@ -1,0 +1,145 @@
+"""PURE: a look back in words: what every way of showing it says, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kvpressure.exposition.incident import rough
+from kvpressure.exposition.palette import CAUSES
+from kvpressure.exposition.wording import clock, duration, percent, quantity, seconds
+from kvpressure.model.verdict import DETAILS, Cause
+
+Json = Mapping[str, Any]
+
+MOST_ELSEWHERE: Final = 5
+INDENT: Final = "  "
+
+
+def engine_name(one: Json) -> str:
+    """Which engine: its target, and model and rank."""
+    return f"{one['target']} ({one['model_name']}, engine {one['engine']})"
+
+
+def cause_label(incident: Json) -> str:
+    """The cause and what kind of it."""
+    return f"{CAUSES[Cause(incident['cause'])].label}{'/' + incident['detail'] if incident['detail'] else ''}"
+
+
+def meaning(incident: Json) -> str:
+    """What the cause means, as a sentence."""
+    cause = Cause(incident["cause"])
+    told = DETAILS[cause].get(incident["detail"] or "")
+    return f"{told[:1].upper()}{told[1:]}." if told else CAUSES[cause].meaning
+
+
+def when(incident: Json) -> str:
+    """Begin, end and length."""
+    end = "still going on at the end" if incident["ended"] is None else f"to {clock(incident['ended'], day=True)}"
+    return f"{clock(incident['began'], day=True)} {end}, {duration(incident['seconds'])}"
+
+
+def lost(incident: Json) -> str:
+    """What it cost."""
+    tokens, time = incident["lost_tokens"], incident["lost_seconds"]
+    if tokens is None or time is None:
+        return "not known (nothing tells what it would have done without)"
+    return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
+
+
+def fired(incident: Json) -> Iterator[str]:
+    """What would have fired, ours first."""
+    for one in incident["fired"]:
+        whose = "copied rule" if one["by"] == "copied" else "ours"
+        late = one["at"] - incident["began"]
+        delay = f"{duration(late)} after it began" if late >= 0 else f"{duration(-late)} before it began"
+        severity = f", {one['severity']}" if one["severity"] else ""
+        yield f"{one['rule']} ({whose}{severity}): {clock(one['at'], day=True)}, {delay}"
+
+
+def peak(incident: Json) -> str:
+    """Its highest readings."""
+    known = incident["peak"]
+    words = {
+        "running": ("running", "sequences"),
+        "waiting": ("waiting", "sequences"),
+        "kv_usage_ratio": ("KV cache used", "ratio"),
+        "preemptions_per_second": ("preemptions/s", "score"),
+    }
+    return ", ".join(f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if name in known)
+
+
+def lines(incident: Json) -> Iterator[str]:
+    """One incident, a line for each thing that is known."""
+    yield f"{cause_label(incident)}: {engine_name(incident)}"
+    yield f"{INDENT}when        {when(incident)}"
+    yield f"{INDENT}what        {meaning(incident)}"
+    if incident["grounds"]:
+        yield f"{INDENT}told by     {incident['grounds']}"
+    others = {cause: time for cause, time in incident["causes"].items() if cause != incident["cause"]}
+    if others:
+        rest = ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others.items())
+        yield f"{INDENT}also        {rest}"
+    if incident["confidence"] is not None:
+        apart = f"from samples {incident['step_seconds']:.0f} s apart"
+        yield f"{INDENT}confidence  {percent(incident['confidence'])}, {apart}"
+    yield f"{INDENT}lost        {lost(incident)}"
+    if shown := peak(incident):
+        yield f"{INDENT}at most     {shown}"
+    alerts = list(fired(incident))
+    for place, line in enumerate(alerts or ["nothing: no alert of ours, and none of the copied rules"]):
+        yield f"{INDENT}{'would fire' if not place else '':<12}{line}"
+    for action in incident["actions"]:
+        change = f": {action['current']} -> {action['new']}" if action["current"] and action["new"] else ""
+        change = change or (f": {action['new']}" if action["new"] else "")
+        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{action['order']}. {action['title']}{change}"
+        expected = action["expected"]["text"] if action["expected"] else action["not_predicted"]
+        if expected:
+            told = expected if action["expected"] else f"not predicted: {expected}"
+            yield f"{INDENT}{'':<15}expected: {told}"
+    for missing in incident["missing"]:
+        yield f"{INDENT}{'unknown':<12}{missing['what']}: {missing['how']}"
+
+
+def summary(document: Json) -> Iterator[str]:
+    """What it comes to."""
+    incidents = document["incidents"]
+    span = f"{clock(document['since'], day=True)} to {clock(document['until'], day=True)}"
+    yield f"{document['prometheus']}: {document['targets']} engines' pages, {span}"
+    if not incidents:
+        yield f"No incident of {duration(document['shortest_seconds'])} or longer."
+    else:
+        known = [one["lost_tokens"] for one in incidents if one["lost_tokens"] is not None]
+        cost = f", about {rough(sum(known))} tokens lost" if known else ""
+        counts = Counter(CAUSES[Cause(one["cause"])].label for one in incidents)
+        kinds = ", ".join(f"{count} {label}" for label, count in counts.most_common())
+        time = duration(sum(one["seconds"] for one in incidents))
+        plural = "incident" if len(incidents) == 1 else "incidents"
+        yield f"{len(incidents)} {plural} ({kinds}), {time} together{cost}."
+    if document["backtest"] is not None:
+        yield from _backtest(document["backtest"], len(incidents))
+    for rule in document["copied_rules"]:
+        hit, false = f"{rule['in_incidents']} of {len(incidents)} incidents", f"{rule['elsewhere']} times without one"
+        yield f"{INDENT}copied rule {rule['rule']}: fired in {hit}, {false}"
+    for one in document["unjudged"]:
+        why = DETAILS[Cause.UNKNOWN].get(one["detail"] or "", "the evidence contradicts itself")
+        yield f"{INDENT}cannot tell: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"
+    for one in document["unread"]:
+        yield f"{INDENT}not read: {one['target']}: {one['why']}"
+    for warning in document["warnings"]:
+        yield f"{INDENT}the server warns: {warning}"
+
+
+def _backtest(found: Json, before: int) -> Iterator[str]:
+    """How the other setting of thresholds differs."""
+    changes = ", ".join(
+        f"{name} {change['before']:g} -> {change['after']:g}" for name, change in found["changed_thresholds"].items()
+    )
+    yield f"With {changes or 'the same thresholds'}: {len(found['incidents'])} incidents instead of {before}."
+    yield f"{INDENT}{found['same']} are the same"
+    for key, text in (("only_before", "no longer told"), ("only_after", "told only then")):
+        for one in found[key]:
+            yield f"{INDENT}{text}: {cause_label(one)}, {engine_name(one)}, {when(one)}"
+    for one in found["changed_cause"]:
+        yield f"{INDENT}now {cause_label(one['after'])}: {cause_label(one['before'])}, {engine_name(one)}, {when(one)}"

@@ -1,0 +1,116 @@
+"""A real Prometheus that holds the past of engines: recorded or simulated pages, as its scrapes saw them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpressure.simulator.service import Scenario, ServerDownError, SimulatedServer
+from tests.support.processes import PATIENCE_SECONDS, free_port
+from tests.support.tools import need
+
+START = 1_700_000_000.0
+_LINE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^\n]*)\})? ([^ \n]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One page of one target, at `t` (unix seconds)."""
+
+    t: float
+    labels: Mapping[str, str]
+    page: bytes
+
+
+def simulated(scenario: Scenario, seed: int, labels: Mapping[str, str], step: float, begin: float) -> Iterator[Scrape]:
+    """A scenario from `begin` on; scrapes at which the server is down find nothing."""
+    server = SimulatedServer(scenario, seed)
+    for number in range(int(scenario.seconds / step)):
+        t = server.start + (number + 0.5) * step
+        try:
+            yield Scrape(begin + t - server.start, labels, server.page(t))
+        except ServerDownError:
+            continue
+
+
+def openmetrics(scrapes: Iterable[Scrape], keep: re.Pattern[bytes] | None = None) -> Iterator[bytes]:
+    """The samples of all pages, with their targets' labels."""
+    for scrape in scrapes:
+        own = ",".join(f"{name}={json.dumps(value)}" for name, value in scrape.labels.items()).encode()
+        stamp = b" %.3f\n" % scrape.t
+        for name, labels, value in _LINE.findall(scrape.page):
+            if not name.endswith(b"_created") and (keep is None or keep.match(name)):
+                yield name + b"{" + (labels.rstrip(b",") + b"," if labels else b"") + own + b"} " + value + stamp
+    yield b"# EOF\n"
+
+
+def make_blocks(folder: Path, scrapes: Iterable[Scrape]) -> Path:
+    """The data folder of a Prometheus."""
+    lines, data = folder / "samples.om", folder / "data"
+    with lines.open("wb") as file:
+        file.writelines(openmetrics(scrapes))
+    promtool = need("promtool", "prometheus")
+    made = subprocess.run(
+        [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(lines), str(data)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    lines.unlink()
+    return data
+
+
+@contextmanager
+def prometheus(folder: Path, data: Path, *flags: str) -> Iterator[str]:
+    """The address of a Prometheus on these blocks."""
+    program, port = need("prometheus", "prometheus"), free_port()
+    config = folder / "prometheus.yml"
+    config.write_text("global: {scrape_interval: 15s}\n")
+    command: Sequence[str] = (
+        program,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={data}",
+        "--storage.tsdb.retention.time=100y",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=error",
+        *flags,
+    )
+    log = folder / "prometheus.log"
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait(url, process, log)
+            yield url
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def past(folder: Path, scrapes: Iterable[Scrape], *flags: str) -> Iterator[str]:
+    """The address of a Prometheus that holds these scrapes."""
+    try:
+        with prometheus(folder, make_blocks(folder, scrapes), *flags) as url:
+            yield url
+    finally:
+        shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise AssertionError(f"prometheus did not become ready: {log.read_text()[-500:]}")

@@ -1,0 +1,58 @@
+"""A document of a look back, made from a recording without a Prometheus."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.lookback.discover import Seen
+from kvpressure.lookback.document import incident_json
+from kvpressure.lookback.follow import Follower
+from kvpressure.lookback.names import Target
+from kvpressure.model.schemas.incidents import VERSION
+from kvpressure.scrape.reader import PageReader
+from kvpressure.scrape.recordings import TraceLine, read_trace
+from tests.support.tools import FIXTURES
+
+TARGET = Target((("instance", "llm:8000"), ("namespace", "prod"), ("pod", "llm-0")))
+
+
+@cache
+def incidents(trace: str = "ramp-into-pressure", step: float = 15.0) -> tuple[dict[str, Any], ...]:
+    """The incidents of a recording that is scraped every `step` seconds."""
+    follower, reader, due = Follower(Seen(TARGET, "vllm", step), step, load_thresholds(), 120.0), PageReader(), 0.0
+    for line in read_trace(FIXTURES / "traces" / f"{trace}.jsonl.xz"):
+        assert isinstance(line, TraceLine)
+        if line.t >= due:
+            due = line.t + 0.99 * step
+            follower.page(reader.read(line.page, line.t))
+    follower.stretch_ends(last=True)
+    return tuple(incident_json(one) for one in follower.incidents())
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A whole document; `changes` are to its one incident."""
+    (one,) = incidents()
+    return {
+        "schema_version": VERSION,
+        "kind": "incidents",
+        "kvpressure": "0",
+        "prometheus": "http://prometheus:9090",
+        "selector": "",
+        "since": one["began"] - 3600,
+        "until": one["began"] + 3600,
+        "thresholds": "0" * 12,
+        "shortest_seconds": 120.0,
+        "targets": 1,
+        "targets_read": 1,
+        "seconds_read": 3600.0,
+        "samples_read": 240,
+        "incidents": [{**one, **changes}],
+        "backtest": None,
+        "copied_rules": [],
+        "fired_elsewhere": [],
+        "unjudged": [],
+        "unread": [],
+        "warnings": [],
+    }

@@ -1,0 +1,62 @@
+"""What is done is remembered; a file of another question is refused."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from kvpressure.lookback.errors import PrometheusError
+from kvpressure.lookback.journal import Journal
+
+ASKED = {"since": 0.0, "until": 60.0, "selector": ""}
+
+
+def test_what_is_finished_is_there_the_next_time_and_a_cut_line_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.begin(ASKED)
+        journal.finish("a", [1])
+        journal.finish("b", {"x": None})
+    with path.open("a") as file:
+        file.write('{"key":"c","val')
+    with Journal(path) as journal:
+        assert journal.asked == ASKED
+        journal.begin(ASKED)
+        assert (journal.done("a"), journal.done("b"), journal.done("c")) == ([1], {"x": None}, None)
+        journal.finish("c", 3)
+    with Journal(path) as journal:
+        assert journal.done("c") == 3
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_another_question_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.begin(ASKED)
+    with Journal(path) as journal, pytest.raises(PrometheusError, match=r"another question \(selector\)"):
+        journal.begin({**ASKED, "selector": 'pod="a"'})
+
+
+@pytest.mark.parametrize("content", ["hello\n", "[]\n", '{"version": 99}\n', "\x00\xff\n"])
+def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    with pytest.raises(PrometheusError, match="no file of a look back"):
+        Journal(path)
+    assert path.read_text() == content
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with Journal(tmp_path / "link") as journal, pytest.raises(PrometheusError, match="cannot write"):
+        journal.begin(ASKED)
+
+
+def test_without_a_file_nothing_is_kept_on_disk(tmp_path: Path) -> None:
+    with Journal(None) as journal:
+        journal.begin(ASKED)
+        journal.finish("a", 1)
+        assert journal.done("a") == 1
+    assert list(tmp_path.iterdir()) == []
