@@ -57,7 +57,7 @@ MOST_WORKERS = 4
 def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
     """Look back at the engines of a Prometheus: every incident, its cause, what it cost, and what would have helped.
 
-    Needs nothing but the engines' own series (vllm:*), scraped every 15 to 60 seconds. Nothing is written to it.
+    Needs nothing but the engines' own series, scraped every 15 to 60 seconds. Nothing is written to it.
     """
     if schema is not None:
         say_json(SCHEMAS[schema])

@@ -10,7 +10,7 @@ from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.names import Selection, Spelled, Target, all_names, one_of, spelled, target_of
 from kvpressure.lookback.paging import Series, Span, asked
-from kvpressure.runtimes.registry import TABLES, named
+from kvpressure.runtimes.registry import ASSUMED, TABLES, named
 from kvpressure.runtimes.table import Table
 
 PROBE_SECONDS: Final = 600.0
@@ -41,7 +41,7 @@ def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Sp
     chosen = f" with {selection.matchers}" if selection.matchers else ""
     raise PrometheusError(
         "nothing",
-        f"the Prometheus has no series of an engine (such as vllm:num_requests_running){chosen} in that time; "
+        f"the Prometheus has no series of an engine ({ASSUMED.table.prefix}...){chosen} in that time; "
         "check --selector, --since and --until, and that the engines are scraped",
     )
 

@@ -42,8 +42,8 @@ def quoted(text: str) -> str:
 def one_of(names: Iterable[str]) -> str:
     """A matcher for metrics of these names.
 
-    >>> one_of(["vllm:b", "vllm:a"])
-    '__name__=~"vllm:a|vllm:b"'
+    >>> one_of(["engine:b", "engine:a"])
+    '__name__=~"engine:a|engine:b"'
     """
     return f"__name__=~{quoted('|'.join(re.escape(name) for name in sorted(names)))}"
 
