@@ -56,7 +56,7 @@ lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four ver
 	$(BIN)/python -m tests.lab
 	$(BIN)/python -m tests.lab.inventory
 
-bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (40 minutes, 10 GB)
+bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
 	PYTHONPATH=exporter $(BIN)/python -m bench.fleet
 
 e2e: $(VENV)/.dev tools ## all tests with real servers, with an incident told through Alertmanager (15 minutes)
