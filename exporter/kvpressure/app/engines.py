@@ -260,10 +260,11 @@ class Pipeline:
         features = engine.past.features(self._context(target, page))
         features, answers = self._with_answers(engine, features)
         diagnosis = engine.diagnostician.diagnose(features.t, self._inputs(target, page, features, answers))
-        engine.past.learn(features, diagnosis.cause, engine.room.rate)
+        limits = engine.view.limits if engine.view else Limits()
+        engine.past.learn(features, diagnosis.cause, engine.room.rate, limits.max_num_seqs)
         features = replace(features, derived=features.derived | engine.past.cost.families())
         incident = self._incident(target, page, engine)
-        losing, limits = diagnosis.cause in LOSING, engine.view.limits if engine.view else Limits()
+        losing = diagnosis.cause in LOSING
         wanted = self.settings.always_observed or _predictable(diagnosis)
         observed = engine.past.observed() if wanted or losing else None
         engine.room.update(features.t, observed if losing else None, limits)
@@ -290,7 +291,14 @@ class Pipeline:
 
     def _context(self, target: TargetIdentity, page: EnginePage) -> Context:
         gpus = self._gpus_of(target, page.t, alone=len(page.engines) == 1)
-        return Context(self.thresholds, tuple(gpus), target.kv_bytes_per_token)
+        declared = self._declared(target)
+        return Context(
+            self.thresholds,
+            tuple(gpus),
+            target.kv_bytes_per_token,
+            max_num_seqs=declared.get("max_num_seqs"),
+            max_num_batched_tokens=declared.get("max_num_batched_tokens"),
+        )
 
     def _inputs(
         self, target: TargetIdentity, page: EnginePage, features: Features, answers: Mapping[str, OutsideEvidence]

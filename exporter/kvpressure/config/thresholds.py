@@ -155,6 +155,7 @@ class Thresholds:
     routing_room_max_ratio: float = _in("ratio")
     advice_memory_step_min_ratio: float = _in("ratio")
     advice_step_tokens_min_tokens: float = _in("tokens")
+    scaling_drain_target_seconds: float = _in("seconds")
     alert_symptom_min_ratio: float = _in("ratio")
     alert_cause_min_ratio: float = _in("ratio")
     alert_score_min_ratio: float = _in("ratio")

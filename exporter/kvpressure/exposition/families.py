@@ -163,6 +163,22 @@ FAMILIES: tuple[Family, ...] = (
         kind="counter",
     ),
     _engine("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
+    _engine(
+        "saturation_ratio",
+        "Share in use of what binds the engine: the highest known one of KV cache tokens, places in the batch (where "
+        "the cap is known) and the time that prompts take (prefill). Absent where none is known.",
+    ),
+    _engine(
+        "demand_ratio",
+        "What everyone who runs or waits asks for, over what this engine has: 1.5 takes one and a half of it. "
+        "constraint is kv_tokens, sequences or prefill; one that is not known is absent.",
+        "constraint",
+    ),
+    _engine(
+        "queue_drain_seconds",
+        "Waiting requests over the requests admitted per second over the window; 0 while nobody waits, absent while "
+        "nobody is admitted.",
+    ),
     _engine("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
     _engine(
         "max_tokens", "Quantile of the max_tokens that requests asked for, over the traffic shape window.", "quantile"

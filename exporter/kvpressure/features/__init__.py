@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpressure.features import batch, gpu, kv, latency, refusals, throughput, traffic
+from kvpressure.features import batch, gpu, kv, latency, refusals, saturation, throughput, traffic
 from kvpressure.features.context import Context
 from kvpressure.features.gpu import derive_gpu
 from kvpressure.features.recent import Recent, count
@@ -30,7 +30,7 @@ def compute(window: EngineWindow, context: Context) -> tuple[Derived, Recent]:
         derived.update(family(window, context))
     derived.update((old, derived[new]) for old, new in FORMERLY.items() if new in derived)
     recent = count(window, context)
-    return derived | known(_judged(recent)), recent
+    return derived | known(_judged(recent)) | saturation.derive(window, context, recent), recent
 
 
 def _judged(recent: Recent) -> dict[str, Value | None]:

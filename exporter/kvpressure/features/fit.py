@@ -65,7 +65,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     not fit: it may be a preempted request that brings its answer along.
     Where layers differ, a request counts with what those before it took while they came in.
     """
-    typical, share = typical_prompt_tokens(window), _computed_share(window)
+    typical, share = typical_prompt_tokens(window), computed_share(window)
     long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
@@ -99,14 +99,14 @@ def by_watermark_ratio(points: Sequence[Point], window: EngineWindow, limits: Th
     cache, typical = window.cache, typical_prompt_tokens(window)
     if not kept_tokens(cache):
         return None
-    long, share = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor), _computed_share(window)
+    long, share = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor), computed_share(window)
     prompt = long if long is None or share is None else long * share
     held = [point for point in points if blocked(point, cache, prompt)]
     whole = replace(cache, watermark_ratio=None)
     return mean([float(not blocked(point, whole, prompt)) for point in held]) if held else None
 
 
-def _computed_share(window: EngineWindow) -> float | None:
+def computed_share(window: EngineWindow) -> float | None:
     """Share of the prompt tokens that no cache held: a prefix that others hold already costs the next one nothing.
 
     None where the page does not tell. Preempted requests find their own blocks again: without preemptions only.

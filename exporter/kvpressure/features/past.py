@@ -12,11 +12,13 @@ from kvpressure.features.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.features.context import Context
 from kvpressure.features.cost import Cost
 from kvpressure.features.gpu import memory_rise_ratio
+from kvpressure.features.learned_cap import LearnedCap
 from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
 from kvpressure.features.signals import signals_of
 from kvpressure.features.summaries import Tally
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.limits import Limit
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
@@ -50,6 +52,7 @@ class EnginePast:
         self.window = window
         self.baseline = Baseline(thresholds)
         self.cost = Cost()
+        self.cap = LearnedCap()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -73,6 +76,7 @@ class EnginePast:
             return False
         if restarted:
             self.cost.restarted()
+            self.cap.forget()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
         pair = newest_batch(window)
@@ -82,7 +86,8 @@ class EnginePast:
 
     def features(self, context: Context) -> Features:
         """What the window shows now, measured against what is healthy for this engine."""
-        context = replace(context, baseline=self.baseline.values())
+        cap = context.max_num_seqs or self.cap.at(self.window.highest_running())
+        context = replace(context, baseline=self.baseline.values(), max_num_seqs=cap)
         derived, recent = compute(self.window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         return Features(
@@ -99,11 +104,12 @@ class EnginePast:
         """What a prediction of consequences starts from."""
         return observed(self.window, self.baseline.values())
 
-    def learn(self, features: Features, cause: Cause, with_room: float | None = None) -> None:
+    def learn(self, features: Features, cause: Cause, with_room: float | None = None, cap: Limit | None = None) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.
 
-        `with_room` is that of `Cost.update`.
+        `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
         """
+        self.cap.learn(cap)
         recent, healthy = features.recent, cause is Cause.HEALTHY
         self.cost.update(self.window.points, cause, self.baseline.limits, with_room)
         self.demand = recent.demand

@@ -1,0 +1,157 @@
+"""How much of what binds an engine is in use, how much would serve everyone who asks, and how long the queue takes.
+
+Three things can bind: KV cache tokens, places in the batch, and the time that prompts take (prefill). Each is told as a
+share of what the engine has of it, so that replicas can be counted: two engines that are asked for 0.9 each are asked
+for 1.8 replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.features.context import Context
+from kvpressure.features.fit import RECENT_STARTS, computed_share, typical_prompt_tokens
+from kvpressure.features.pool import kept_tokens
+from kvpressure.features.recent import Recent
+from kvpressure.features.windows import EngineWindow
+from kvpressure.model.record import record
+from kvpressure.model.values import Derived, Value, known
+
+KV: Final = "kv_tokens"
+SEQUENCES: Final = "sequences"
+PREFILL: Final = "prefill"
+
+
+@record
+class _Load:
+    """Of one constraint, as shares of what there is: in use now, and asked for by everyone; None is not known."""
+
+    used: float | None = None
+    asked: float | None = None
+
+
+def derive(window: EngineWindow, context: Context, recent: Recent) -> Derived:
+    """`saturation_ratio`, `demand_ratio` by constraint and `queue_drain_seconds`."""
+    drain = queue_drain_seconds(window, recent)
+    loads = {
+        KV: _kv(window, recent),
+        SEQUENCES: _sequences(context, recent),
+        PREFILL: _prefill(window, context, drain),
+    }
+    used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
+    asked: dict[str, Value] = {name: load.asked for name, load in loads.items() if load.asked is not None}
+    return known(
+        {
+            "saturation_ratio": max(used, default=None),
+            "demand_ratio": asked or None,
+            "queue_drain_seconds": drain,
+        }
+    )
+
+
+def queue_drain_seconds(window: EngineWindow, recent: Recent) -> float | None:
+    """Seconds until those who wait now are admitted, at the rate of the window, if nobody else came.
+
+    0 where nobody waits; None where the queue is not known, and while nothing is admitted.
+    """
+    if recent.waiting is None:
+        return None
+    if recent.waiting <= 0:
+        return 0.0
+    started = window.rate("started")
+    rate = window.rate("finished") if started is None else started
+    return recent.waiting / rate if rate else None
+
+
+def _kv(window: EngineWindow, recent: Recent) -> _Load:
+    """Tokens of the pool: in use, and what those who run and wait take in the middle of their lives.
+
+    A request holds its prompt when it comes in and its answer too when it ends, so many at once hold half of their
+    answers. Those who run hold at least what they hold.
+    """
+    usage, usable = recent.usage, _usable_ratio(window)
+    if usage is None or recent.demand is None or recent.waiting is None:
+        return _Load(usage)
+    running, each = recent.demand - recent.waiting, _share_of_one(window, usage, recent)
+    if each is None:
+        return _Load(usage, usage / usable if recent.waiting <= 0 else None)
+    return _Load(usage, (max(usage, running * each) + recent.waiting * each) / usable)
+
+
+def _usable_ratio(window: EngineWindow) -> float:
+    """Share of the pool that requests may have, but for what a watermark keeps free."""
+    capacity = window.cache.capacity_tokens
+    return 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
+
+
+def _share_of_one(window: EngineWindow, usage: float, recent: Recent) -> float | None:
+    """Share of the pool that one more request takes; None where neither its tokens nor those who run tell.
+
+    Where layers differ, tokens do not say what a request takes, and it counts as much as those who run hold.
+    """
+    running = (recent.demand or 0.0) - (recent.waiting or 0.0)
+    held = usage / running if running >= 1 and usage > 0 else None
+    capacity, prompt = window.cache.capacity_tokens, typical_prompt_tokens(window)
+    if capacity is None or prompt is None or window.cache.layers_differ:
+        return held
+    share = computed_share(window)
+    return (prompt * (1.0 if share is None else share) + window.of_histograms(_answer_tokens) / 2) / capacity
+
+
+def _answer_tokens(window: EngineWindow) -> float:
+    """Mean answer, in tokens, over the longer window; 0 before anybody has ended, so that only less is asked for."""
+    answers = window.shape("request_output_tokens") or window.total("request_output_tokens")
+    return answers.sum / answers.count if answers is not None and answers.count else 0.0
+
+
+def _sequences(context: Context, recent: Recent) -> _Load:
+    cap = context.max_num_seqs
+    if not cap or recent.demand is None or recent.waiting is None:
+        return _Load()
+    return _Load((recent.demand - recent.waiting) / cap, recent.demand / cap)
+
+
+def _prefill(window: EngineWindow, context: Context, drain_seconds: float | None) -> _Load:
+    """The time that prompts take: by Little's law, how many are being computed at a time, if each fills its steps.
+
+    Prompts too short to fill a step share one, and as many more fit in as it has room for. Whoever waits is to have its
+    prompt computed within `scaling_drain_target_seconds`, beside those who come.
+    """
+    busy, started = _prefilling(window, context), window.rate("started")
+    if busy is None or started is None:
+        return _Load()
+    used = min(1.0, busy)
+    if not started:
+        return _Load(used, used if drain_seconds == 0 else None)
+    coming = max(0.0, 1.0 + (_queue_growth(window) or 0.0) / started)
+    waiting = None if drain_seconds is None else drain_seconds / context.thresholds.scaling_drain_target_seconds
+    return _Load(used, None if waiting is None else used * (coming + waiting))
+
+
+def _prefilling(window: EngineWindow, context: Context) -> float | None:
+    """Share of the time in which full steps of prompts would be computed; above 1 where prompts wait for each other."""
+    seconds = window.per_event("prefill_seconds", "prefilled", least=RECENT_STARTS, seconds=window.seconds)
+    finished = window.per_event(
+        "finished_prompt_tokens", "finished_prompts", least=RECENT_STARTS, seconds=window.seconds
+    )
+    tokens, started = window.rate("prompt_tokens"), window.rate("started")
+    if tokens is None or started is None:
+        return None
+    if not tokens or not started:
+        return 0.0
+    if seconds is None or not finished:
+        return None
+    prompt, share = tokens / started, computed_share(window)
+    fill = min(1.0, prompt * (1.0 if share is None else share) / _full_step_tokens(context))
+    return tokens * seconds / finished * fill
+
+
+def _full_step_tokens(context: Context) -> float:
+    """Prompt tokens from which a step takes no more, or takes longer for each that is added."""
+    enough = context.thresholds.prefill_full_step_min_tokens
+    return min(enough, context.max_num_batched_tokens or enough)
+
+
+def _queue_growth(window: EngineWindow) -> float | None:
+    trend = window.trend("waiting", window.seconds)
+    return None if trend is None else trend.slope
