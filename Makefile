@@ -51,6 +51,10 @@ bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, m
 bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.cost --write-docs
 
+.PHONY: bench-scaling
+bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own scheduler: bad minutes and replica-hours (15 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
+
 .PHONY: lab
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
 	$(BIN)/python -m tests.lab

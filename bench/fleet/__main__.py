@@ -1,7 +1,7 @@
 """`python -m bench.fleet [ENGINES ...]`: what fleets of 100, 1,000 and 10,000 engines cost a Prometheus.
 
-Each size is scraped with either profile (20 minutes and 10 GB in all, on a machine with nothing else to do); ends with 1 when a rule group takes more than
-a tenth of its interval. Writes results.json, and the table of docs/scaling.md.
+Each size is scraped with either profile: 20 minutes and 10 GB in all, on a machine with nothing else to do. Ends with 1
+when a rule group takes more than a tenth of its interval. Writes results.json, and the table of docs/scaling.md.
 """
 
 from __future__ import annotations

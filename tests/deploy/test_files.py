@@ -16,7 +16,7 @@ from kvpressure import __version__
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.web.connections import MOST_CONNECTIONS, most_connections
 from tests.support.chart import problems
-from tests.support.rules import selectors
+from tests.support.rules import recorded, selectors
 from tests.support.tools import need
 
 DOCKER = ROOT / "deploy" / "docker"
@@ -217,6 +217,21 @@ def test_both_ways_to_scale_have_the_same_targets_and_the_same_pace() -> None:
 
 def test_the_autoscaler_is_one_that_the_api_server_takes_whole() -> None:
     assert list(problems(read("hpa.yaml"))) == []
+    assert list(problems(read("desired-replicas/hpa.yaml"))) == []
+
+
+def test_both_ways_to_the_desired_replicas_ask_for_the_recorded_number_and_keep_the_same_pace() -> None:
+    hpa, keda = (read(f"desired-replicas/{name}.yaml")["spec"] for name in ("hpa", "keda-scaledobject"))
+    (trigger,), (metric,) = keda["triggers"], hpa["metrics"]
+    (rule,) = read("desired-replicas/prometheus-adapter-values.yaml")["rules"]["external"]
+    assert rule["name"]["as"] == metric["external"]["metric"]["name"] == "kvpressure_desired_replicas"
+    for query in (trigger["metadata"]["query"], rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="llm"')):
+        (selector,) = selectors(query)
+        assert selector.name in recorded()
+    assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": trigger["metadata"]["threshold"]}
+    assert (trigger["metricType"], trigger["metadata"]["ignoreNullValues"]) == ("AverageValue", "false")
+    assert keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["behavior"]
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (hpa["minReplicas"], hpa["maxReplicas"])
 
 
 def test_the_readme_of_the_chart_installs_this_version() -> None:

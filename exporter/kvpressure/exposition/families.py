@@ -169,8 +169,8 @@ FAMILIES: tuple[Family, ...] = (
         "the cap is known) and the time that prompts take (prefill). Absent where none is known.",
     ),
     _engine(
-        "demand_ratio",
-        "What everyone who runs or waits asks for, over what this engine has: 1.5 takes one and a half of it. "
+        "demand_replicas",
+        "What everyone who runs or waits asks for, in engines like this one: 1.5 takes one and a half of it. "
         "constraint is kv_tokens, sequences or prefill; one that is not known is absent.",
         "constraint",
     ),

@@ -36,7 +36,7 @@ _FLEET: Final = frozenset(
         "symptom",
         # How much room is left, and for how long.
         "saturation_ratio",
-        "demand_ratio",
+        "demand_replicas",
         "kv_cache_usage_ratio",
         "kv_free_tokens",
         "kv_exhaustion_seconds",
@@ -84,7 +84,7 @@ def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object
         less["symptom"] = {name: 1.0 for name in ALERTED_SYMPTOMS if symptoms.get(name)}
     if isinstance(tokens := values.get("tokens_per_second"), Mapping):
         less["tokens_per_second"] = {kind: rate for kind, rate in tokens.items() if kind == GENERATED}
-    if isinstance(demand := values.get("demand_ratio"), Mapping) and demand:
+    if isinstance(demand := values.get("demand_replicas"), Mapping) and demand:
         binding = max(demand, key=lambda constraint: demand[constraint])
-        less["demand_ratio"] = {binding: demand[binding]}
+        less["demand_replicas"] = {binding: demand[binding]}
     return {**values, **less}

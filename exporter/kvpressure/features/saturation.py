@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
 from kvpressure.features.fit import RECENT_STARTS, computed_share, typical_prompt_tokens
 from kvpressure.features.pool import kept_tokens
@@ -31,22 +32,45 @@ class _Load:
 
 
 def derive(window: EngineWindow, context: Context, recent: Recent) -> Derived:
-    """`saturation_ratio`, `demand_ratio` by constraint and `queue_drain_seconds`."""
+    """`saturation_ratio`, `demand_replicas` by constraint and `queue_drain_seconds`."""
     drain = queue_drain_seconds(window, recent)
+    more = _more(window, drain, context.thresholds)
     loads = {
-        KV: _kv(window, recent),
-        SEQUENCES: _sequences(context, recent),
-        PREFILL: _prefill(window, context, drain),
+        KV: _kv(window, recent, more),
+        SEQUENCES: _sequences(context, recent, more),
+        PREFILL: _prefill(window, context, more),
     }
     used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
     asked: dict[str, Value] = {name: load.asked for name, load in loads.items() if load.asked is not None}
     return known(
         {
             "saturation_ratio": max(used, default=None),
-            "demand_ratio": asked or None,
+            "demand_replicas": asked or None,
             "queue_drain_seconds": drain,
         }
     )
+
+
+def _more(window: EngineWindow, drain_seconds: float | None, limits: Thresholds) -> float | None:
+    """How much more than is served now it takes, as a share, to serve all who come and to drain the queue in time.
+
+    In time is as long as replicas are kept once they are asked for. None where nobody is admitted or it is not known.
+    """
+    if drain_seconds == 0:
+        return 0.0
+    started, trend = window.rate("started"), window.trend("waiting", window.seconds)
+    if not started or drain_seconds is None:
+        return None
+    growth = 0.0 if trend is None else trend.slope
+    return max(0.0, growth / started + drain_seconds / limits.scaling_down_hold_seconds)
+
+
+def _with_queue(held: float, waiting: float, more: float | None) -> float:
+    """What those who run hold, and those who wait ask for: all of them at once, or less where the queue is long.
+
+    Then it is as much more than all there is as it takes to serve those who come and drain the queue in time.
+    """
+    return held + waiting if more is None else min(held + waiting, max(held, 1.0) * (1.0 + more))
 
 
 def queue_drain_seconds(window: EngineWindow, recent: Recent) -> float | None:
@@ -63,7 +87,7 @@ def queue_drain_seconds(window: EngineWindow, recent: Recent) -> float | None:
     return recent.waiting / rate if rate else None
 
 
-def _kv(window: EngineWindow, recent: Recent) -> _Load:
+def _kv(window: EngineWindow, recent: Recent, more: float | None) -> _Load:
     """Tokens of the pool: in use, and what those who run and wait take in the middle of their lives.
 
     A request holds its prompt when it comes in and its answer too when it ends, so many at once hold half of their
@@ -75,11 +99,11 @@ def _kv(window: EngineWindow, recent: Recent) -> _Load:
     running, each = recent.demand - recent.waiting, _share_of_one(window, usage, recent)
     if each is None:
         return _Load(usage, usage / usable if recent.waiting <= 0 else None)
-    return _Load(usage, (max(usage, running * each) + recent.waiting * each) / usable)
+    return _Load(usage, _with_queue(max(usage, running * each), recent.waiting * each, more) / usable)
 
 
 def _usable_ratio(window: EngineWindow) -> float:
-    """Share of the pool that requests may have, but for what is kept free."""
+    """Share of the pool that requests may have, but for what a watermark keeps free."""
     capacity = window.cache.capacity_tokens
     return 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
 
@@ -104,28 +128,24 @@ def _answer_tokens(window: EngineWindow) -> float:
     return answers.sum / answers.count if answers is not None and answers.count else 0.0
 
 
-def _sequences(context: Context, recent: Recent) -> _Load:
+def _sequences(context: Context, recent: Recent, more: float | None) -> _Load:
     cap = context.max_num_seqs
     if not cap or recent.demand is None or recent.waiting is None:
         return _Load()
-    return _Load((recent.demand - recent.waiting) / cap, recent.demand / cap)
+    running = (recent.demand - recent.waiting) / cap
+    return _Load(running, _with_queue(running, recent.waiting / cap, more))
 
 
-def _prefill(window: EngineWindow, context: Context, drain_seconds: float | None) -> _Load:
+def _prefill(window: EngineWindow, context: Context, more: float | None) -> _Load:
     """The time that prompts take: by Little's law, how many are being computed at a time, if each fills its steps.
 
-    Prompts too short to fill a step share one, and as many more fit in as it has room for. Whoever waits is to have its
-    prompt computed within `scaling_drain_target_seconds`, beside those who come.
+    Prompts too short to fill a step share one, and as many more fit in as it has room for.
     """
-    busy, started = _prefilling(window, context), window.rate("started")
-    if busy is None or started is None:
+    busy = _prefilling(window, context)
+    if busy is None:
         return _Load()
     used = min(1.0, busy)
-    if not started:
-        return _Load(used, used if drain_seconds == 0 else None)
-    coming = max(0.0, 1.0 + (_queue_growth(window) or 0.0) / started)
-    waiting = None if drain_seconds is None else drain_seconds / context.thresholds.scaling_drain_target_seconds
-    return _Load(used, None if waiting is None else used * (coming + waiting))
+    return _Load(used, None if more is None else used * (1.0 + more))
 
 
 def _prefilling(window: EngineWindow, context: Context) -> float | None:
@@ -150,8 +170,3 @@ def _full_step_tokens(context: Context) -> float:
     """Prompt tokens from which a step takes no more, or takes longer for each that is added."""
     enough = context.thresholds.prefill_full_step_min_tokens
     return min(enough, context.max_num_batched_tokens or enough)
-
-
-def _queue_growth(window: EngineWindow) -> float | None:
-    trend = window.trend("waiting", window.seconds)
-    return None if trend is None else trend.slope

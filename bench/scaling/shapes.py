@@ -1,0 +1,152 @@
+"""The traffic: what comes when, and how the engines are started. All of it is drawn from a seed, the same for everyone.
+
+The model is slow on purpose, less than two steps a second: then a half hour of several engines is seconds of CPU.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+SECONDS: Final = 1800
+STEP_SECONDS: Final = 0.6
+COST: Final[Mapping[str, float]] = {
+    "step_seconds": STEP_SECONDS,
+    "prefill_token_seconds": 1 / 4000,
+    "sequence_seconds": 0.006,
+    "context_token_seconds": 3e-6,
+}
+FLAGS: Final[Mapping[str, Any]] = {
+    "num_gpu_blocks": 2048,
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 2048,
+    "max_model_len": 16384,
+    "enable_prefix_caching": False,
+}
+FIRST_TOKEN_SECONDS: Final = 5.0
+FIRST_TOKEN_TOKENS_PER_SECOND: Final = 1000.0
+"""Of the objective: the first token comes within 5 s, and a second more for each thousand tokens of the prompt. An
+empty engine takes 0.7 s for a short prompt and 4 s for one of 5,000 tokens."""
+PER_TOKEN_SECONDS: Final = 2 * STEP_SECONDS
+"""Of the objective: mean time between a request's tokens; twice that of an engine with one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request: when it comes (seconds of the run), tokens of its prompt and of its answer."""
+
+    t: float
+    prompt: int
+    output: int
+
+
+Span = tuple[int, int]
+Rate = Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Requests a second at each time, and the range of each length in tokens (uniform)."""
+
+    rate: Rate
+    prompt: Span
+    output: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`unseen` shapes were written down before the rules were worked on, and run once, at the end."""
+
+    name: str
+    about: str
+    kinds: tuple[Kind, ...]
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    unseen: bool = False
+    seed: int = 1
+
+    def arrivals(self) -> list[Arrival]:
+        """All requests in the order in which they come."""
+        found = (one for number, kind in enumerate(self.kinds) for one in self._of(kind, number))
+        return sorted(found, key=lambda one: one.t)
+
+    def _of(self, kind: Kind, number: int) -> Iterator[Arrival]:
+        """A Poisson process whose rate changes, by thinning."""
+        rng = random.Random(f"{self.name}/{self.seed}/{number}")
+        most = max(kind.rate(float(t)) for t in range(SECONDS))
+        t = rng.expovariate(most)
+        while t < SECONDS:
+            if rng.random() * most < kind.rate(t):
+                yield Arrival(t, rng.randint(*kind.prompt), rng.randint(*kind.output))
+            t += rng.expovariate(most)
+
+
+def flat(rate: float) -> Rate:
+    """Always the same."""
+    return lambda _: rate
+
+
+def hill(low: float, high: float) -> Rate:
+    """Up for half of the time and down again, as a day does."""
+    return lambda t: low + (high - low) * (1 - math.cos(2 * math.pi * t / SECONDS)) / 2
+
+
+def steps(*changes: tuple[float, float]) -> Rate:
+    """From each of these seconds on, the rate beside it."""
+    return lambda t: [rate for begin, rate in changes if begin <= t][-1]
+
+
+SHAPES: Final = (
+    Shape("day", "chat that rises and falls", (Kind(hill(0.4, 4.0), (500, 1300), (20, 48)),)),
+    Shape(
+        "burst",
+        "two bursts of four minutes",
+        (Kind(steps((0, 0.7), (420, 3.0), (660, 0.7), (1200, 3.0), (1440, 0.7)), (500, 1300), (20, 48)),),
+    ),
+    Shape(
+        "long-context",
+        "prompts become ten times as long: a short queue in front of a full cache",
+        (
+            Kind(steps((0, 2.0), (600, 0.2)), (200, 500), (20, 40)),
+            Kind(steps((0, 0.0), (600, 0.5)), (3500, 5500), (40, 70)),
+        ),
+    ),
+    Shape("prefill", "long prompts, answers of a few tokens", (Kind(hill(0.3, 3.2), (1800, 2600), (2, 6)),)),
+    Shape(
+        "sequence-cap",
+        "short requests on engines started with max_num_seqs 12: the cache stays empty",
+        (Kind(hill(0.15, 1.6), (100, 300), (33, 53)),),
+        {"max_num_seqs": 12},
+    ),
+    Shape(
+        "decode",
+        "long answers: large batches whose steps are slow, with room in the cache",
+        (Kind(hill(0.2, 2.4), (50, 150), (80, 130)),),
+        {"max_num_seqs": 256, "num_gpu_blocks": 8192},
+    ),
+    Shape("low", "little traffic for two replicas at the start", (Kind(flat(0.25), (500, 1300), (20, 48)),)),
+    Shape(
+        "two-kinds",
+        "chat that rises and falls while documents come in waves",
+        (
+            Kind(hill(0.6, 2.2), (200, 700), (20, 60)),
+            Kind(steps((0, 0.05), (300, 0.45), (700, 0.1), (1000, 0.6), (1350, 0.05)), (2500, 4500), (27, 67)),
+        ),
+        unseen=True,
+    ),
+    Shape(
+        "staircase",
+        "rates that jump up twice and down once, with answers of very different lengths",
+        (Kind(steps((0, 0.5), (350, 1.4), (800, 2.6), (1300, 0.6)), (300, 1500), (7, 107)),),
+        unseen=True,
+    ),
+    Shape(
+        "small-steps",
+        "engines with a prefill budget of 512 tokens and a cap of 24, in a storm of medium prompts",
+        (Kind(steps((0, 0.6), (500, 2.4), (900, 1.2), (1200, 3.0), (1500, 0.6)), (600, 1000), (13, 30)),),
+        {"max_num_seqs": 24, "max_num_batched_tokens": 512},
+        unseen=True,
+    ),
+)

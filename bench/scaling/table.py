@@ -1,0 +1,84 @@
+"""The tables of docs/scaling-replicas.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.scaling.shapes import SECONDS, SHAPES
+
+OURS: Final = "kvpressure"
+PEERS: Final = ("KEDA, queue length 5", "KEDA, usage 0.6", "llm-d saturation", "gateway detector")
+
+
+@dataclass
+class Run:
+    """What one autoscaler came to on one shape; `bad` are the numbers of its violating minutes."""
+
+    shape: str
+    autoscaler: str
+    violating_minutes: int
+    replica_hours: float
+    requests: int
+    late: int
+    slow: int
+    replicas: list[int]
+    bad: list[int]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Who, on what."""
+        return self.shape, self.autoscaler
+
+    @property
+    def is_static(self) -> bool:
+        """A fixed number."""
+        return self.autoscaler.startswith("static ")
+
+
+def static_begin(run: Run) -> int:
+    """The fixed number to begin with: as many as ours were on average."""
+    return max(1, math.floor(run.replica_hours * 3600 / SECONDS))
+
+
+def both_tables(runs: Sequence[Run]) -> list[str]:
+    """Shapes that were looked at while the rules were made, then those that were not."""
+    found = []
+    for unseen in (False, True):
+        names = [shape.name for shape in SHAPES if shape.unseen is unseen]
+        found.append("\n".join(_table(names, {run.key: run for run in runs}, unseen=unseen)))
+    return found
+
+
+def _table(names: Sequence[str], runs: dict[tuple[str, str], Run], *, unseen: bool) -> Iterator[str]:
+    who = (OURS, *PEERS)
+    yield f"| {'unseen ' if unseen else ''}traffic | {' | '.join(who)} | best fixed number |"
+    yield f"|---|{'--:|' * (len(who) + 1)}"
+    done = [name for name in names if all((name, one) in runs for one in who)]
+    if not done:
+        yield f"| not run yet |{' |' * (len(who) + 1)}"
+        return
+    for name in done:
+        cells = [runs[name, one] for one in who]
+        fewest = min(run.violating_minutes for run in cells)
+        shown = [_cell(run, best=run.violating_minutes == fewest) for run in cells]
+        mark = "" if cells[0].violating_minutes == fewest else " (ours is not the best)"
+        yield f"| {name}{mark} | {' | '.join(shown)} | {_fixed(name, runs)} |"
+    totals = [[runs[name, one] for name in done] for one in who]
+    sums = [(sum(run.violating_minutes for run in of), sum(run.replica_hours for run in of)) for of in totals]
+    yield f"| **all {len(done)}** | {' | '.join(f'{bad}, {hours:.1f} h' for bad, hours in sums)} | |"
+
+
+def _cell(run: Run, *, best: bool) -> str:
+    text = f"{run.violating_minutes}, {run.replica_hours:.2f} h"
+    return f"**{text}**" if best else text
+
+
+def _fixed(name: str, runs: dict[tuple[str, str], Run]) -> str:
+    fixed = [run for (shape, _), run in runs.items() if shape == name and run.is_static]
+    if not fixed:
+        return "not run"
+    best = min(fixed, key=lambda run: (run.violating_minutes, run.replica_hours))
+    return f"{best.autoscaler.split()[1]}: {best.violating_minutes}, {best.replica_hours:.2f} h"

@@ -1,0 +1,92 @@
+"""Desired replicas as Prometheus counts them from the rules, and as `advice.desired` does from the same readings."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
+from kvpressure.config.thresholds import load_thresholds
+from tests.support import built
+from tests.support.rules import promtool_each
+from tests.support.tools import need
+
+FLEETS = 40
+CHANGE = 40
+"""Samples of 15 s before everything changes; the rules look back on 20 of them."""
+CONSTRAINTS = ("kv_tokens", "sequences", "prefill")
+
+
+def fleet(rng: random.Random) -> list[list[ReplicaReading]]:
+    """Readings before the change and after it: of a few replicas, some with two ranks, lost or telling nothing."""
+    engines = [(f"r{number}", rng.random() < 0.15) for number in range(rng.randint(1, 6))]
+    ranks = [engine for engine in engines for _ in range(rng.choice((1, 1, 2)))]
+    found = []
+    for _ in range(2):
+        told = [
+            {name: round(rng.random() * 2, 3) for name in CONSTRAINTS if rng.random() < 0.8} for _ in range(len(ranks))
+        ]
+        pairs = zip(ranks, told, strict=True)
+        found.append([ReplicaReading(replica, demand, lost) for (replica, lost), demand in pairs])
+    return found
+
+
+def series(namespace: str, moments: list[list[ReplicaReading]]) -> list[dict[str, Any]]:
+    """The same as series of engines: a lost one is stuck."""
+    found = []
+    for rank, (before, after) in enumerate(zip(*moments, strict=True)):
+        labels = (
+            f'job="kvpressure", instance="i", target="{before.replica}", namespace="{namespace}", '
+            f'model_name="m", engine="{rank}"'
+        )
+        cause = "stuck" if before.lost else "healthy"
+        found.append({"series": f'kvpressure_bottleneck{{{labels}, cause="{cause}"}}', "values": f"1x{2 * CHANGE}"})
+        for name in CONSTRAINTS:
+            values = f"{before.demand[name]}x{CHANGE - 1}" if name in before.demand else f"_x{CHANGE}"
+            gone = "stale" if name in before.demand else "_"
+            values += f" {after.demand[name]}x{CHANGE - 1}" if name in after.demand else f" {gone} _x{CHANGE - 1}"
+            found.append({"series": f'kvpressure_demand_replicas{{{labels}, constraint="{name}"}}', "values": values})
+    return found
+
+
+def expected(namespace: str, value: float | None) -> list[dict[str, Any]]:
+    labels = f'kvpressure_desired_replicas{{namespace="{namespace}", model_name="m"}}'
+    return [] if value is None else [{"labels": labels, "value": value}]
+
+
+@promtool_each
+def test_the_rules_and_the_function_agree_on_fleets_of_all_kinds(promtool: str, tmp_path: Path) -> None:
+    rng, limits = random.Random(15), load_thresholds()
+    fleets = {f"n{number}": fleet(rng) for number in range(FLEETS)}
+    asked, inputs = [], []
+    for name, (before, after) in fleets.items():
+        inputs += series(name, [before, after])
+        was = required_replicas(before, limits)
+        held = [] if was is None else [was]
+        for at, value in (
+            ("8m", desired_replicas(before, limits)),
+            ("12m", desired_replicas(after, limits, held)),
+            ("19m", desired_replicas(after, limits)),
+        ):
+            asked.append(
+                {
+                    "expr": f'kvpressure_desired_replicas{{namespace="{name}"}}',
+                    "eval_time": at,
+                    "exp_samples": expected(name, value),
+                }
+            )
+    rules = built.bundle() / "prometheus" / "recording" / "replicas.yaml"
+    case = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "15s",
+        "tests": [{"interval": "15s", "input_series": inputs, "promql_expr_test": asked}],
+    }
+    path = tmp_path / "replicas.yaml"
+    path.write_text(yaml.safe_dump(case))
+    command = [need(promtool, "prometheus"), "test", "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr

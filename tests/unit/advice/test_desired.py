@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.advice.desired import ReplicaReading, demand_replicas, desired_replicas, required_replicas
+from kvpressure.config.thresholds import load_thresholds
+
+LIMITS = load_thresholds()
+TARGET = LIMITS.scaling_target_ratio
+
+
+def reading(replica: str, kv: float | None = None, *, lost: bool = False, **others: float) -> ReplicaReading:
+    demand = others if kv is None else {"kv_tokens": kv, **others}
+    return ReplicaReading(replica, demand, lost)
+
+
+def test_shares_of_replicas_add_up_to_replicas():
+    readings = [reading("a", 0.9, sequences=0.2), reading("b", 0.7, sequences=0.3)]
+    assert demand_replicas(readings) == pytest.approx({"kv_tokens": 1.6, "sequences": 0.5})
+    assert required_replicas(readings, LIMITS) == pytest.approx(1.6 / TARGET)
+    assert desired_replicas(readings, LIMITS) == 2
+
+
+def test_ranks_behind_one_address_are_one_replica_and_the_fullest_counts():
+    readings = [reading("a", 0.2), reading("a", 1.4), reading("b", 0.2)]
+    assert demand_replicas(readings) == pytest.approx({"kv_tokens": 1.6})
+
+
+def test_the_constraint_that_binds_decides():
+    assert required_replicas([reading("a", 0.1, sequences=2.4, prefill=0.5)], LIMITS) == pytest.approx(2.4 / TARGET)
+
+
+def test_a_replica_that_tells_nothing_counts_as_the_others_do():
+    assert demand_replicas([reading("a", 1.1), reading("b")]) == pytest.approx({"kv_tokens": 2.2})
+    new = reading("b", sequences=0.1)
+    assert demand_replicas([reading("a", 1.1), new]) == pytest.approx({"kv_tokens": 1.1, "sequences": 0.1})
+
+
+def test_a_lost_replica_holds_nothing_and_another_is_asked_for_in_its_place():
+    readings = [reading("a", 9.0, lost=True), reading("b", 0.5)]
+    assert demand_replicas(readings) == pytest.approx({"kv_tokens": 0.5})
+    assert desired_replicas(readings, LIMITS) == 2
+
+
+def test_one_lost_rank_makes_its_replica_a_lost_one():
+    readings = [reading("a", 0.4, lost=True), reading("a", 0.4), reading("b", 0.5)]
+    assert desired_replicas(readings, LIMITS) == 2
+
+
+def test_no_demand_is_one_replica_and_nothing_known_is_no_number():
+    assert desired_replicas([reading("a", 0.0)], LIMITS) == 1
+    assert desired_replicas([reading("a")], LIMITS) is None
+    assert desired_replicas([], LIMITS) is None
+
+
+def test_fewer_are_asked_for_once_fewer_would_have_held_all_of_the_last_minutes():
+    now = [reading("a", 0.3), reading("b", 0.3)]
+    assert desired_replicas(now, LIMITS, [0.8, 3.2, 0.8]) == 4
+    assert desired_replicas(now, LIMITS, [0.8, 0.9]) == 1
+    assert desired_replicas([], LIMITS, [1.7]) == 2
+
+
+def test_without_a_look_at_all_of_the_last_minutes_no_replica_that_serves_is_given_up():
+    now = [reading("a", 0.1), reading("b", 0.1), reading("c", 0.1, lost=True)]
+    assert desired_replicas(now, LIMITS, whole=False) == 3
+    assert desired_replicas([reading("a", 1.7)], LIMITS, whole=False) == 3
