@@ -70,7 +70,7 @@ class Thresholds:
     score_idle_ramp_start_ratio: float = _in("ratio")
     score_idle_ramp_end_ratio: float = _in("ratio")
     batch_collapse_max_sequences: float = _in("sequences")
-    batch_collapse_max_demand_replicas: float = _in("ratio")
+    batch_collapse_max_demand_ratio: float = _in("ratio")
     admission_blocked_min_ratio: float = _in("ratio")
     kv_saturated_min_ratio: float = _in("ratio")
     preempting_min_ratio: float = _in("ratio")

@@ -103,7 +103,7 @@ def _kv(window: EngineWindow, recent: Recent, more: float | None) -> _Load:
 
 
 def _usable_ratio(window: EngineWindow) -> float:
-    """Share of the pool that requests may have, but for what a watermark keeps free."""
+    """Share of the pool that requests may have, but for what is kept free."""
     capacity = window.cache.capacity_tokens
     return 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
 

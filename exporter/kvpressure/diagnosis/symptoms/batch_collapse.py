@@ -22,7 +22,7 @@ def judge(inputs: Inputs) -> Evidence:
         return Evidence(NAME, False, text, batch, most, "sequences")
     if round(batch) <= most:
         return Evidence(NAME, True, text, batch, most, "sequences")
-    half = limits.batch_collapse_max_demand_replicas * demand
+    half = limits.batch_collapse_max_demand_ratio * demand
     healthy = inputs.batch_baseline
     if batch >= half or (healthy is not None and batch >= healthy):
         return Evidence(NAME, False, text, batch, half, "sequences")
