@@ -1,9 +1,9 @@
 """The cheap first pass: which stretches of a month can hold an incident, as far as the server itself can tell.
 
 Every cause under which an engine loses throughput shows at least one of these while it holds, and healthy engines
-seldom do (decision 0350): requests wait on average over minutes; requests are preempted again and again; requests are
-refused; requests run and no token, of prompts or answers, moves; requests spend long outside the engine. What shows
-none of them is not read sample by sample.
+seldom do (decision 0350): requests wait in a good part of the scrapes of minutes; requests are preempted again and
+again; requests are refused; requests run and no token, of prompts or answers, moves; requests spend long outside the
+engine. What shows none of them is not read sample by sample.
 """
 
 from __future__ import annotations
@@ -59,10 +59,13 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     coarse = (QUEUE_STEP, queue_window, COARSE_PAGE_SECONDS)
     fine = (FINE_STEP, window, FINE_PAGE_SECONDS)
     found: list[Screen] = []
-    # Somebody waits in `waiting_min_ratio` of the polls of an incident, so this many do on average over the window.
-    least = SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / queue_window
+    # Somebody waits in `waiting_min_ratio` of the polls of an incident: so in this share of the window's, at least. A
+    # queue that is there at one scrape, however long, is not enough.
+    share = SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / queue_window
     if waiting := named("waiting"):
-        found.append(Screen("queue", f"avg_over_time({chosen(waiting, queue_window)}) >= {least:.4f}", *coarse))
+        found.append(
+            Screen("queue", f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0", *coarse)
+        )
     if preempted := named("preemptions"):
         bursts = max(1, round(limits.preempting_min_burst_count))
         found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
