@@ -48,3 +48,21 @@ def test_the_triage_in_the_readme_is_what_the_recording_gives():
         assert f"{number}. {action.title}" in shown
         after = f"{action.expected.tokens_per_second.after:,.0f}"
         assert re.search(rf"{number}\. .*tokens/s +[\d,]+ -> {after}", shown), after
+
+
+def test_the_scores_without_an_exporter_are_those_of_the_benchmark():
+    """The two tables of docs/vllm-only.md say for each interval what docs/detection.md does."""
+    measured, shown = ((ROOT / "docs" / name).read_text() for name in ("detection.md", "vllm-only.md"))
+    heads = ("**Alerts in the scheduler lab, by seconds between scrapes**", "**The same, by seconds between scrapes**")
+    tables = re.findall(r"\|---\|---\|---\|---\|\n((?:\| .*\n)+)", shown)
+    scored = [table for table in tables if "KVPressureVLLMCacheTooSmall**" in table]
+    assert len(scored) == len(heads)
+    for head, table in zip(heads, scored, strict=True):
+        rows = [line.strip("| ").split(" | ") for line in measured.split(head)[1].split("\n\n")[1].splitlines()]
+        found = {cells[0].removesuffix(" (warning)"): cells[1:] for cells in rows if len(cells) == 13}
+        for line in table.splitlines():
+            name, *cells = line.strip("| ").split(" | ")
+            expected = found[name.strip("`*")]
+            for number, cell in enumerate(cells):
+                recall, _, false, delay = expected[4 * number : 4 * number + 4]
+                assert cell == f"{recall}, {false} false" + ("" if delay == "-" else f", {delay} s"), (name, head)
