@@ -42,7 +42,8 @@ def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
             continue
         top = most or max(known) * 1.05 or 1.0
         highest = f"up to {quantity(max(known), unit)}"
-        legend = f"{' (solid), '.join(name for _, name in lines)}{' (dashed)' if len(lines) > 1 else ''}, {highest}"
+        named = f"{' (solid), '.join(name for _, name in lines)} (dashed), " if len(lines) > 1 else ""
+        legend = f"{named}{highest}"
         yield title, legend, _svg(f"i{number}c{place}", f"{title}: {legend}", picture, values, top)
 
 
