@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback.found import MOST_PICTURE_POINTS, PICTURE_SERIES, Fired, PastIncident, Picture
 from kvpressure.lookback.judged_alerts import Alarm, ours
@@ -128,8 +129,18 @@ class Collector:
                 open_.peak[name] = max(open_.peak.get(name, 0.0), value)
         self._note_peak(open_, "kv_usage_ratio", point.values[2])
         self._note_peak(open_, "preemptions_per_second", at(view.derived, "preemptions_per_second"))
+        self._note_peak(open_, "desired_replicas", self._desired(view))
         open_.last = point.t
         self._keep(open_, point)
+
+    def _desired(self, view: EngineView) -> float | None:
+        """How many replicas in this one's place would have served everyone who asked it; None where not known."""
+        demand = view.derived.get("demand_replicas")
+        if not isinstance(demand, Mapping):
+            return None
+        asked = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
+        count = desired_replicas([ReplicaReading(self._labels.get("pod", ""), asked)], self._limits)
+        return None if count is None else float(count)
 
     @staticmethod
     def _note_peak(open_: _Open, name: str, value: float | None) -> None:

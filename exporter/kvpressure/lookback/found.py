@@ -44,7 +44,7 @@ class PastIncident:
     `began` and `ended` are when the verdict named it first and last, so both are late by a few samples; `ended` is None
     where it went on at the end of what was read. `cause` and `detail` held longest, `causes` says for how many seconds
     each did. `confidence` is the mean while it held. `lost_tokens`, and `lost_seconds` of healthy output, are None
-    where nothing tells. `peak` has the highest readings.
+    where nothing tells. `peak` has the highest readings, and the most replicas that were desired in this one's place.
     """
 
     target: str

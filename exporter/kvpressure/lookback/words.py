@@ -66,6 +66,7 @@ def peak(incident: Json) -> str:
         "waiting": ("waiting", "sequences"),
         "kv_usage_ratio": ("KV cache used", "ratio"),
         "preemptions_per_second": ("preemptions/s", "score"),
+        "desired_replicas": ("desired replicas in its place", "sequences"),
     }
     return ", ".join(f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if name in known)
 
