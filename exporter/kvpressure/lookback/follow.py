@@ -150,10 +150,11 @@ def follow(
     step: float | None,
     settings: Sequence[Thresholds],
     shortest_seconds: float,
+    declared: tuple[DeclaredLimit, ...] | None = None,
 ) -> list[Followed]:
     """One target's incidents, oldest first, by each of the settings; its samples are asked for once.
 
-    `step` is None for as often as it was scraped. Raises PrometheusError.
+    `step` is None for as often as it was scraped, `declared` None where nobody told its limits. Raises PrometheusError.
     """
     maker = PageMaker(seen.table, seen.target, step or SHORTEST_STEP_SECONDS)
     followers: list[Follower] = []
@@ -167,7 +168,8 @@ def follow(
             if own > LONGEST_STEP_SECONDS * LATE_FACTOR:
                 why = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
                 return [Followed(unread=why) for _ in settings]
-            followers = [Follower(seen, max(own, step or 0.0), one, shortest_seconds) for one in settings]
+            every = max(own, step or 0.0)
+            followers = [Follower(seen, every, one, shortest_seconds, declared) for one in settings]
             pages = itertools.chain(first, pages)
         for page in pages:
             for follower in followers:

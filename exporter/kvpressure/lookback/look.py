@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,15 +11,17 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback import copied
 from kvpressure.lookback.backtest import compared
 from kvpressure.lookback.client import Prometheus, Server
+from kvpressure.lookback.declared import Declared, declared_there
 from kvpressure.lookback.discover import Seen, names_there, slowest, targets_there
 from kvpressure.lookback.document import Json, engine_of, fired_json
-from kvpressure.lookback.follow import LATE_SECONDS, follow
+from kvpressure.lookback.follow import LATE_SECONDS
 from kvpressure.lookback.found import Fired
 from kvpressure.lookback.journal import Journal
 from kvpressure.lookback.names import Selection, Spelled, Target
 from kvpressure.lookback.pace import LONGEST_STEP_SECONDS
 from kvpressure.lookback.paging import Span, joined
 from kvpressure.lookback.screen import Screen, page_list, screened, screens, stretches
+from kvpressure.lookback.tasks import Task, followed, in_parallel
 from kvpressure.model.schemas.incidents import VERSION
 
 LEAD_SECONDS: Final = 1200.0
@@ -63,23 +63,6 @@ class Question:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One target to follow: what a worker needs to know."""
-
-    server: Server
-    seen: Seen
-    stretches: tuple[tuple[Span, bool], ...]
-    step: float | None
-    settings: tuple[Thresholds, ...]
-    shortest_seconds: float
-
-    @property
-    def key(self) -> str:
-        """Under which it is remembered that it is done."""
-        return f"target {self.seen.target.labels!r}"
-
-
 @dataclass(slots=True)
 class _State:
     """What is known so far."""
@@ -90,6 +73,7 @@ class _State:
     unread: list[Json] = field(default_factory=list)
     rules: list[Json] = field(default_factory=list)
     copied: dict[tuple[str, str, str], list[Fired]] = field(default_factory=dict)
+    declared: Declared = field(default_factory=dict)
 
 
 def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
@@ -111,6 +95,7 @@ def _discover(client: Prometheus, question: Question, state: _State) -> None:
     for one in state.spelled:
         for seen in targets_there(client, one, question.selection, question.span):
             state.seen.append((one, seen))
+    state.declared = declared_there(client, question.span)
 
 
 def _screen(client: Prometheus, question: Question, state: _State, journal: Journal, progress: Progress) -> None:
@@ -176,25 +161,8 @@ def _tasks(server: Server, question: Question, state: _State) -> Iterator[Task]:
             question.step,
             question.settings,
             question.shortest_seconds,
+            state.declared.get((seen.target.namespace, seen.target.pod)),
         )
-
-
-def work(task: Task) -> Json:
-    """Follow one target, with a connection of its own. Raises PrometheusError."""
-    with Prometheus(task.server) as client:
-        return _followed(client, task)
-
-
-def _followed(client: Prometheus, task: Task) -> Json:
-    first, *others = follow(client, task.seen, task.stretches, task.step, task.settings, task.shortest_seconds)
-    return {
-        "incidents": first.incidents,
-        "others": [one.incidents for one in others],
-        "unjudged": first.unjudged,
-        "samples": first.samples,
-        "unread": first.unread,
-        "warnings": list(client.asked.warnings),
-    }
 
 
 def _follow(
@@ -214,23 +182,10 @@ def _follow(
 
     if workers <= 1 or len(left) <= 1:
         for task in left:
-            finished(task, _followed(client, task))
+            finished(task, followed(client, task))
     else:
-        _in_parallel(left, workers, finished)
+        in_parallel(left, workers, finished)
     return [known[task.key] for task in tasks]
-
-
-def _in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
-    """The longest first, so that none is left alone at the end."""
-    longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context("spawn"))
-    try:
-        running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                finished(running.pop(future), future.result())
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _document(

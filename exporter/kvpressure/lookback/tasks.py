@@ -1,0 +1,68 @@
+"""What is to be followed, target by target, here or in processes beside each other."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.lookback.client import Prometheus, Server
+from kvpressure.lookback.discover import Seen
+from kvpressure.lookback.document import Json
+from kvpressure.lookback.follow import follow
+from kvpressure.lookback.paging import Span
+from kvpressure.model.workload import DeclaredLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One target to follow: what a worker needs to know."""
+
+    server: Server
+    seen: Seen
+    stretches: tuple[tuple[Span, bool], ...]
+    step: float | None
+    settings: tuple[Thresholds, ...]
+    shortest_seconds: float
+    declared: tuple[DeclaredLimit, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """Under which it is remembered that it is done."""
+        return f"target {self.seen.target.labels!r}"
+
+
+def work(task: Task) -> Json:
+    """Follow one target, with a connection of its own. Raises PrometheusError."""
+    with Prometheus(task.server) as client:
+        return followed(client, task)
+
+
+def followed(client: Prometheus, task: Task) -> Json:
+    """The same, with the connection that there is. Raises PrometheusError."""
+    first, *others = follow(
+        client, task.seen, task.stretches, task.step, task.settings, task.shortest_seconds, task.declared
+    )
+    return {
+        "incidents": first.incidents,
+        "others": [one.incidents for one in others],
+        "unjudged": first.unjudged,
+        "samples": first.samples,
+        "unread": first.unread,
+        "warnings": list(client.asked.warnings),
+    }
+
+
+def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
+    """In `workers` processes; the longest first, so that none is left alone at the end. Raises PrometheusError."""
+    longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context("spawn"))
+    try:
+        running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finished(running.pop(future), future.result())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
