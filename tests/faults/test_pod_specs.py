@@ -24,9 +24,9 @@ from tests.support.pod_specs import pod as numbered_pod
 PODS = 10_000
 SQUARES = 300_000
 YARDSTICKS = 5
-"""Squaring so many numbers so often takes 100 ms of CPU where the bar was set: this much is what a pod may cost at most,
-however slow the machine is. Alone, the worst takes 20 ms; beside others that use the same caches it was seen to take
-35, where the squares took no longer."""
+"""Squaring so many numbers so often takes 100 ms of CPU where the bar was set: this much is what a pod may cost at
+most, however slow the machine is. Alone, the worst takes 20 ms; beside others that use the same caches it was seen to
+take 35, where the squares took no longer."""
 
 MEMORY_BYTES = 4 << 20
 
