@@ -9,6 +9,7 @@ was wrong with whom.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import re
@@ -26,7 +27,7 @@ START: Final = 1_700_006_400.0
 DAY: Final = 86_400
 STEP: Final = 15
 PER_ENGINE: Final = 4
-POOL_SEEDS: Final = 3
+POOL_RUNS: Final = 3
 LEAD_SECONDS: Final = 1500.0
 LINE: Final = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^\n]*)\})? ([^ \n]+)", re.MULTILINE)
 LOSING: Final = ("kv_cache_pressure", "concurrency_bound", "host_bound", "stuck")
@@ -55,14 +56,19 @@ class Window:
     played: Played
 
 
-def played(cause: str, seed: int) -> Played:
-    """An episode with a long healthy time before its trouble."""
+def pool_of(cause: str) -> list[Played]:
+    """The first runs whose engine has one rank: on fewer ranks than it was drawn for, a load is no longer healthy."""
     label = next(known for known in CAUSES if known == cause)
-    short = episode(label, seed)
+    alone = (seed for seed in itertools.count() if episode(label, seed).engine.ranks == 1)
+    return [played(cause, episode(label, seed), seed) for seed in itertools.islice(alone, POOL_RUNS)]
+
+
+def played(cause: str, short: Scenario, seed: int) -> Played:
+    """An episode with a long healthy time before its trouble."""
     first, trouble, *rest = short.phases
     length = random.Random(seed).choice((150.0, 300.0, 900.0))
     phases = (replace(first, seconds=LEAD_SECONDS), replace(trouble, seconds=length), *rest)
-    scenario = Scenario(short.name, replace(short.engine, ranks=1, api_servers=1), phases)
+    scenario = replace(short, phases=phases)
     server, pages = SimulatedServer(scenario, seed), []
     for second in range(0, int(scenario.seconds), STEP):
         try:
@@ -142,7 +148,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=100)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    pool = [played(cause, seed) for cause in LOSING for seed in range(POOL_SEEDS)]
+    pool = [run for cause in LOSING for run in pool_of(cause)]
     rng = random.Random(15)
     of_engine = [windows(pool, options.days, rng) for _ in range(options.engines)]
     truth = [

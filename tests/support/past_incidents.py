@@ -49,6 +49,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "seconds_read": 3600.0,
         "samples_read": 240,
         "incidents": [{**one, **changes}],
+        "exporter_alone": [],
         "backtest": None,
         "copied_rules": [],
         "fired_elsewhere": [],

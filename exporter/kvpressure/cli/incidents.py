@@ -85,7 +85,7 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
         say_json(document)
     else:
         told(document)
-    sys.exit(FOUND if document["incidents"] else 0)
+    sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
 
 
 def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:

@@ -43,6 +43,7 @@ def incident_json(incident: PastIncident) -> Json:
         "missing": [missing_json(missing) for missing in incident.missing],
         "limits": limits_json(incident.limits),
         "fired": [fired_json(one) for one in incident.fired],
+        "exporter": None,
         "actions": [action_json(action) for action in incident.actions],
         "picture": None if incident.picture is None else _picture_json(incident.picture),
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.model.action import Action
@@ -74,27 +74,3 @@ class PastIncident:
     fired: tuple[Fired, ...] = ()
     actions: tuple[Action, ...] = ()
     picture: Picture | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """An engine, or a part of its time, of which nothing can be said, and why."""
-
-    target: str
-    why: str
-
-
-@dataclass(slots=True)
-class Looked:
-    """All that a look back found."""
-
-    since: float
-    until: float
-    engines: int = 0
-    stretches: int = 0
-    samples: int = 0
-    incidents: list[PastIncident] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    elsewhere: Mapping[str, Sequence[Fired]] = field(default_factory=dict)
-    """By target, copied rules that fired while there was no incident."""

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from kvpressure import __version__
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.lookback import copied
+from kvpressure.lookback import copied, reported
 from kvpressure.lookback.backtest import compared
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.declared import Declared, declared_there
 from kvpressure.lookback.discover import Seen, names_there, slowest, targets_there
 from kvpressure.lookback.document import Json, engine_of, fired_json
+from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.follow import LATE_SECONDS
 from kvpressure.lookback.found import Fired
 from kvpressure.lookback.journal import Journal
@@ -74,6 +75,8 @@ class _State:
     rules: list[Json] = field(default_factory=list)
     copied: dict[tuple[str, str, str], list[Fired]] = field(default_factory=dict)
     declared: Declared = field(default_factory=dict)
+    reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
@@ -84,9 +87,10 @@ def look_back(server: Server, question: Question, journal: Journal, progress: Pr
         _discover(client, question, state)
         _screen(client, question, state, journal, progress)
         _ask_copied(client, question, state, journal, progress)
+        _ask_exporter(client, question, state, journal, progress)
         tasks = list(_tasks(server, question, state))
         found = _follow(tasks, client, journal, progress, workers)
-        warnings = list(client.asked.warnings)
+        warnings = [*state.warnings, *client.asked.warnings]
     return _document(server, question, state, tasks, found, warnings)
 
 
@@ -148,6 +152,23 @@ def _ask_copied(client: Prometheus, question: Question, state: _State, journal: 
     progress("copied rules", len(asked) * len(days), len(asked) * len(days))
 
 
+def _ask_exporter(client: Prometheus, question: Question, state: _State, journal: Journal, progress: Progress) -> None:
+    """What an exporter told, where one was; the engines' own series do without it."""
+    days, answers = list(reported.page_list(question.span)), []
+    for number, page in enumerate(days):
+        progress("the exporter's verdicts", number, len(days))
+        key = f"exporter {page.start:.3f}"
+        if (known := journal.done(key)) is None:
+            try:
+                known = reported.ask(client, page)
+            except PrometheusError as error:
+                state.warnings.append(f"an exporter's verdicts were not read: {error.sentence}")
+                return
+            journal.finish(key, known)
+        answers.append(known)
+    state.reported = reported.troubles(answers, question.thresholds.incident_gap_seconds)
+
+
 def _tasks(server: Server, question: Question, state: _State) -> Iterator[Task]:
     for _, seen in state.seen:
         suspects = joined(state.suspects.get(seen.target, []), 0.0)
@@ -205,6 +226,9 @@ def _document(
     elsewhere = _attach_copied(incidents, state.copied)
     others = [incident for one in found for its in one["others"] for incident in its]
     _attach_copied(others, state.copied)
+    targets = [seen.target for _, seen in state.seen]
+    alone = reported.attach(incidents, state.reported, targets, question.shortest_seconds)
+    reported.attach(others, state.reported, targets, question.shortest_seconds)
     said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
     for rule in state.rules:
         rule["in_incidents"] = sum(
@@ -228,6 +252,7 @@ def _document(
         "seconds_read": round(sum(span.seconds for task in tasks for span, _ in task.stretches), 3),
         "samples_read": sum(one["samples"] for one in found),
         "incidents": incidents,
+        "exporter_alone": alone,
         "backtest": None
         if question.other is None
         else compared(question.thresholds, incidents, question.other, others),

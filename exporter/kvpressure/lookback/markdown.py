@@ -74,6 +74,8 @@ def _incident(number: int, one: Json) -> Iterator[str]:
         yield f"- Confidence {percent(one['confidence'])}, from samples {one['step_seconds']:.0f} s apart."
     if peak := words.peak(one):
         yield f"- At most: {plain(peak)}."
+    if told := words.exporter(one):
+        yield f"- The exporter {plain(told)}."
     for name, symptom in one["symptoms"].items():
         if symptom["state"]:
             limit = "" if symptom["threshold"] is None else f" (threshold {_in_unit(symptom)})"

@@ -71,6 +71,12 @@ def peak(incident: Json) -> str:
     return ", ".join(f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if name in known)
 
 
+def exporter(incident: Json) -> str:
+    """What an exporter told of it at the time; "" where none did."""
+    told = incident["exporter"]
+    return "" if told is None else f"told {cause_label(told)} from {clock(told['began'])}, {duration(told['seconds'])}"
+
+
 def lines(incident: Json) -> Iterator[str]:
     """One incident, a line for each thing that is known."""
     yield f"{cause_label(incident)}: {engine_name(incident)}"
@@ -78,6 +84,8 @@ def lines(incident: Json) -> Iterator[str]:
     yield f"{INDENT}what        {meaning(incident)}"
     if incident["grounds"]:
         yield f"{INDENT}told by     {incident['grounds']}"
+    if said := exporter(incident):
+        yield f"{INDENT}exporter    {said}"
     others = {cause: time for cause, time in incident["causes"].items() if cause != incident["cause"]}
     if others:
         rest = ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others.items())
@@ -123,6 +131,8 @@ def summary(document: Json) -> Iterator[str]:
     for rule in document["copied_rules"]:
         hit, false = f"{rule['in_incidents']} of {len(incidents)} incidents", f"{rule['elsewhere']} times without one"
         yield f"{INDENT}copied rule {rule['rule']}: fired in {hit}, {false}"
+    for one in document["exporter_alone"]:
+        yield f"{INDENT}only the exporter told: {cause_label(one)}, {engine_name(one)}, {when(one)}"
     for one in document["unjudged"]:
         why = DETAILS[Cause.UNKNOWN].get(one["detail"] or "", "the evidence contradicts itself")
         yield f"{INDENT}cannot tell: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"

@@ -1,4 +1,4 @@
-"""HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; and the runbooks.
+"""HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; runbooks and schemas.
 
 What takes a while to make is made in a thread, one after the other, and whoever asks for too much of it is told to come
 again. No handler does I/O but the runbooks', which are read from the package there.
@@ -19,6 +19,7 @@ from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
 from kvpressure.model.alert_names import NOW_CALLED
+from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.process_stats import OwnProcess
@@ -85,6 +86,7 @@ class Site:
                 web.get(self._telemetry_path, self._metrics),
                 web.get("/targets", self._targets),
                 web.get("/api/v1/diagnosis", self._diagnosis),
+                web.get("/api/v1/schemas/{name}", self._schema),
                 web.get("/runbooks", self._runbooks),
                 web.get("/runbooks/", self._runbook),
                 web.get("/runbooks/{alert}", self._runbook),
@@ -136,7 +138,14 @@ class Site:
             return json.dumps(diagnosis_json.diagnosis_json(snapshot, self._exporter.advice))
 
         body = await self._once("/api/v1/diagnosis", request, draw)
-        return web.Response(body=body, content_type="application/json", charset="utf-8")
+        headers = {"Link": '<schemas/diagnosis>; rel="describedby"; type="application/schema+json"'}
+        return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
+
+    async def _schema(self, request: web.Request) -> web.Response:
+        schema = SCHEMAS.get(request.match_info["name"])
+        if schema is None:
+            return web.Response(status=404, text=f"no such schema; there are {', '.join(sorted(SCHEMAS))}\n")
+        return web.Response(text=json.dumps(schema), content_type="application/schema+json")
 
     async def _root(self, request: web.Request) -> web.Response:
         asked, snapshot = request.query.get("engine", ""), self._exporter.snapshot()

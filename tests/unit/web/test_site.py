@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvpressure.exposition import status, text
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.schemas import SCHEMAS
 from kvpressure.web.site import Site
 from tests.support.schemas import check
 from tests.support.snapshots import collapsed
@@ -110,6 +111,15 @@ async def test_the_page_is_drawn_once_per_snapshot_and_engine_asked_for(client, 
     exporter.current = Snapshot(exporter.current.t)
     assert "No engine is configured or found." in await (await client.get(f"/?engine={engine}")).text()
     assert calls == ["", engine, ""]
+
+
+async def test_the_answer_names_its_schema_which_is_served_beside_it(client):
+    (link,) = [link for name, link in (await client.get("/api/v1/diagnosis")).links.items() if name == "describedby"]
+    response = await client.get(link["url"].path)
+    assert response.headers["Content-Type"].startswith("application/schema+json")
+    assert json.loads(await response.read()) == SCHEMAS["diagnosis"]
+    missing = await client.get("/api/v1/schemas/other")
+    assert (missing.status, await missing.text()) == (404, "no such schema; there are diagnosis, incidents\n")
 
 
 async def test_the_diagnosis_is_json_for_programs(client, exporter):

@@ -25,13 +25,20 @@ from kvpressure.model.schemas.parts import (
     string,
 )
 
-VERSION: Final = "1.0"
+VERSION: Final = "1.1"
 
 _SERIES: Final = {"type": "array", "items": {"type": ["number", "null"]}}
 _WHO: Final = {
     "target": string("What was scraped."),
     "model_name": string("The model it serves."),
     "engine": string("Data-parallel rank."),
+}
+_TOLD: Final = {
+    "cause": CAUSE,
+    "detail": DETAIL,
+    "began": moment("When it told it first, to half a minute"),
+    "ended": moment("When it told it last"),
+    "seconds": number("How long it took.", minimum=0),
 }
 _FIRED: Final = keys(
     {
@@ -84,6 +91,9 @@ _INCIDENT: Final = keys(
         "missing": array(ref("missing"), "What would have told more."),
         "limits": ref("limits"),
         "fired": array(ref("fired"), "What would have fired during it, or within five minutes of it."),
+        "exporter": or_null(
+            keys(_TOLD, "What an exporter that was there told at the time, if its series are in the same place.")
+        ),
         "actions": array(ref("action"), "What would have helped, in order."),
         "picture": or_null(ref("picture")),
     },
@@ -137,6 +147,10 @@ SCHEMA: Final[Schema] = {
             "seconds_read": number("Of all targets together, the time that was read so; the rest was screened."),
             "samples_read": count("Verdicts that were made."),
             "incidents": array(ref("incident"), "By their begin."),
+            "exporter_alone": array(
+                keys({**_WHO, **_TOLD}),
+                "Trouble that an exporter told of, and the engines' own series do not show at this pace.",
+            ),
             "backtest": or_null(_BACKTEST),
             "copied_rules": array(
                 keys(
