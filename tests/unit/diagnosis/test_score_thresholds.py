@@ -76,3 +76,12 @@ def test_the_weights_of_confidence_are_those_an_operator_gives() -> None:
 def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
     nothing = Inputs({}, load_thresholds("confidence_unknown_weight_ratio: 0"), Recent(0, 0.0))
     assert scoring.confidence(Cause.KV_CACHE_PRESSURE, judge_all(nothing), nothing) == 0.0
+
+
+@pytest.mark.parametrize(("usage", "higher"), [(0.99, False), (1.0, True)])
+def test_a_limit_of_one_asks_for_the_last_block(usage: float, higher: bool) -> None:
+    before = scoring.score(made("kv_saturated_min_ratio: 1", usage=0.5))
+    after = scoring.score(made("kv_saturated_min_ratio: 1", usage=usage))
+    assert before is not None
+    assert after is not None
+    assert (after > before) is higher

@@ -36,3 +36,7 @@ def test_quantiles_follow_prometheus_at_the_edges():
 
 def test_a_ramp_is_level_before_and_behind() -> None:
     assert [ramp(value, 1.0, 3.0) for value in (-5.0, 1.0, 1.5, 3.0, 9.0)] == [0.0, 0.0, 0.25, 1.0, 1.0]
+
+
+def test_a_ramp_without_a_slope_is_a_step() -> None:
+    assert [ramp(value, 1.0, 1.0) for value in (0.99, 1.0, 1.01)] == [0.0, 1.0, 1.0]
