@@ -1,6 +1,7 @@
 """`python -m bench.incidents`: what a look back finds of the lab's recordings, by time between two scrapes.
 
-`--version` is a version of vLLM that `make lab` has recorded, `--wrong` lists what was missed, wrong or invented.
+Of every version of vLLM that `make lab` has recorded, or of one (`--version`). `--wrong` lists what was missed, wrong
+or invented, `--write-docs` writes the table of docs/incidents.md.
 """
 
 from __future__ import annotations
@@ -19,26 +20,38 @@ from kvpressure.scrape.recordings import stem
 
 STEPS: Final = (15.0, 30.0, 60.0)
 TIMES: Final = 4
+DOCS: Final = Path(__file__).parents[2] / "docs" / "incidents.md"
+MARK: Final = "<!-- python -m bench.incidents --write-docs -->"
 
 
 def main() -> None:
     """Judge, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--version", default="0.33.0")
+    parser.add_argument("--version", default="*")
     parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
+    paths = sorted(RECORDINGS.glob(f"{options.version}/*.jsonl.xz"))
     totals = {step: Tally() for step in STEPS}
-    for path in sorted((RECORDINGS / options.version).glob("*.jsonl.xz")):
+    for path in paths:
         frames = repeated(list(_frames(path)), TIMES)
         for step in STEPS:
             found = tally(frames, told(frames, step, load_thresholds()), step)
             totals[step].add(found)
             if options.wrong and (found.right < found.true or found.invented):
-                print(f"{stem(path)} at {step:.0f} s: {found}")
-    print("| scrape every | true incidents | found | with the right cause | missed | invented |")
-    print("|---|---|---|---|---|---|")
+                print(f"{path.parent.name} {stem(path)} at {step:.0f} s: {found}", flush=True)
+    table = "\n".join(_table(totals))
+    print(f"{len(paths)} recordings\n\n{table}")
+    if options.write_docs:
+        before, _, after = DOCS.read_text().split(MARK)
+        DOCS.write_text(f"{before}{MARK}\n{table}\n{MARK}{after}")
+
+
+def _table(totals: dict[float, Tally]) -> Iterator[str]:
+    yield "| scrape every | true incidents | found | with the right cause | missed | invented |"
+    yield "|---|--:|--:|--:|--:|--:|"
     for step, one in totals.items():
-        print(f"| {step:.0f} s | {one.true} | {one.found} | {one.right} | {one.true - one.found} | {one.invented} |")
+        yield f"| {step:.0f} s | {one.true} | {one.found} | {one.right} | {one.true - one.found} | {one.invented} |"
 
 
 def _frames(path: Path) -> Iterator[Frame]:

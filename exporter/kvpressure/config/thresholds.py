@@ -127,6 +127,7 @@ class Thresholds:
     coming_in_min_factor: float = _in("factor")
     coming_in_unseen_factor: float = _in("factor")
     preempting_min_burst_count: float = _in("count")
+    preempting_min_usage_ratio: float = _in("ratio")
     frontend_slow_min_seconds: float = _in("seconds")
     frontend_slow_min_ratio: float = _in("ratio")
     frontend_slow_first_token_min_ratio: float = _in("ratio")

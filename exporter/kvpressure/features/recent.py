@@ -104,7 +104,9 @@ def count(window: EngineWindow, context: Context) -> Recent:
     waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
     answers = window.of_histograms(answer_tokens)
     tokens = growth(points, "generation_tokens")
-    bursts, progress = _preemption_bursts(points), progress_of(window)
+    usage = values(points, "kv_usage")
+    bursts = _preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio)
+    progress = progress_of(window)
     return Recent(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
@@ -112,7 +114,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         demand=mean(running) + mean(waiting) if running and waiting else None,
         waiting=mean(waiting) if waiting else None,
         waiting_ratio=mean([float(value >= 1) for value in waiting]) if waiting else None,
-        usage=mean(usage) if (usage := values(points, "kv_usage")) else None,
+        usage=mean(usage) if usage else None,
         blocked_ratio=fit.blocked_ratio,
         blocked_by_long_ratio=fit.blocked_by_long_ratio,
         blocked_by_longest_ratio=fit.blocked_by_longest_ratio,
@@ -187,11 +189,13 @@ def _waited_steps(points: Sequence[Point], waiting: Sequence[float]) -> float | 
     return mean(waiting) * steps / max(1.0, started) if waiting and steps and started is not None else None
 
 
-def _preemption_bursts(points: Sequence[Point]) -> int | None:
-    """In how many five-second spans requests were preempted."""
+def _preemption_bursts(points: Sequence[Point], usage: Sequence[float], least: float) -> int | None:
+    """In how many five-second spans requests were preempted; none of them to make room where there was plenty."""
     known = [(point.t, point.counters["preemptions"]) for point in points if "preemptions" in point.counters]
     if len(known) < 2:
         return None
+    if usage and max(usage) < least:
+        return 0
     return len({int((points[-1].t - t) // BURST_SECONDS) for (_, a), (t, b) in itertools.pairwise(known) if b > a})
 
 
