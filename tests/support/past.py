@@ -75,7 +75,8 @@ def prometheus(folder: Path, data: Path, *flags: str) -> Iterator[str]:
     """The address of a Prometheus on these blocks."""
     program, port = need("prometheus", "prometheus"), free_port()
     config = folder / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 15s}\n")
+    # Labels for others than itself: a Thanos sidecar wants some.
+    config.write_text("global: {scrape_interval: 15s, external_labels: {prometheus_replica: a}}\n")
     command: Sequence[str] = (
         program,
         f"--config.file={config}",
