@@ -192,6 +192,14 @@ tools-go: ## build a current Prometheus, promtool and an OpenTelemetry collector
 	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/" ./cmd/promtool ./cmd/prometheus && .tools/promtool --version
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/e2e/collector -trimpath -buildvcs=false -ldflags "-s -w" -o "$(CURDIR)/.tools/collector" .
 
+# Stores with Prometheus' API, for tests/e2e/test_stores.py: versions of which every module is served by the module proxy.
+STORES := github.com/VictoriaMetrics/VictoriaMetrics@v0.0.0-20250718125606-9d9bea03485e!app/victoria-metrics github.com/thanos-io/thanos@v0.36.1!cmd/thanos
+.PHONY: tools-stores
+tools-stores: ## build VictoriaMetrics and Thanos into .tools (15 minutes, once)
+	@mkdir -p .tools && export GOWORK=off GOFLAGS=-mod=readonly && for store in $(STORES); do \
+	  dir=$$(cd / && go mod download -json "$${store%!*}" | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
+	  go build -C "$$dir" -trimpath -buildvcs=false -o "$(CURDIR)/.tools/" "./$${store#*!}" || exit 1; done
+
 .PHONY: e2e-kubernetes tools-kubernetes
 tools-kubernetes: $(VENV)/.dev ## build kube-apiserver into .tools (5 minutes, once)
 	$(BIN)/python -m tests.e2e_kubernetes --build-only

@@ -1,4 +1,4 @@
-"""What reaches the exporter of an episode: other GPU data, missing polls, old counters, the live set of names."""
+"""What reaches the exporter of an episode: other GPU data, missing polls or series, old counters."""
 
 from __future__ import annotations
 
@@ -97,6 +97,11 @@ def restarted(frames: Sequence[Frame], rng: random.Random) -> Iterator[Frame]:
             yield replace(moved, page=replace(moved.page, started=started))
 
 
+def no_capacity(frames: Sequence[Frame], _: random.Random) -> Iterable[Frame]:
+    """Nothing tells how large the pool is: stores that take few labels drop the series that does."""
+    return (_engines(frame, lambda sample: replace(sample, cache=None)) for frame in frames)
+
+
 def everything(frames: Sequence[Frame], rng: random.Random) -> Iterable[Frame]:
     """The worst of them together: no GPU, a fifth of the polls lost, the small set of names, a year of counters."""
     return long_lived(list(live_names(list(dropped(list(no_gpu(frames, rng)), rng)), rng)), rng)
@@ -111,6 +116,7 @@ VARIANTS: Final[dict[str, Variant]] = {
     "huge counters": long_lived,
     "live names": live_names,
     "restart": restarted,
+    "no capacity": no_capacity,
     "all at once": everything,
 }
 

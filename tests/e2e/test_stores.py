@@ -69,9 +69,9 @@ def millis() -> Iterator[bytes]:
 
 
 @contextlib.asynccontextmanager
-async def victoria(folder: Path) -> AsyncIterator[str]:
+async def victoria(folder: Path, *more: str) -> AsyncIterator[str]:
     address = f"127.0.0.1:{free_port()}"
-    flags = [f"-httpListenAddr={address}", f"-storageDataPath={folder / 'vm'}", "-retentionPeriod=100y"]
+    flags = [f"-httpListenAddr={address}", f"-storageDataPath={folder / 'vm'}", "-retentionPeriod=100y", *more]
     async with running([built("victoria-metrics"), *flags], folder / "vm.log") as process:
         url = f"http://{address}"
         await eventually(lambda: get(f"{url}/health"), process)
@@ -109,12 +109,27 @@ async def thanos(folder: Path, data: Path) -> AsyncIterator[str]:
 
 def test_victoria_metrics_tells_the_same(tmp_path: Path, of_prometheus: Any) -> None:
     async def ask() -> Any:
-        async with victoria(tmp_path) as url:
+        async with victoria(tmp_path, "-maxLabelsPerTimeseries=60") as url:
             return await asyncio.to_thread(looked, url), await asyncio.to_thread(looked, f"{url}/prometheus")
 
     for document in asyncio.run(ask()):
         assert told(document) == told(of_prometheus)
         assert document["targets"] == of_prometheus["targets"]
+
+
+def test_without_the_size_of_the_cache_it_tells_the_same_causes(tmp_path: Path, of_prometheus: Any) -> None:
+    """By default it drops series of more than 40 labels; vllm:cache_config_info has 37 before the target's come."""
+
+    async def ask() -> Any:
+        async with victoria(tmp_path) as url:
+            assert "vllm:cache_config_info" not in await get(f"{url}/api/v1/label/__name__/values")
+            return await asyncio.to_thread(looked, url)
+
+    document = asyncio.run(ask())
+    assert {one["target"]: one["cause"] for one in document["incidents"]} == TRUE
+    (kv,) = [one for one in document["incidents"] if one["target"] == "prod/kv"]
+    assert "how many tokens the KV cache holds" in [missing["what"] for missing in kv["missing"]]
+    assert kv["limits"]["kv_capacity_tokens"] is None
 
 
 def test_thanos_tells_the_same(tmp_path: Path, data: Path, of_prometheus: Any) -> None:

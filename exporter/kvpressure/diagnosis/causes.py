@@ -38,7 +38,8 @@ def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:
     least = limits.stuck_min_seconds if recent.reasons_known else limits.stuck_frozen_min_seconds
     if recent.still_seconds < least or (not recent.reasons_known and _must_be_put_off(inputs)):
         return None
-    return Cause.KV_CACHE_PRESSURE if symptoms["admission_blocked"].state else Cause.STUCK
+    full = symptoms["admission_blocked"].state or (recent.blocked_ratio is None and symptoms["kv_saturated"].state)
+    return Cause.KV_CACHE_PRESSURE if full else Cause.STUCK
 
 
 def _limited(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
@@ -150,7 +151,9 @@ def _unexplained(inputs: Inputs) -> Cause:
     """
     if not inputs.recent.reasons_known:
         return Cause.DEFERRED if _must_be_put_off(inputs) else Cause.UNKNOWN
-    return _another_limit(inputs) if _always_queued(inputs) else Cause.HEALTHY
+    if not _always_queued(inputs):
+        return Cause.HEALTHY
+    return Cause.UNKNOWN if inputs.recent.blocked_ratio is None else _another_limit(inputs)
 
 
 def _another_limit(inputs: Inputs) -> Cause:
@@ -200,8 +203,7 @@ def _held_back(inputs: Inputs) -> bool:
 def _always_queued(inputs: Inputs) -> bool:
     """Requests wait in nearly every poll, and not on their own account."""
     ratio = inputs.recent.waiting_ratio
-    known = inputs.recent.blocked_ratio is not None
-    return known and ratio is not None and ratio >= inputs.thresholds.starved_min_waiting_ratio and not _put_off(inputs)
+    return ratio is not None and ratio >= inputs.thresholds.starved_min_waiting_ratio and not _put_off(inputs)
 
 
 def _fit_unknown(inputs: Inputs) -> bool:

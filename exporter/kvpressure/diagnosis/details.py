@@ -214,11 +214,19 @@ def _lacking(inputs: Inputs) -> Detail:
         return Detail(
             "layers_differ", "A request may take so much more of the cache than its tokens that it does not fit."
         )
-    if recent.blocked_ratio is None and inputs.value("kv_capacity_tokens") is not None and recent.waiting:
+    return _lacking_of_queue(inputs) if recent.waiting else Detail()
+
+
+def _lacking_of_queue(inputs: Inputs) -> Detail:
+    """What would tell why requests wait."""
+    recent = inputs.recent
+    if recent.blocked_ratio is None and inputs.value("kv_capacity_tokens") is not None:
         return Detail("cold_start", "Requests wait, and none has ended yet to tell how long prompts are.")
-    if not recent.reasons_known and recent.waiting:
-        return Detail("no_reasons", f"{_capital(_waiting(inputs))}; the page does not tell what for.")
-    return Detail()
+    if recent.blocked_ratio is None:
+        return Detail("no_capacity", f"{_capital(_waiting(inputs))}; the page does not tell how much the cache holds.")
+    if recent.reasons_known:
+        return Detail()
+    return Detail("no_reasons", f"{_capital(_waiting(inputs))}; the page does not tell what for.")
 
 
 _BY_CAUSE: Final[Mapping[Cause, Callable[[Inputs, Symptoms], Detail]]] = {

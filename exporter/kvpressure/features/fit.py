@@ -15,21 +15,27 @@ from typing import NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.admission import coming_in_tokens
 from kvpressure.features.latency import p95
+from kvpressure.features.lengths import (
+    answer_mean_tokens,
+    computed_share,
+    long_prompt_tokens,
+    longest_of_histogram,
+    typical_prompt_tokens,
+)
 from kvpressure.features.points import growth, mean, values
 from kvpressure.features.pool import free_tokens, kept_tokens
 from kvpressure.features.waiting import waiting_of
 from kvpressure.features.windows import EngineWindow, Point
 from kvpressure.model.record import record
-from kvpressure.model.samples import CacheConfig, HistogramSample
-
-RECENT_SECONDS = 10.0
-RECENT_STARTS = 4.0
-"""The newest starts say what prompts look like before any of them has finished; fewer than this many are chance."""
+from kvpressure.model.samples import CacheConfig
 
 MOST_STARTS = 4.0
 """Of more starts between two polls, what each computed is lost in the spread of all."""
 
 MIN_PEAK_POLLS = 3
+
+LEAST_USED_RATIO = 0.1
+"""Of a pool whose size nobody tells: with less in use, its shares are too coarse to learn it from."""
 
 LEAST_CAP = 2.0
 """Nobody who has a queue runs one request at a time on purpose: a batch of one is held by something else, or fits."""
@@ -66,11 +72,14 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     Where layers differ, a request counts with what those before it took while they came in.
     """
     typical, share = typical_prompt_tokens(window), computed_share(window)
-    long = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
+    long = long_prompt_tokens(window, typical, limits.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
     steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, limits)
-    seen = [_seen(point, window.cache, streams=streams) for point in points]
+    cache = window.cache
+    if cache.capacity_tokens is None:
+        cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window, typical))
+    seen = [_seen(point, cache, streams=streams) for point in points]
     ratio, by_long = _blocked_ratio(seen, typical), _blocked_ratio(seen, long)
     waiting = [one.waiting for one in seen if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= limits.starved_min_waiting_ratio
@@ -91,6 +100,25 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     return Fit(1.0 if starved else ratio, by_long, by_longest, steadiness, capped, starved, unsure)
 
 
+def held_capacity_tokens(points: Sequence[Point], window: EngineWindow, typical: float | None) -> int | None:
+    """The size of a pool that no page tells, by what those who run hold of it: prompts, and half of their answers.
+
+    None where that is not known, or next to nothing is in use. Stores drop what tells it: it comes with more labels
+    than some of them take. Prefixes that requests share make it look larger, and so do those still being computed.
+    """
+    busy = [
+        (usage, running) for point in points if (usage := point.gauges.get("kv_usage")) and (running := _runs(point))
+    ]
+    used, running = sum(usage for usage, _ in busy), sum(running for _, running in busy)
+    if typical is None or not busy or used < LEAST_USED_RATIO * len(busy):
+        return None
+    return int(running * (typical + window.of_histograms(answer_mean_tokens) / 2) / used)
+
+
+def _runs(point: Point) -> float:
+    return point.gauges.get("running", 0.0)
+
+
 def by_watermark_ratio(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -> float | None:
     """Of the polls in which a long prompt does not fit, the share in which it would but for what is kept free.
 
@@ -99,22 +127,11 @@ def by_watermark_ratio(points: Sequence[Point], window: EngineWindow, limits: Th
     cache, typical = window.cache, typical_prompt_tokens(window)
     if not kept_tokens(cache):
         return None
-    long, share = _long_prompt_tokens(window, typical, limits.last_bucket_middle_factor), computed_share(window)
+    long, share = long_prompt_tokens(window, typical, limits.last_bucket_middle_factor), computed_share(window)
     prompt = long if long is None or share is None else long * share
     held = [point for point in points if blocked(point, cache, prompt)]
     whole = replace(cache, watermark_ratio=None)
     return mean([float(not blocked(point, whole, prompt)) for point in held]) if held else None
-
-
-def computed_share(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that no cache held: a prefix that others hold already costs the next one nothing.
-
-    None where the page does not tell. Preempted requests find their own blocks again: without preemptions only.
-    """
-    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
-    if computed is None or not prompts or window.delta("preemptions"):
-        return None
-    return min(1.0, computed / prompts)
 
 
 def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, limits: Thresholds) -> bool:
@@ -151,24 +168,6 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, limits: Thresholds) -
     put_off = 2 * sum(values(held, "waiting_deferred")) >= sum(values(held, "waiting"))
     spare = 0.0 if put_off else limits.refill_spare_count
     return free <= expected + limits.refill_deviation_max_factor * math.sqrt(expected) + spare
-
-
-def typical_prompt_tokens(window: EngineWindow) -> float | None:
-    """Mean prompt length of the requests that want to get in, in tokens.
-
-    The larger of what finished in the window and what started most recently: prompt lengths are reported when
-    requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
-    to start may have done so a while ago. With neither, the mean since the server started.
-    """
-    finished = _ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
-    started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
-    means = [mean for mean in (finished, started) if mean is not None]
-    if means:
-        return max(means)
-    newest = window.points[-1].counters if window.points else {}
-    whole = _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
-    # Before anybody has finished: what was computed so far is the prompts of those that have begun.
-    return _ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
 
 
 def blocked(point: Point, cache: CacheConfig, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
@@ -216,45 +215,6 @@ def _at_peak(polls: Sequence[_Seen]) -> list[_Seen]:
     return found if len(found) >= MIN_PEAK_POLLS else []
 
 
-def _long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_factor: float) -> float | None:
-    """The prompt that a token of the traffic belongs to on average: longer than the mean where lengths differ much.
-
-    Waiting requests are served in order, so a long prompt at the head that does not fit holds up short ones that
-    would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles; that of
-    the last, which has no end, is `beyond_factor` times its start.
-    """
-    long = window.of_histograms(_long_of_histogram, beyond_factor)
-    return typical if typical is None or long is None else max(typical, long)
-
-
-def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
-    histogram = _prompts(window)
-    if histogram is None:
-        return None
-    weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
-    middles = [
-        (low + high) / 2 if math.isfinite(high) else beyond_factor * low
-        for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
-    ]
-    total = sum(w * m for w, m in zip(weights, middles, strict=True))
-    return sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total if total else None
-
-
-def _longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
-    """The middle of its highest bucket."""
-    histogram = _prompts(window)
-    if histogram is None:
-        return None
-    last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
-    low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
-    return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
-
-
-def _prompts(window: EngineWindow) -> HistogramSample | None:
-    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
-    return histogram if histogram is not None and histogram.count else None
-
-
 def _longest_prompt_tokens(
     points: Sequence[Point], window: EngineWindow, typical: float | None, long: float | None, limits: Thresholds
 ) -> float | None:
@@ -266,7 +226,7 @@ def _longest_prompt_tokens(
     if typical is None or long is None:
         return None
     found = [long, _most_of_one_request(points, window, limits)]
-    if (finished := window.of_histograms(_longest_of_histogram, limits.last_bucket_middle_factor)) is not None:
+    if (finished := window.of_histograms(longest_of_histogram, limits.last_bucket_middle_factor)) is not None:
         found.append(finished)
     for tokens, started in window.each_interval(_starts):
         if tokens and started is not None and started <= MOST_STARTS:
@@ -299,7 +259,3 @@ def _queued(points: Sequence[Point]) -> Sequence[Point]:
 def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
     running = values(_queued(points), "running")
     return statistics.median(running) / highest if running and highest else None
-
-
-def _ratio(numerator: float | None, denominator: float | None) -> float | None:
-    return numerator / denominator if numerator is not None and denominator else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.features.context import Context
-from kvpressure.features.fit import typical_prompt_tokens
+from kvpressure.features.lengths import typical_prompt_tokens
 from kvpressure.features.pool import free_tokens
 from kvpressure.features.summaries import Line
 from kvpressure.features.windows import EngineWindow

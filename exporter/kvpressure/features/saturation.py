@@ -11,7 +11,7 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.context import Context
-from kvpressure.features.fit import RECENT_STARTS, computed_share, typical_prompt_tokens
+from kvpressure.features.lengths import RECENT_STARTS, answer_mean_tokens, computed_share, typical_prompt_tokens
 from kvpressure.features.pool import kept_tokens
 from kvpressure.features.recent import Recent
 from kvpressure.features.windows import EngineWindow
@@ -119,13 +119,7 @@ def _share_of_one(window: EngineWindow, usage: float, recent: Recent) -> float |
     if capacity is None or prompt is None or window.cache.layers_differ:
         return held
     share = computed_share(window)
-    return (prompt * (1.0 if share is None else share) + window.of_histograms(_answer_tokens) / 2) / capacity
-
-
-def _answer_tokens(window: EngineWindow) -> float:
-    """Mean answer, in tokens, over the longer window; 0 before anybody has ended, so that only less is asked for."""
-    answers = window.shape("request_output_tokens") or window.total("request_output_tokens")
-    return answers.sum / answers.count if answers is not None and answers.count else 0.0
+    return (prompt * (1.0 if share is None else share) + window.of_histograms(answer_mean_tokens) / 2) / capacity
 
 
 def _sequences(context: Context, recent: Recent, more: float | None) -> _Load:

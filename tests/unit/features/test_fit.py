@@ -9,6 +9,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.features import compute
 from kvpressure.features.fit import Fit, by_watermark_ratio, fit_of
+from kvpressure.model.samples import CacheConfig
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 POLLS = 21
@@ -174,3 +175,35 @@ def test_free_tokens_are_told_as_they_are_judged():
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
     assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
     assert compute(kept_free(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
+
+
+def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:
+    """Of a pool whose size nobody tells: prompts of 600 tokens and answers of 400, so that each holds 800."""
+    gauges = {"waiting": 3.0, "running": running, "kv_usage": usage, **changes}
+    outputs = {"request_output_tokens": histogram((400.0,), (5.0, 5.0), 2000.0)}
+    made = window(60, lambda _: gauges, mixed, lambda _: outputs, cache=CacheConfig())
+    return fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+
+
+@pytest.mark.parametrize(
+    ("usage", "running", "blocked"),
+    [
+        (0.95, 4.0, 1.0),  # a pool of 3368 tokens, of which 168 are free
+        (0.8, 4.0, 0.0),  # of 4000 tokens, of which 800 are free
+        (0.86, 4.0, 1.0),  # of 3720 tokens, of which 520 are free
+        (0.86, 12.0, 0.0),  # three times as large
+        (0.3, 64.0, 0.0),
+    ],
+)
+def test_a_pool_that_nobody_sizes_is_as_large_as_what_those_who_run_hold_says(usage, running, blocked):
+    assert unsized(usage, running).blocked_ratio == blocked
+
+
+def test_what_hardly_anybody_holds_and_what_nobody_holds_sizes_nothing():
+    assert unsized(0.05, 1.0).blocked_ratio is None
+    assert unsized(0.97, 0.0).blocked_ratio is None
+
+
+def test_where_prompts_are_not_known_either_nothing_does():
+    made = window(60, lambda _: {"waiting": 3.0, "running": 4.0, "kv_usage": 0.95}, cache=CacheConfig())
+    assert fit_of(made.latest(20.0, 8), made, THRESHOLDS).blocked_ratio is None

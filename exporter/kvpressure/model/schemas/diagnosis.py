@@ -24,7 +24,7 @@ from kvpressure.model.schemas.parts import (
     string,
 )
 
-VERSION: Final = "1.0"
+VERSION: Final = "1.1"
 
 _SINCE: Final = keys(
     {"seconds": number("How long it has been."), "tokens_per_second": number("Tokens a second since.")},

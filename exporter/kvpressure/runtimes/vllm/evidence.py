@@ -46,7 +46,8 @@ EVIDENCE: Final = (
         signals=("capacity_tokens",),
         series=("vllm:cache_config_info",),
         how="vLLM 0.32 and later say it of every model (kv_cache_size_tokens), earlier ones of those without Mamba "
-        "layers; or let kvpressure read the engine's log from its start on (logs in the settings)",
+        "layers; or let kvpressure read the engine's log from its start on (logs in the settings); "
+        "some stores drop series of so many labels (VictoriaMetrics: -maxLabelsPerTimeseries)",
         bears_on=frozenset(
             {Cause.UNKNOWN, Cause.HEALTHY, Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.COMPUTE_BOUND}
         ),

@@ -1,0 +1,62 @@
+"""Where neither the pool's size nor what those who run hold is known, a queue is not called healthy, nor a hang."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kvpressure.diagnosis.causes import candidate
+from kvpressure.diagnosis.details import detail_of
+from kvpressure.diagnosis.inputs import Inputs, Recent
+from kvpressure.diagnosis.symptoms import judge_all
+from kvpressure.model.verdict import Cause
+from tests.support.engines import THRESHOLDS
+
+QUEUED = Recent(
+    polls=20,
+    seconds=19.0,
+    demand=14.0,
+    waiting=10.0,
+    waiting_ratio=1.0,
+    usage=0.8,
+    preemption_bursts=0,
+    preempted_ratio=0.0,
+    tokens=1000.0,
+    busy=True,
+)
+
+
+def cause(**recent: float | bool | None) -> Cause:
+    made = Inputs({}, THRESHOLDS, dataclasses.replace(QUEUED, **recent))  # type: ignore[arg-type]
+    return candidate(made, judge_all(made), Cause.HEALTHY)
+
+
+@pytest.mark.parametrize(
+    ("recent", "told"),
+    [
+        ({}, Cause.UNKNOWN),
+        ({"waiting_ratio": 0.6}, Cause.HEALTHY),
+        ({"usage": 0.95}, Cause.KV_CACHE_PRESSURE),
+        ({"at_cap": True}, Cause.CONCURRENCY_BOUND),
+        ({"blocked_ratio": 1.0, "blocked_by_long_ratio": 1.0}, Cause.KV_CACHE_PRESSURE),
+        ({"deferred_ratio": 1.0}, Cause.DEFERRED),
+    ],
+    ids=["all wait all the time", "a queue that comes and goes", "full", "at a cap", "learned", "put off"],
+)
+def test_a_queue_before_a_pool_of_no_known_size(recent: dict[str, float | bool], told: Cause) -> None:
+    assert cause(**recent) is told
+
+
+@pytest.mark.parametrize(("usage", "told"), [(0.97, Cause.KV_CACHE_PRESSURE), (0.3, Cause.STUCK)])
+def test_nothing_runs_beside_a_full_cache_because_of_it(usage: float, told: Cause) -> None:
+    assert cause(usage=usage, demand=10.0, tokens=0.0, still_seconds=60.0) is told
+
+
+def test_what_is_missing_is_said() -> None:
+    made = Inputs({}, THRESHOLDS, QUEUED)
+    found = detail_of(Cause.UNKNOWN, made, judge_all(made))
+    assert (found.word, found.grounds) == (
+        "no_capacity",
+        "10 requests wait; the page does not tell how much the cache holds.",
+    )
