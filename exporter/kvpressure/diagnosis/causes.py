@@ -29,7 +29,7 @@ def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:
     """There is work, and none of it gets anywhere; None where it does, or too little time has passed to tell.
 
     Finished requests whose blocks nobody fetches fill the cache and stop everything as well: there it is the cache
-    that is short, and nothing runs.
+    that is short, and nothing runs. Where nobody tells how large it is, most of it has to be held.
     """
     recent, limits = inputs.recent, inputs.thresholds
     if max(recent.frozen_seconds, recent.looping_seconds) >= limits.stuck_frozen_min_seconds:
@@ -38,8 +38,8 @@ def _no_progress(inputs: Inputs, symptoms: Symptoms) -> Cause | None:
     least = limits.stuck_min_seconds if recent.reasons_known else limits.stuck_frozen_min_seconds
     if recent.still_seconds < least or (not recent.reasons_known and _must_be_put_off(inputs)):
         return None
-    full = symptoms["admission_blocked"].state or (recent.blocked_ratio is None and symptoms["kv_saturated"].state)
-    return Cause.KV_CACHE_PRESSURE if full else Cause.STUCK
+    held = recent.blocked_ratio is None and (recent.usage or 0.0) > limits.room_ample_max_usage_ratio
+    return Cause.KV_CACHE_PRESSURE if symptoms["admission_blocked"].state or held else Cause.STUCK
 
 
 def _limited(inputs: Inputs, symptoms: Symptoms, current: Cause) -> Cause:
