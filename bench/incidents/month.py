@@ -1,9 +1,9 @@
 """`python -m bench.incidents.month FOLDER`: the blocks of a Prometheus that has scraped a hundred engines for a month.
 
 Most of the time an engine is described by the ten series that the screen looks at; around each incident, and twenty
-minutes before it, by whole pages of a simulated engine whose truth is known. A tenth of the engines has busy hours, in
-which requests wait now and then and nothing is wrong: these are read sample by sample too. `truth.json` says when what
-was wrong with whom.
+minutes before it, by whole pages of a simulated engine whose truth is known. A tenth of the engines has two busy hours
+a day, of a simulated engine too, in which bursts of long prompts wait for a second or two and nothing is wrong.
+`truth.json` says when what was wrong with whom.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from kvpressure.simulator.load import Lengths, OpenLoop, Phase, Traffic
 from kvpressure.simulator.scenarios import CAUSES, episode
 from kvpressure.simulator.service import Scenario, ServerDownError, SimulatedServer
 
@@ -29,6 +30,8 @@ STEP: Final = 15
 PER_ENGINE: Final = 4
 POOL_RUNS: Final = 3
 LEAD_SECONDS: Final = 1500.0
+BUSY_HOURS: Final = range(10, 12)
+BUSY_EVERY: Final = 10
 LINE: Final = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^\n]*)\})? ([^ \n]+)", re.MULTILINE)
 LOSING: Final = ("kv_cache_pressure", "concurrency_bound", "host_bound", "stuck")
 
@@ -78,12 +81,27 @@ def played(cause: str, short: Scenario, seed: int) -> Played:
     return Played(cause, LEAD_SECONDS, LEAD_SECONDS + length, tuple(pages))
 
 
+def busy_run(seed: int) -> Played:
+    """Hours in which bursts of long prompts come, and are served at once; of its pages, all but buckets."""
+    traffic = Traffic(Lengths(2500, "lognormal", 0.5), Lengths(180, "lognormal", 0.4))
+    load = OpenLoop(traffic, 1.0, burst=10, burst_every_seconds=40.0)
+    phase = Phase("healthy", float(len(BUSY_HOURS) * 3600), (load,))
+    server = SimulatedServer(Scenario("busy", replace(episode("healthy", 1).engine, ranks=1), (phase,)), seed)
+    pages = []
+    for second in range(0, int(phase.seconds), STEP):
+        lines = server.page(server.start + second + 0.5).splitlines(keepends=True)
+        pages.append(
+            (second, b"".join(line for line in lines if line.startswith(b"vllm:") and b"_bucket{" not in line))
+        )
+    return Played("healthy", 0.0, 0.0, tuple(pages))
+
+
 def windows(pool: list[Played], days: int, rng: random.Random) -> list[Window]:
-    """Some runs in each engine's month, hours apart and none across midnight."""
+    """Some runs in each engine's month, after its busy hours and none across midnight."""
     found = []
     for day in sorted(rng.sample(range(days), min(PER_ENGINE, days))):
         run = rng.choice(pool)
-        begin = day * DAY + rng.randrange(4 * 3600, DAY - run.seconds - 3600) // STEP * STEP
+        begin = day * DAY + rng.randrange(13 * 3600, DAY - run.seconds - 3600) // STEP * STEP
         found.append(Window(begin, run))
     return found
 
@@ -111,11 +129,7 @@ def of_day(day: int, engine: int, skipped: list[Window], rng: random.Random) -> 
     """The ten series of an engine that is well."""
     closed = [(one.begin, one.begin + one.played.seconds) for one in skipped]
     times = [t for t in range(day * DAY, (day + 1) * DAY, STEP) if not any(begin <= t < end for begin, end in closed)]
-    busy = range(10 * 3600, 12 * 3600) if engine % 10 == 0 else range(0)
-    waiting = [
-        rng.choice((0, 0, 0, 1)) if t % DAY in busy else (rng.randint(1, 3) if rng.random() < 0.01 else 0)
-        for t in times
-    ]
+    waiting = [rng.randint(1, 3) if rng.random() < 0.01 else 0 for _ in times]
     rate = 4.0 + engine % 7
     inner = b'{engine="0",model_name="m",' + labels(engine) + b"} "
     gauges: Mapping[bytes, list[bytes]] = {
@@ -149,6 +163,7 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     pool = [run for cause in LOSING for run in pool_of(cause)]
+    busy = [busy_run(seed) for seed in range(POOL_RUNS)]
     rng = random.Random(15)
     of_engine = [windows(pool, options.days, rng) for _ in range(options.engines)]
     truth = [
@@ -167,6 +182,8 @@ def main() -> None:
         with lines.open("wb") as file:
             for engine, its in enumerate(of_engine):
                 here = [one for one in its if one.begin // DAY == day]
+                if engine % BUSY_EVERY == 0:
+                    here.append(Window(day * DAY + BUSY_HOURS[0] * 3600, busy[engine // BUSY_EVERY % len(busy)]))
                 file.writelines(of_day(day, engine, here, rng))
                 for one in here:
                     file.writelines(of_window(one, engine))
