@@ -183,7 +183,8 @@ def main() -> None:
             for engine, its in enumerate(of_engine):
                 here = [one for one in its if one.begin // DAY == day]
                 if engine % BUSY_EVERY == 0:
-                    here.append(Window(day * DAY + BUSY_HOURS[0] * 3600, busy[engine // BUSY_EVERY % len(busy)]))
+                    run = busy[engine // BUSY_EVERY % len(busy)]
+                    here.insert(0, Window(day * DAY + BUSY_HOURS[0] * 3600, run))
                 file.writelines(of_day(day, engine, here, rng))
                 for one in here:
                     file.writelines(of_window(one, engine))
