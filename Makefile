@@ -42,6 +42,7 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
+	PYTHONPATH=exporter $(BIN)/python -m bench.detection.others
 
 .PHONY: bench-advice
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; an hour of CPU, goes on where it was stopped
@@ -56,8 +57,9 @@ bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own sc
 	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
 
 .PHONY: lab
-lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 15 minutes)
+lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 20 minutes)
 	$(BIN)/python -m tests.lab
+	$(BIN)/python -m tests.lab --long
 	$(BIN)/python -m tests.lab.inventory
 
 bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)

@@ -63,7 +63,9 @@ def total(name: str, chosen: str = SHOWN) -> str:
 
 def free_over_held(chosen: str = SHOWN) -> str:
     """Free share of the cache over what a running request holds on average: below 1 the next does not fit."""
-    return f"(1 - {usage(chosen)}) * {total('num_requests_running', chosen)} / ({usage(chosen)} > 0)"
+    # Where none runs, those who wait hold what is held: as one request, like the rules.
+    running = f"clamp_min({total('num_requests_running', chosen)}, 1)"
+    return f"(1 - {usage(chosen)}) * {running} / ({usage(chosen)} > 0)"
 
 
 def _now() -> Row:
@@ -192,7 +194,8 @@ def _pressure() -> Row:
             ),
             graph(
                 "Running",
-                "Requests in the batch. Flat under a queue is a cap; up and down under a queue is the cache.",
+                "Requests in the batch. Up and down under a queue is the cache; flat is a cap, or requests that are "
+                "all alike.",
                 "short",
                 Query(total("num_requests_running"), ENGINE, FIRST),
                 none=_NONE,

@@ -42,14 +42,17 @@ class Server:
     url: str
 
     def true_times(self, expr: str, seconds: float) -> dict[tuple[str, str], list[float]]:
-        """By (episode, engine): the evaluation times after START at which `expr` gives a result."""
+        """By (episode, engine): the evaluation times after START at which `expr` gives a result.
+
+        What is said of a whole server has no engine: it is told of rank 0.
+        """
         query = {"query": expr, "start": START, "end": START + seconds, "step": STEP_SECONDS}
         request = urllib.request.Request(f"{self.url}/api/v1/query_range", urllib.parse.urlencode(query).encode())
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         times: dict[tuple[str, str], set[float]] = {}
         for series in found:
-            key = (series["metric"]["episode"], series["metric"]["engine"])
+            key = (series["metric"]["episode"], series["metric"].get("engine", "0"))
             times.setdefault(key, set()).update(float(t) - START for t, _ in series["values"])
         return {key: sorted(values) for key, values in times.items()}
 

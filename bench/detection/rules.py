@@ -47,6 +47,12 @@ class RuleScore:
     false_episodes: int = 0
     delays: list[float] = field(default_factory=list)
 
+    def add(self, other: RuleScore) -> None:
+        """Count another's engines too."""
+        for name in ("right", "wrong", "missed", "kept_right", "kept_wrong", "found", "episodes", "false_episodes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.delays += other.delays
+
     @property
     def precision(self) -> float | None:
         """Share of the time in which it fires because its expression holds that is KV pressure."""

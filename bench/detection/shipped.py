@@ -32,9 +32,9 @@ def shipped(scrape_seconds: int = 15) -> tuple[Rule, ...]:
 
 
 @functools.cache
-def vllm_only(scrape_seconds: int = 15) -> tuple[Rule, ...]:
-    """The alert on vLLM's own series, in the same way."""
-    return _rules(VLLM_ONLY, ALERT_VLLM_ONLY, scrape_seconds)
+def vllm_only(scrape_seconds: int = 15, alert: str = ALERT_VLLM_ONLY) -> tuple[Rule, ...]:
+    """An alert on vLLM's own series, in the same way."""
+    return _rules(VLLM_ONLY, alert, scrape_seconds)
 
 
 @functools.cache
@@ -46,7 +46,9 @@ def asked() -> frozenset[str]:
 @functools.cache
 def asked_of_vllm() -> frozenset[str]:
     """vLLM's series that the flavour without an exporter names."""
-    return frozenset(name for rule in vllm_only() for name in re.findall(r"\bvllm:\w+", rule.expr))
+    files = load_rules(Options(load_thresholds(), flavour=VLLM_ONLY, selector=VLLM_ONLY.selector))
+    expressions = (rule["expr"] for file in files for group in file.groups for rule in group["rules"])
+    return frozenset(name for expr in expressions for name in re.findall(r"\bvllm:\w+", expr))
 
 
 def seconds(duration: str) -> float:

@@ -1,7 +1,8 @@
 """`python -m tests.lab`: fetches vLLM, runs the regimes and writes their recordings to .cache/lab/recordings.
 
 The newest version runs every regime, the others those that are marked `everywhere`: about 220 runs of three to five
-virtual minutes each. Ends with 1 when a run failed, or showed something else than what it was written for.
+virtual minutes each. `--long` runs what alerts over five and ten minutes are scored on, 41 runs of nine minutes
+and more, into .cache/lab/long. Ends with 1 when a run failed, or showed something else than what it was written for.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.lab.fetch import CACHE, VERSIONS, fetch
+from tests.lab.fetch import CACHE, NEWEST, VERSIONS, fetch
+from tests.lab.lengthen import long_names
 from tests.lab.regime import regimes
 from tests.lab.vary import MARK
 
 RECORDINGS: Final = CACHE / "recordings"
+LONG: Final = CACHE / "long"
 CHUNK: Final = 4
 """Regimes for one process: importing vLLM's files takes a second."""
 LIMIT_SECONDS: Final = 900
@@ -37,25 +40,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="regimes, or beginnings of their names; all when none is given")
     parser.add_argument("--version", action="append", choices=VERSIONS, help="of vLLM; all when none is given")
-    parser.add_argument("--out", type=Path, default=RECORDINGS)
+    parser.add_argument("--out", type=Path, help="where recordings go, instead of .cache/lab")
     parser.add_argument("--vary", type=int, metavar="SEED", help="on other servers than those the regimes describe")
+    parser.add_argument("--long", action="store_true", help="regimes made longer, on the newest version")
     parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args()
     began = time.monotonic()
-    versions = options.version or VERSIONS
+    versions = options.version or ((NEWEST,) if options.long else VERSIONS)
+    out = options.out or (LONG if options.long else RECORDINGS)
     for version in versions:
         fetch(version)
-    chunks = list(_chunks(versions, options.names, options.vary))
+    if options.long:
+        chunks = list(_long_chunks(versions, options.names))
+    else:
+        chunks = list(_chunks(versions, options.names, options.vary))
     total = sum(len(names) for _, names in chunks)
-    print(f"{total} runs of vLLM {', '.join(versions)} by {options.workers} processes, into {options.out}", flush=True)
+    print(f"{total} runs of vLLM {', '.join(versions)} by {options.workers} processes, into {out}", flush=True)
     summaries = []
     with ThreadPoolExecutor(options.workers) as pool:
-        for found in pool.map(partial(_run, options.out), chunks):
+        for found in pool.map(partial(_run, out), chunks):
             for summary in found:
                 summaries.append(summary)
                 _tell(summary, len(summaries), total)
     if not options.names:
-        _write(summaries, options.out)
+        _write(summaries, out)
     failed = [summary for summary in summaries if summary["failed"]]
     print(f"{total} runs in {time.monotonic() - began:.0f} s, {len(failed)} failed")
     for summary in failed:
@@ -72,6 +80,13 @@ def _chunks(versions: Sequence[str], wanted: Sequence[str], seed: int | None) ->
         ]
         for begin in range(0, len(names), CHUNK):
             yield version, names[begin : begin + CHUNK]
+
+
+def _long_chunks(versions: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    for version in versions:
+        for name in long_names():
+            if not wanted or any(name.startswith(begin) for begin in wanted):
+                yield version, [name]
 
 
 def _run(out: Path, chunk: tuple[str, list[str]]) -> list[dict[str, Any]]:

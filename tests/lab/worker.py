@@ -18,6 +18,8 @@ import prometheus_client
 from tests.lab import stubs
 from tests.lab.clock import BEGIN, Clock
 from tests.lab.fetch import package
+from tests.lab.lengthen import LONG, lengthened
+from tests.lab.lengthen import MARK as LONGER
 from tests.lab.record import write
 from tests.lab.regime import Regime, regimes
 from tests.lab.vary import MARK, varied
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run them; 1 when any did not show what it was written for."""
     version, folder, *names = arguments
     clock = prepare(package(version))
-    known, failed = regimes(), 0
+    known, failed = regimes() | regimes(LONG), 0
     for name in names:
         try:
             summary = run(_regime(known, name), version, clock, Path(folder))
@@ -39,8 +41,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _regime(known: Mapping[str, Regime], name: str) -> Regime:
-    written, _, seed = name.partition(MARK)
-    return varied(known[written], int(seed)) if seed else known[written]
+    named, _, seed = name.partition(MARK)
+    written, _, factor = named.partition(LONGER)
+    regime = lengthened(known[written], int(factor)) if factor else known[written]
+    return varied(regime, int(seed)) if seed else regime
 
 
 def _place(error: BaseException) -> str:

@@ -41,6 +41,11 @@ pages: what wakes people should know more than this. Each alert says what it can
 exporter adds. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false
 before the alert resolves.
 
+**To load**: without prometheus-operator put `prometheus/*/*.yaml` under `rule_files`; with it, `kubectl apply` what
+lies in `kubernetes/`. Take the `inhibit_rules` of `alertmanager/alertmanager.yaml` over into yours: without them one
+cause tells itself twice. Import `grafana/dashboards/`. **Runbooks** are those of the exporter's alerts; queries in them
+that name `kvpressure_` series have no answer without it, commands work as they stand.
+
 """
 _RENAMED: Final = """
 ## Old names
