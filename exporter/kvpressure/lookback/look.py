@@ -199,6 +199,7 @@ def _document(
     found: Sequence[Json],
     warnings: Sequence[str],
 ) -> Json:
+    found = [_selected(task.seen, one) for task, one in zip(tasks, found, strict=True)]
     incidents = [incident for one in found for incident in one["incidents"]]
     state.unread += [
         {"target": task.seen.target.name, "why": one["unread"]}
@@ -209,7 +210,12 @@ def _document(
     others = [incident for one in found for its in one["others"] for incident in its]
     _attach_copied(others, state.copied)
     targets = [seen.target for _, seen in state.seen]
-    alone = reported.attach(incidents, state.reported, targets, question.shortest_seconds)
+    chosen = frozenset[tuple[str, str]]().union(*(seen.engines or () for _, seen in state.seen))
+    alone = [
+        one
+        for one in reported.attach(incidents, state.reported, targets, question.shortest_seconds)
+        if not chosen or (one["model_name"], one["engine"]) in chosen
+    ]
     reported.attach(others, state.reported, targets, question.shortest_seconds)
     said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
     for rule in state.rules:
@@ -244,6 +250,18 @@ def _document(
         "unread": state.unread,
         "warnings": list(said),
     }
+
+
+def _selected(seen: Seen, found: Json) -> Json:
+    """Without the engines of a page that the selector leaves out: pages are read whole."""
+    if seen.engines is None:
+        return found
+
+    def kept(rows: Sequence[Json]) -> list[Json]:
+        return [one for one in rows if (one["model_name"], one["engine"]) in (seen.engines or ())]
+
+    others = [kept(its) for its in found["others"]]
+    return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
 
 
 def _attach_copied(incidents: Sequence[Json], fired: Mapping[tuple[str, str, str], Sequence[Fired]]) -> list[Json]:
