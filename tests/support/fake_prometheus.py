@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -15,7 +17,15 @@ from urllib.parse import parse_qs, urlsplit
 NAMES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:generation_tokens_total")
 LABELS = {"namespace": "prod", "pod": "llm-0", "instance": "10.0.0.1:8000", "model_name": "m", "engine": "0"}
 
-Answer = tuple[int, Mapping[str, Any] | bytes]
+Answer = tuple[int, "Mapping[str, Any] | bytes | Headed"]
+
+
+@dataclass(frozen=True)
+class Headed:
+    """A body, and headers of its own."""
+
+    body: bytes
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -79,8 +89,12 @@ class FakePrometheus:
                 request = Request(urlsplit(self.path).path, headers, given, self.command)
                 outer.requests.append(request)
                 status, body = outer.behaviour(request) or calm(request)
+                more = body.headers if isinstance(body, Headed) else {}
+                body = body.body if isinstance(body, Headed) else body
                 text = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
+                for name, value in more.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -100,3 +114,26 @@ class FakePrometheus:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The address of a server that begins to answer, and gives a byte now and then for ever."""
+    over = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener.accept()[0] as connection, suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not over.wait(0.05):
+                connection.sendall(b" ")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        over.set()
+        thread.join(5)
+        listener.close()

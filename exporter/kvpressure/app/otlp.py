@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvpressure.app.pollers import cancel
 from kvpressure.config.settings.otlp import OtlpSettings
 from kvpressure.config.small_file import read_text
-from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import Clock
@@ -29,7 +29,11 @@ NOT_INSTALLED: Final = (
     "OpenTelemetry is not installed: pip install 'kv-pressure-exporter[otlp]', or unset otlp.endpoint"
 )
 
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x20-\x7e]*)")
 _SYSTEM_SAID: Final = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
+
+if TYPE_CHECKING:
+    import requests
 
 Sender = Callable[[Snapshot], str]
 """Sends one; gives what went wrong, "" where nothing did. Blocks; never raises."""
@@ -118,6 +122,7 @@ def sender(settings: OtlpSettings) -> Sender:
         endpoint=f"{settings.endpoint}{PATH}",
         certificate_file=None if settings.ca_file is None else str(settings.ca_file),
         headers=headers,
+        session=_session(),
         timeout=settings.timeout_seconds,
         compression=compression,
     )
@@ -145,8 +150,21 @@ def _headers(path: Path | None) -> dict[str, str]:
     """Raises ConfigError where the file cannot be read."""
     if path is None:
         return {}
-    pairs = (line.partition(":") for line in read_text(path).splitlines() if line.strip())
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    found = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        match = _HEADER.fullmatch(line.strip())
+        if match is not None:
+            found[match[1]] = match[2]
+        elif line.strip():  # never shown: it may be a token
+            raise ConfigError([Problem(str(path), number, "", "is no `Name: value` of ASCII")])
+    return found
+
+
+def _session() -> requests.Session:
+    """One that follows no redirect: headers of the file, such as keys, would go wherever it points."""
+    session = importlib.import_module("requests").Session()
+    session.max_redirects = 0
+    return session  # type: ignore[no-any-return]
 
 
 class _Said(logging.Handler):

@@ -22,9 +22,10 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.lookback import html, markdown
 from kvpressure.lookback.document import Json
 from kvpressure.lookback.journal import Journal
-from kvpressure.lookback.look import Question, look_back
+from kvpressure.lookback.look import look_back
 from kvpressure.lookback.names import Selection
 from kvpressure.lookback.paging import Span
+from kvpressure.lookback.question import Question
 from kvpressure.lookback.times import moment_of, seconds_of
 from kvpressure.model.errors import SourceError
 from kvpressure.model.schemas import SCHEMAS
@@ -79,12 +80,12 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
         kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
         say(f"incidents: stopped{kept}", err=True)
         sys.exit(CANNOT_TELL)
-    _write(options["html"], html.report, document)
-    _write(options["markdown"], markdown.report, document)
     if as_json:
         say_json(document)
     else:
         told(document)
+    _write(options["html"], html.report, document)
+    _write(options["markdown"], markdown.report, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
 
 
@@ -115,7 +116,9 @@ def _question(
     """What is asked; the time of a look back that broke off is what it was."""
     now = time.time()
     try:
-        span = Span(moment_of(options["since"], now), moment_of(options["until"], now))
+        # What is to come is not known yet, and Prometheus knows no time before the epoch.
+        since, until = (min(now, max(0.0, moment_of(options[name], now))) for name in ("since", "until"))
+        span = Span(since, until)
         step = None if options["step"] is None else seconds_of(options["step"])
         shortest = seconds_of(options["at_least"])
         selection = Selection.of(options["selector"])
@@ -132,7 +135,8 @@ def _question(
     if step is not None and not 15 <= step <= 60:
         raise click.UsageError("--step must be from 15s to 60s")
     span = Span(round(span.start, 3), round(span.end, 3))
-    return Question(span, selection, thresholds, other, step, shortest)
+    given = (options["since"].strip(), options["until"].strip())
+    return Question(span, selection, thresholds, other, step, shortest, given)
 
 
 def _workers(given: int | None) -> int:

@@ -28,7 +28,10 @@ LARGEST_ANSWER_BYTES: Final = 24 << 20
 DEADLINE_SECONDS: Final = 120.0
 ATTEMPTS: Final = 4
 FIRST_WAIT_SECONDS: Final = 1.0
-_CHUNK_BYTES: Final = 1 << 18
+LONGEST_WAIT_SECONDS: Final = 120.0
+"""However long a server wants to be left alone."""
+
+MOST_WARNINGS: Final = 100
 _USED: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
 
 
@@ -105,14 +108,17 @@ class Prometheus:
     def series(self, matchers: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
         """The labels of the series that match and have samples in that time. Raises PrometheusError."""
         found = self._asked("/api/v1/series", {"match[]": list(matchers), "start": f"{start:.3f}", "end": f"{end:.3f}"})
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return [_labels(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
     def _series(self, path: str, asked: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         found = self._asked(path, asked)
         if not isinstance(found, dict) or found.get("resultType") != kind:
             raise PrometheusError("garbage", f"{self._shown} answered {path} with something that is no {kind}")
-        result = found.get("result")
-        return [one for one in result if isinstance(one, dict)] if isinstance(result, list) else []
+        try:
+            return [_series(one, kind) for one in found.get("result") or ()]
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            text = f"{self._shown} answered {path} with series that are none: {brief(error)}"
+            raise PrometheusError("garbage", text) from error
 
     def _asked(self, path: str, asked: Mapping[str, Any], *, post: bool = True) -> Any:
         """Asks, and again after a while where that may help."""
@@ -123,18 +129,19 @@ class Prometheus:
             except BusyError as error:
                 if attempt == ATTEMPTS:
                     raise PrometheusError(error.reason, f"{error.sentence} ({ATTEMPTS} attempts)") from error
-                self._wait(wait)
+                self._wait(max(wait, min(error.wait_seconds, LONGEST_WAIT_SECONDS)))
                 wait *= 4
         raise AssertionError("unreachable")
 
     def _once(self, path: str, asked: Mapping[str, Any], *, post: bool) -> Any:
         self.asked.requests += 1
+        until = time.monotonic() + self.deadline_seconds
         given, url = dict(asked), self._url + path
         method, data, params = ("POST", given, None) if post else ("GET", None, given)
         try:
             with self._http.stream(method, url, headers=self._headers, data=data, params=params) as response:
-                body = self._body(response)
-        except httpx2.TimeoutException as error:
+                body = self._body(response, until)
+        except (httpx2.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx2.ConnectTimeout):
                 raise connection_error(error, self._shown) from error
             sentence = f"{self._shown} did not answer {path} within {self.deadline_seconds:.0f} s"
@@ -144,20 +151,24 @@ class Prometheus:
         if response.status_code == 405 and post:
             return self._once(path, asked, post=False)
         if response.status_code != 200:
-            raise refusal_of(response.status_code, body, self._shown, path, sent=bool(self._headers))
+            refused = refusal_of(response.status_code, body, self._shown, path, sent=bool(self._headers))
+            if isinstance(refused, BusyError) and (told := response.headers.get("Retry-After", "")).isdecimal():
+                refused.wait_seconds = float(told[:9])
+            raise refused
         return self._data(body, path)
 
-    def _body(self, response: httpx2.Response) -> bytes:
-        """At most LARGEST_ANSWER_BYTES of it, unpacked."""
-        chunks, size = [], 0
-        for chunk in response.iter_bytes(_CHUNK_BYTES):
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > LARGEST_ANSWER_BYTES:
+    def _body(self, response: httpx2.Response, until: float) -> bytes:
+        """At most LARGEST_ANSWER_BYTES of it, unpacked. TimeoutError where it drips in for too long."""
+        body = bytearray()
+        for chunk in response.iter_bytes():  # as they come: pieces of a size would be waited for
+            body += chunk
+            if time.monotonic() > until:
+                raise TimeoutError
+            if len(body) > LARGEST_ANSWER_BYTES:
                 sentence = f"one answer of {self._shown} is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"
                 raise TooMuchError("too_large", f"{sentence}; narrow --selector")
-        self.asked.received_bytes += size
-        return b"".join(chunks)
+        self.asked.received_bytes += len(body)
+        return bytes(body)
 
     def _data(self, body: bytes, path: str) -> Any:
         try:
@@ -167,13 +178,28 @@ class Prometheus:
             raise PrometheusError("garbage", f"{sentence}; is it a Prometheus, and is its path complete?") from error
         if not isinstance(found, dict) or found.get("status") != "success":
             raise PrometheusError("garbage", f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
-        for warning in found.get("warnings") or ():
-            self.asked.warnings[brief(warning, 300)] = None
+        warnings = found.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else ():
+            if len(self.asked.warnings) < MOST_WARNINGS:
+                self.asked.warnings[brief(warning, 300)] = None
         return found.get("data")
 
     @property
     def _shown(self) -> str:
         return brief(self._url, 200)
+
+
+def _series(one: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """A series with numbers for its times and values. Raises what a thing that is none raises."""
+    metric = _labels(one.get("metric") or {})
+    if kind == "vector":
+        t, value = one["value"]
+        return {"metric": metric, "value": (float(t), float(value))}
+    return {"metric": metric, "values": [(float(t), float(value)) for t, value in one.get("values") or ()]}
+
+
+def _labels(metric: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in metric.items()}
 
 
 def _base(url: str) -> str:

@@ -64,7 +64,7 @@ def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]
 
 def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> dict[str, list[list[Any]]]:
     """The times at which an expression holds in a page: engine to spans. Raises PrometheusError."""
-    found: dict[Engine, Holding] = {}
+    times: dict[Engine, set[float]] = {}
 
     def answer(span: Span) -> Series:
         return server.range(expr, span.start, span.end, EVERY_SECONDS)
@@ -72,9 +72,12 @@ def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> dict[str
     for _, series in asked(page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS, answer):
         for one in series:
             labels: Mapping[str, str] = one.get("metric", {})
-            holding = found.setdefault(engine_key(labels, spelled), Holding())
-            for t, _ in one.get("values", ()):
-                holding.add(float(t))
+            # Copies of several Prometheus servers are one engine's, and each begins anew.
+            times.setdefault(engine_key(labels, spelled), set()).update(float(t) for t, _ in one.get("values", ()))
+    found = {key: Holding() for key in times}
+    for key, its in times.items():
+        for t in sorted(its):
+            found[key].add(t)
     return {"\n".join(key): [[span.start, span.end] for span in holding.spans] for key, holding in found.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ from kvpressure.lookback.paging import Series, Span, asked
 from kvpressure.runtimes.registry import ASSUMED, TABLES, named
 from kvpressure.runtimes.table import Table
 
+FIRST_RANK: Final = "0"
 PROBE_SECONDS: Final = 600.0
 MOST_PROBES: Final = 100
 
@@ -24,6 +25,11 @@ class Seen:
     target: Target
     runtime: str
     interval: float
+    lacks: tuple[str, ...] = ()
+    """Labels that another target has beside all of these: the same, perhaps, once it was relabelled."""
+
+    engines: frozenset[tuple[str, str]] | None = None
+    """Model and rank of those that were selected, where a selector chooses among the engines of a page."""
 
     @property
     def table(self) -> Table:
@@ -52,6 +58,13 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     expr = f"count_over_time({running}{selection.and_also()}[{PROBE_SECONDS:.0f}s])"
     step = max(PROBE_SECONDS, span.seconds / MOST_PROBES // 60 * 60)
     most: dict[Target, float] = {}
+    engines: dict[Target, set[tuple[str, str]]] = {}
+
+    def target_seen(labels: Mapping[str, str]) -> Target:
+        target, table = target_of(labels, one.table), one.table
+        rank = labels.get(table.engine_label, FIRST_RANK)
+        engines.setdefault(target, set()).add((labels.get(table.model_label, ""), rank))
+        return target
 
     def ask(part: Span) -> Series:
         return server.range(expr, part.start, part.end, step)
@@ -59,17 +72,42 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     # Both ends and every step between: an engine that lived for less than a step is missed, so steps are short.
     for _, series in asked(Span(span.start, span.end), step, step, ask):
         for found in series:
-            target = target_of(found.get("metric", {}), one.table)
+            target = target_seen(found["metric"])
             count = max((float(value) for _, value in found.get("values", ())), default=0.0)
             most[target] = max(most.get(target, 0.0), count)
     for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
-        most.setdefault(target_of(labels, one.table), 0.0)
+        most.setdefault(target_seen(labels), 0.0)
     usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
     middle = usual[len(usual) // 2]
+    without = lacking(most)
+    chooses = selection.names(one.table.engine_label, one.table.model_label)
     return [
-        Seen(target, one.table.runtime, PROBE_SECONDS / count if count else middle)
+        Seen(
+            target,
+            one.table.runtime,
+            PROBE_SECONDS / count if count else middle,
+            without.get(target, ()),
+            frozenset(engines[target]) if chooses else None,
+        )
         for target, count in sorted(most.items())
     ]
+
+
+def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
+    """What tells a target from those that have all its labels, and more: an engine that was relabelled in between."""
+    by_names: dict[tuple[str, ...], list[Target]] = {}
+    for target in targets:
+        by_names.setdefault(tuple(name for name, _ in target.labels), []).append(target)
+    found: dict[Target, tuple[str, ...]] = {}
+    for fewer, its in by_names.items():
+        for more, others in by_names.items():
+            if set(fewer) < set(more):
+                same = {tuple(pair for pair in other.labels if pair[0] in fewer) for other in others}
+                extra = set(more) - set(fewer)
+                for target in its:
+                    if target.labels in same:
+                        found[target] = tuple(sorted({*found.get(target, ()), *extra}))
+    return found
 
 
 def slowest(seen: Sequence[Seen], longest: float) -> float:

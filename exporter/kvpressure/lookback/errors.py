@@ -14,4 +14,6 @@ class TooMuchError(PrometheusError):
 
 
 class BusyError(PrometheusError):
-    """The server could not answer just now; the same question may be answered a little later."""
+    """The server could not answer just now; the same question may be answered after `wait_seconds`, where it said."""
+
+    wait_seconds: float = 0.0

@@ -159,7 +159,7 @@ def follow(
     maker = PageMaker(seen.table, seen.target, step or SHORTEST_STEP_SECONDS)
     followers: list[Follower] = []
     for span, last in stretches:
-        pages = read_pages(server, seen.target, maker, seen.table, span)
+        pages = read_pages(server, seen.target, maker, seen.table, span, seen.lacks)
         if not followers:
             first = list(itertools.islice(pages, PROBED_PAGES))
             if not first:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvpressure import __version__
-from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback import copied, reported
 from kvpressure.lookback.backtest import compared
 from kvpressure.lookback.client import Prometheus, Server
@@ -18,50 +17,19 @@ from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.follow import LATE_SECONDS
 from kvpressure.lookback.found import Fired
 from kvpressure.lookback.journal import Journal
-from kvpressure.lookback.names import Selection, Spelled, Target
+from kvpressure.lookback.names import Spelled, Target
 from kvpressure.lookback.pace import LONGEST_STEP_SECONDS
 from kvpressure.lookback.paging import Span, joined
+from kvpressure.lookback.question import Question
 from kvpressure.lookback.screen import Screen, page_list, screened, screens, stretches
 from kvpressure.lookback.tasks import Task, followed, in_parallel
 from kvpressure.model.schemas.incidents import VERSION
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
+WARNED: Final = "warnings"
 Progress = Callable[[str, int, int], None]
 """What is being done, how many pieces of it are done, and of how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is looked for. `step` is None for as often as was scraped, but no oftener than every 15 s.
-
-    `other` is a second setting of thresholds to compare with.
-    """
-
-    span: Span
-    selection: Selection
-    thresholds: Thresholds
-    other: Thresholds | None = None
-    step: float | None = None
-    shortest_seconds: float = 120.0
-
-    @property
-    def settings(self) -> tuple[Thresholds, ...]:
-        """The thresholds to judge by, one or two."""
-        return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
-
-    def asked(self, url: str) -> dict[str, Any]:
-        """The question, to tell it from others."""
-        return {
-            "prometheus": url,
-            "since": self.span.start,
-            "until": self.span.end,
-            "selector": self.selection.matchers,
-            "step_seconds": self.step,
-            "shortest_seconds": self.shortest_seconds,
-            "thresholds": [one.hash for one in self.settings],
-            "kvpressure": __version__,
-        }
 
 
 @dataclass(slots=True)
@@ -77,12 +45,14 @@ class _State:
     declared: Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    warned: dict[str, None] = field(default_factory=dict)
+    """What the server warned of, before this one broke off too."""
 
 
 def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
     """Everything as one document. Raises PrometheusError where the Prometheus cannot be asked."""
-    journal.begin(question.asked(server.url))
-    state = _State()
+    journal.begin(question.asked(server))
+    state = _State(warned=dict.fromkeys(journal.done(WARNED) or ()))
     with Prometheus(server) as client:
         _discover(client, question, state)
         _screen(client, question, state, journal, progress)
@@ -90,15 +60,26 @@ def look_back(server: Server, question: Question, journal: Journal, progress: Pr
         _ask_exporter(client, question, state, journal, progress)
         tasks = list(_tasks(server, question, state))
         found = _follow(tasks, client, journal, progress, workers)
-        warnings = [*state.warnings, *client.asked.warnings]
+        warnings = [*state.warnings, *state.warned, *client.asked.warnings]
     return _document(server, question, state, tasks, found, warnings)
+
+
+def _finish(client: Prometheus, state: _State, journal: Journal, key: str, value: Any) -> None:
+    """An answer that is not complete must not look so the next time: what was warned of is kept first."""
+    if client.asked.warnings.keys() - state.warned.keys():
+        state.warned.update(client.asked.warnings)
+        journal.finish(WARNED, list(state.warned))
+    journal.finish(key, value)
 
 
 def _discover(client: Prometheus, question: Question, state: _State) -> None:
     state.spelled = names_there(client, question.selection, question.span)
     for one in state.spelled:
+        known = {(seen.runtime, seen.target) for _, seen in state.seen}
         for seen in targets_there(client, one, question.selection, question.span):
-            state.seen.append((one, seen))
+            # One that was spelled anew is read in all spellings at once.
+            if (seen.runtime, seen.target) not in known:
+                state.seen.append((one, seen))
     state.declared = declared_there(client, question.span)
 
 
@@ -118,7 +99,7 @@ def _screen(client: Prometheus, question: Question, state: _State, journal: Jour
         if (known := journal.done(key)) is None:
             spans = screened(client, screen, one, page)
             known = [[list(target.labels), [[s.start, s.end] for s in its]] for target, its in spans.items()]
-            journal.finish(key, known)
+            _finish(client, state, journal, key, known)
         for labels, its in known:
             target = by_labels.get(tuple((name, value) for name, value in labels))
             if target is not None:
@@ -136,7 +117,7 @@ def _ask_copied(client: Prometheus, question: Question, state: _State, journal: 
             key = f"rule {one.spelling} {rule.name} {page.start:.3f}"
             if (known := journal.done(key)) is None:
                 known = copied.ask(client, expr, one, page)
-                journal.finish(key, known)
+                _finish(client, state, journal, key, known)
             answers.append(known)
         found = copied.fired(rule, answers, question.span.end)
         for engine, its in found.items():
@@ -155,16 +136,17 @@ def _ask_copied(client: Prometheus, question: Question, state: _State, journal: 
 def _ask_exporter(client: Prometheus, question: Question, state: _State, journal: Journal, progress: Progress) -> None:
     """What an exporter told, where one was; the engines' own series do without it."""
     days, answers = list(reported.page_list(question.span)), []
+    known_targets = reported.Known.of(seen.target for _, seen in state.seen)
     for number, page in enumerate(days):
         progress("the exporter's verdicts", number, len(days))
-        key = f"exporter {page.start:.3f}"
+        key = f"exporter told {page.start:.3f}"
         if (known := journal.done(key)) is None:
             try:
-                known = reported.ask(client, page)
+                known = reported.ask(client, page, known_targets)
             except PrometheusError as error:
-                state.warnings.append(f"an exporter's verdicts were not read: {error.sentence}")
-                return
-            journal.finish(key, known)
+                state.warnings.append(f"not all of an exporter's verdicts were read: {error.sentence}")
+                break
+            _finish(client, state, journal, key, known)
         answers.append(known)
     state.reported = reported.troubles(answers, question.thresholds.incident_gap_seconds)
 
@@ -217,6 +199,7 @@ def _document(
     found: Sequence[Json],
     warnings: Sequence[str],
 ) -> Json:
+    found = [_selected(task.seen, one) for task, one in zip(tasks, found, strict=True)]
     incidents = [incident for one in found for incident in one["incidents"]]
     state.unread += [
         {"target": task.seen.target.name, "why": one["unread"]}
@@ -227,7 +210,12 @@ def _document(
     others = [incident for one in found for its in one["others"] for incident in its]
     _attach_copied(others, state.copied)
     targets = [seen.target for _, seen in state.seen]
-    alone = reported.attach(incidents, state.reported, targets, question.shortest_seconds)
+    chosen = frozenset[tuple[str, str]]().union(*(seen.engines or () for _, seen in state.seen))
+    alone = [
+        one
+        for one in reported.attach(incidents, state.reported, targets, question.shortest_seconds)
+        if not chosen or (one["model_name"], one["engine"]) in chosen
+    ]
     reported.attach(others, state.reported, targets, question.shortest_seconds)
     said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
     for rule in state.rules:
@@ -262,6 +250,18 @@ def _document(
         "unread": state.unread,
         "warnings": list(said),
     }
+
+
+def _selected(seen: Seen, found: Json) -> Json:
+    """Without the engines of a page that the selector leaves out: pages are read whole."""
+    if seen.engines is None:
+        return found
+
+    def kept(rows: Sequence[Json]) -> list[Json]:
+        return [one for one in rows if (one["model_name"], one["engine"]) in (seen.engines or ())]
+
+    others = [kept(its) for its in found["others"]]
+    return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
 
 
 def _attach_copied(incidents: Sequence[Json], fired: Mapping[tuple[str, str, str], Sequence[Fired]]) -> list[Json]:

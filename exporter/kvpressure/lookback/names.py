@@ -63,6 +63,10 @@ class Selection:
             raise ValueError('must be label matchers such as namespace="prod",pod=~"llm-.*", and name no metric')
         return cls(plain.rstrip(", "))
 
+    def names(self, *labels: str) -> bool:
+        """Whether any of these labels is asked for."""
+        return any(re.search(rf"(?<!\w){re.escape(label)}\s*(=|!)", self.matchers) for label in labels if label)
+
     def and_also(self, *matchers: str) -> str:
         """A selector with more matchers."""
         return "{" + ", ".join((*matchers, *([self.matchers] if self.matchers else []))) + "}"

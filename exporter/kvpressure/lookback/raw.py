@@ -5,6 +5,7 @@ Pure but for the asking. Prometheus gives all samples of one scrape the same tim
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,10 +48,12 @@ class PageMaker:
 
     def pages(self, answer: Answer) -> Iterator[EnginePage]:
         """The pages of an answer, oldest first, at most one a step."""
-        columns, labelled = self._columns(answer)
-        times = _times(itertools.chain.from_iterable((*columns.values(), *labelled.values())), self._step)
-        names = tuple(columns)
-        for t in times:
+        copies = [self._columns(copy) for copy in _copies(answer)]
+        whole = [sorted(set(itertools.chain.from_iterable((*one.values(), *more.values())))) for one, more in copies]
+        chosen = _filled(whole)
+        for t in _times(chosen, self._step):
+            columns, labelled = copies[chosen[t]]
+            names = tuple(columns)
             held = [(name, columns[name].get(t)) for name in names]
             series = tuple(name for name, value in held if value is not None)
             if series not in self._plans:
@@ -71,7 +74,6 @@ class PageMaker:
             own = tuple(sorted(pair for pair in metric.items() if pair[0] not in self._dropped))
             into = labelled if name in self._label_names else columns
             values = {float(t): float(value) for t, value in one.get("values", ())}
-            # Copies of several Prometheus servers: the one that saw more counts.
             known = into.get(Series(name, own))
             if known is None or len(values) > len(known):
                 into[Series(name, own)] = values
@@ -89,9 +91,15 @@ class PageMaker:
         return replace(page, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in page.engines))
 
 
-def read_pages(server: Prometheus, target: Target, maker: PageMaker, table: Table, span: Span) -> Iterator[EnginePage]:
-    """The pages of a stretch, oldest first. Raises PrometheusError."""
-    selector = "{" + ", ".join((one_of(all_names([table])), *target.matchers())) + "}"
+def read_pages(
+    server: Prometheus, target: Target, maker: PageMaker, table: Table, span: Span, lacks: Sequence[str] = ()
+) -> Iterator[EnginePage]:
+    """The pages of a stretch, oldest first, of series without the labels that the target `lacks`.
+
+    Raises PrometheusError.
+    """
+    without = (f'{name}=""' for name in lacks)
+    selector = "{" + ", ".join((one_of(all_names([table])), *target.matchers(), *without)) + "}"
 
     def ask(piece: Span) -> Answer:
         return server.raw(selector, piece.end, piece.seconds)
@@ -109,6 +117,34 @@ def read_pages(server: Prometheus, target: Target, maker: PageMaker, table: Tabl
 def interval_of(times: Sequence[float]) -> float | None:
     """Usual seconds between two scrapes; None of fewer than three."""
     return median(after - before for before, after in itertools.pairwise(times)) if len(times) >= 3 else None
+
+
+def _copies(answer: Answer) -> list[Answer]:
+    """The series by the Prometheus that scraped them, of which several may: the one that saw most first.
+
+    Each scrapes at times of its own, so a page is of one of them.
+    """
+    found: dict[tuple[str, ...], Answer] = {}
+    for one in answer:
+        metric: Mapping[str, str] = one.get("metric", {})
+        found.setdefault(tuple(metric.get(name, "") for name in REPLICA_LABELS), []).append(one)
+    return sorted(found.values(), key=lambda copy: -sum(len(one.get("values", ())) for one in copy))
+
+
+def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
+    """The times of the first copy, and of the others those where it has none; with the place of each one's copy."""
+    chosen: dict[float, int] = {}
+    taken: list[float] = []
+    for place, times in enumerate(copies):
+        apart = _EARLY_RATIO * (interval_of(times) or 0.0)
+        fresh = []
+        for t in times:
+            after = bisect.bisect_left(taken, t)
+            if all(abs(t - other) >= apart for other in taken[max(0, after - 1) : after + 1]):
+                fresh.append(t)
+        chosen.update(dict.fromkeys(fresh, place))
+        taken = sorted((*taken, *fresh))
+    return chosen
 
 
 def _times(times: Any, step: float) -> list[float]:

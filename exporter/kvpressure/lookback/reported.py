@@ -17,6 +17,7 @@ from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.names import Target, quoted
 from kvpressure.lookback.paging import Series, Span, asked, pages
 from kvpressure.model.incident import LOSING
+from kvpressure.model.target import cut
 from kvpressure.model.verdict import DETAILS, Cause
 
 EVERY_SECONDS: Final = 30.0
@@ -27,10 +28,16 @@ Json = dict[str, Any]
 Key = tuple[str, str, str, str, str, str]
 """Values of WHO."""
 
+Engine = tuple[tuple[str, ...], str, str]
+"""Names of targets, model and rank."""
+
 WHO: Final = ("cluster", "namespace", "pod", "target", "model_name", "engine")
+_OTHERS: Final = ("exported_namespace", "exported_pod")
+"""What a Prometheus that does not honor labels calls an engine's, beside those of the exporter's own pod."""
+
 _CAUSES: Final = "|".join(sorted(cause.value for cause in LOSING))
 _EXPR: Final = (
-    f"max by ({', '.join(WHO)}, cause, detail) "
+    f"max by ({', '.join((*WHO, *_OTHERS))}, cause, detail) "
     f"(max_over_time({PREFIX}bottleneck_info{{cause=~{quoted(_CAUSES)}}}[{EVERY_SECONDS:.0f}s]))"
 )
 
@@ -55,51 +62,125 @@ def page_list(span: Span) -> Iterator[Span]:
     return pages(span, EVERY_SECONDS, PAGE_SECONDS)
 
 
-def ask(server: Prometheus, page: Span) -> list[Json]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Pods and addresses of the engines that are looked at: what is told of others is let go at once."""
+
+    pods: frozenset[str]
+    addresses: frozenset[str]
+
+    @classmethod
+    def of(cls, targets: Iterable[Target]) -> Known:
+        """Those of targets."""
+        both = [(target.pod, target.get("instance")) for target in targets]
+        return cls(frozenset(pod for pod, _ in both if pod), frozenset(address for _, address in both if address))
+
+    def may_be(self, key: Key) -> bool:
+        """Whether this may be an engine of theirs."""
+        return key[2] in self.pods or _address(key) in self.addresses
+
+
+def ask(server: Prometheus, page: Span, known: Known) -> list[Json]:
     """Who was told to be in which trouble in a page, and when. Raises PrometheusError."""
 
     def answer(span: Span) -> Series:
         return server.range(_EXPR, span.start, span.end, EVERY_SECONDS)
 
     return [
-        {"labels": one.get("metric", {}), "times": [float(t) for t, _ in one.get("values", ())]}
+        {"labels": one["metric"], "spans": spans_of(t for t, _ in one["values"])}
         for _, series in asked(page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS, answer)
         for one in series
+        if known.may_be(_key(one["metric"]))
     ]
+
+
+def spans_of(times: Iterable[float]) -> list[list[float]]:
+    """Begin, end and number of times that follow each other, however often the exporter is scraped.
+
+    A month of a fleet in trouble would be millions of times.
+
+    >>> spans_of([30.0, 60.0, 120.0, 300.0])
+    [[30.0, 120.0, 3], [300.0, 300.0, 1]]
+    """
+    found: list[list[float]] = []
+    for t in times:
+        if found and t - found[-1][1] <= 2 * EVERY_SECONDS:
+            found[-1][1] = t
+            found[-1][2] += 1
+        else:
+            found.append([t, t, 1])
+    return found
 
 
 def troubles(answers: Iterable[Sequence[Json]], gap: float) -> dict[Key, list[Reported]]:
     """By engine, oldest first; trouble that comes back within `gap` seconds is the same."""
-    seen: dict[Key, dict[float, tuple[str, str]]] = {}
+    seen: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
     for row in (row for answer in answers for row in answer):
         labels: Mapping[str, str] = row["labels"]
-        key = tuple(labels.get(name, "") for name in WHO)
-        moments = seen.setdefault((key[0], key[1], key[2], key[3], key[4], key[5]), {})
         cause, detail = Cause(labels.get("cause", "")), labels.get("detail", "")
         # Another version's word for a kind of it would mean nothing here.
         told = (cause.value, detail if detail in DETAILS[cause] else "")
-        moments.update((t, told) for t in row["times"])
+        seen.setdefault(_key(labels), []).extend((begin, end, count, told) for begin, end, count in row["spans"])
     found: dict[Key, list[Reported]] = {}
-    for engine, moments in seen.items():
+    for engine, spans in seen.items():
         its = found.setdefault(engine, [])
-        for t, kind in sorted(moments.items()):
+        for begin, end, count, kind in sorted(spans):
             # A value at `t` is of some moment of the half minute before.
-            if not its or t - EVERY_SECONDS / 2 - its[-1].ended > gap + EVERY_SECONDS:
-                its.append(Reported(t - EVERY_SECONDS / 2, t - EVERY_SECONDS / 2))
-            its[-1].ended = t - EVERY_SECONDS / 2
-            its[-1].told[kind] += 1
+            first, last = begin - EVERY_SECONDS / 2, end - EVERY_SECONDS / 2
+            if not its or first - its[-1].ended > gap + EVERY_SECONDS:
+                its.append(Reported(first, last))
+            its[-1].ended = max(last, its[-1].ended)
+            its[-1].told[kind] += count
     return found
+
+
+def _key(labels: Mapping[str, str]) -> Key:
+    own = dict(labels)
+    if own.get("exported_pod"):
+        own |= {"pod": own["exported_pod"], "namespace": own.get("exported_namespace", "")}
+    return tuple(own.get(name, "") for name in WHO)  # type: ignore[return-value]  # as many as WHO has
+
+
+def _address(key: Key) -> str:
+    """Host and port at which the exporter asked the engine."""
+    polled = key[3]
+    return urlsplit(polled if "//" in polled else f"//{polled}").netloc
 
 
 def is_of(key: Key, target: Target) -> bool:
     """Whether an exporter's engine is on the page of a target: by its pod, or by its address where it has none."""
-    cluster, namespace, pod, polled = key[:4]
+    cluster, namespace, pod = key[:3]
     if cluster and target.get("cluster") and cluster != target.get("cluster"):
         return False
     if pod and target.pod:
         return pod == target.pod and (not namespace or not target.namespace or namespace == target.namespace)
-    address = urlsplit(polled if "//" in polled else f"//{polled}").netloc
+    address = _address(key)
     return bool(address) and address == target.get("instance")
+
+
+def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
+    """The names of the targets whose page an exporter's engine is on; of several ports of one pod only its own."""
+    its = [target for target in targets if is_of(key, target)]
+    exact = [target for target in its if target.get("instance") == _address(key) != ""]
+    return {target.name for target in exact or its}
+
+
+def _together(found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]) -> dict[Engine, list[Reported]]:
+    """By the engine as it is known here: several exporters, at several addresses, told the same trouble once."""
+    whole: dict[Engine, list[Reported]] = {}
+    for key, its in found.items():
+        if names := page_of(key, targets):
+            whole.setdefault((tuple(sorted(names)), key[4], key[5]), []).extend(its)
+    for engine, its in whole.items():
+        merged: list[Reported] = []
+        for one in sorted(its, key=lambda one: one.began):
+            if merged and one.began <= merged[-1].ended + EVERY_SECONDS:
+                last = merged[-1]
+                merged[-1] = Reported(last.began, max(last.ended, one.ended), last.told + one.told)
+            else:
+                merged.append(one)
+        whole[engine] = merged
+    return whole
 
 
 def attach(
@@ -107,17 +188,21 @@ def attach(
 ) -> list[Json]:
     """Puts to each incident what the exporter told of it, and gives the trouble that it alone told of."""
     alone: list[Json] = []
-    for key, its in found.items():
-        names = {target.name for target in targets if is_of(key, target)}
-        mine = [one for one in incidents if one["target"] in names and one["engine"] == key[5]]
+    for (names, model, rank), its in _together(found, targets).items():
+        mine = [
+            one
+            for one in incidents
+            # A long name was cut where the exporter told it.
+            if one["target"] in names and one["engine"] == rank and cut(one["model_name"], len(model)) == model
+        ]
         for trouble in its:
             met = [one for one in mine if _overlap(one, trouble)]
             for one in met:
                 known = one["exporter"]
                 if known is None or trouble.seconds > known["seconds"]:
                     one["exporter"] = _told(trouble)
-            if names and not met and trouble.seconds >= shortest - EVERY_SECONDS:
-                who = {"target": min(names), "model_name": key[4], "engine": key[5]}
+            if not met and trouble.seconds >= shortest - EVERY_SECONDS:
+                who = {"target": names[0], "model_name": model, "engine": rank}
                 alone.append({**who, **_told(trouble)})
     return sorted(alone, key=lambda one: (one["began"], one["target"], one["engine"]))
 

@@ -8,6 +8,7 @@ engine. What shows none of them is not read sample by sample.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -110,7 +111,9 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
     found: dict[Target, list[Span]] = {}
 
     def ask(span: Span) -> Series:
-        return server.range(screen.expr, span.start, span.end, screen.step)
+        # The last step is asked for although it is not over: what began within it is going on now.
+        steps = math.ceil(round((span.end - span.start) / screen.step, 6))
+        return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
 
     for _, series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
         for one in series:

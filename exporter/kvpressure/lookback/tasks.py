@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.discover import Seen
 from kvpressure.lookback.document import Json
+from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.follow import follow
 from kvpressure.lookback.paging import Span
 from kvpressure.model.workload import DeclaredLimit
@@ -31,7 +34,7 @@ class Task:
     @property
     def key(self) -> str:
         """Under which it is remembered that it is done."""
-        return f"target {self.seen.target.labels!r}"
+        return f"target {self.seen.runtime} {self.seen.target.labels!r}"
 
 
 def work(task: Task) -> Json:
@@ -58,11 +61,26 @@ def followed(client: Prometheus, task: Task) -> Json:
 def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
     """In `workers` processes; the longest first, so that none is left alone at the end. Raises PrometheusError."""
     longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=_leave_ctrl_c_to_the_parent)
+    over = False
     try:
         running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 finished(running.pop(future), future.result())
+        over = True
+    except BrokenProcessPool as error:
+        text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
+        raise PrometheusError("killed", text) from error
     finally:
+        if not over:  # nobody waits for what the others read
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    """A terminal sends it to every process; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

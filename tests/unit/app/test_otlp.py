@@ -83,6 +83,39 @@ def test_a_refusal_says_what_the_receiver_said(receiver: Receiver, capfd: pytest
     assert capfd.readouterr().err == "", "the library's own log lines are kept back"
 
 
+def test_a_redirect_is_not_followed_for_it_would_take_keys_along(receiver: Receiver, tmp_path: Path) -> None:
+    (tmp_path / "headers").write_text("X-Api-Key: of-the-file\n")
+
+    class Redirects(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", f"{receiver.url}/v1/metrics")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirects) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = OtlpSettings(
+            endpoint=f"http://127.0.0.1:{server.server_port}", headers_file=tmp_path / "headers", timeout_seconds=1
+        )
+        error = sender(settings)(Snapshot(1.0))
+        server.shutdown()
+    assert ("edirect" in error, receiver.headers) == (True, []), error
+
+
+@pytest.mark.parametrize(
+    "line", ["of-the-file", "Bearer of-the-file", "X Key: of-the-file", "X-Key: of-the-file\u20ac"]
+)
+def test_a_line_that_is_no_header_is_said_without_what_is_in_it(receiver: Receiver, tmp_path: Path, line: str) -> None:
+    (tmp_path / "headers").write_text(f"X-Scope-OrgID: a\n{line}\n")
+    error = sender(OtlpSettings(endpoint=receiver.url, headers_file=tmp_path / "headers"))(Snapshot(1.0))
+    assert (error.endswith("is no `Name: value` of ASCII"), "of-the-file" in error) == (True, False), error
+    assert receiver.headers == []
+
+
 def test_nobody_there_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     settings = OtlpSettings(endpoint=f"http://127.0.0.1:{free_port()}", timeout_seconds=1)
     assert "efused" in sender(settings)(Snapshot(1.0))

@@ -7,7 +7,7 @@ import pytest
 from kvpressure.lookback.client import LARGEST_ANSWER_BYTES, Prometheus, Server
 from kvpressure.lookback.errors import PrometheusError, TooMuchError
 from kvpressure.lookback.paging import Span, asked
-from tests.support.fake_prometheus import Answer, FakePrometheus, Request, failure, success
+from tests.support.fake_prometheus import Answer, FakePrometheus, Headed, Request, dripping, failure, success
 
 EMPTY = success({"resultType": "matrix", "result": []})
 
@@ -92,6 +92,48 @@ def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
         FakePrometheus(lambda _: (200, huge)) as server,
         client(server) as prometheus,
         pytest.raises(TooMuchError, match="larger than 24 MiB"),
+    ):
+        prometheus.range("up", 0, 60, 15)
+
+
+def test_a_server_that_says_when_is_left_alone_until_then_but_not_for_ever() -> None:
+    waits: list[float] = []
+    told = iter(("7", "999999", "Wed, 21 Oct 2026 07:28:00 GMT"))
+
+    def behaviour(_: Request) -> Answer:
+        after = next(told, None)
+        return EMPTY if after is None else (429, Headed(b"slow down", {"Retry-After": after}))
+
+    with FakePrometheus(behaviour) as server, client(server, waits) as prometheus:
+        assert prometheus.range("up", 0, 60, 15) == []
+    assert waits == [7.0, 120.0, 16.0]
+
+
+def test_an_answer_that_drips_in_ends_at_the_deadline() -> None:
+    with (
+        dripping() as url,
+        Prometheus(Server(url, deadline_seconds=1.0)) as prometheus,
+        pytest.raises(TooMuchError, match=r"did not answer .* within 1 s"),
+    ):
+        prometheus.range("up", 0, 60, 15)
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {"metric": {}, "values": [[1, "x"]]},
+        {"metric": {}, "values": [["1"]]},
+        {"metric": {}, "values": 5},
+        {"metric": [], "values": 5},
+        7,
+    ],
+)
+def test_series_that_are_none_are_an_error_of_the_server(series: object) -> None:
+    odd = (200, {"status": "success", "data": {"resultType": "matrix", "result": [series]}, "warnings": 3})
+    with (
+        FakePrometheus(lambda _: odd) as server,
+        client(server) as prometheus,
+        pytest.raises(PrometheusError, match="series that are none"),
     ):
         prometheus.range("up", 0, 60, 15)
 

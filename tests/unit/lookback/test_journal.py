@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -39,7 +41,9 @@ def test_another_question_is_refused_and_says_what_differs(tmp_path: Path) -> No
         journal.begin({**ASKED, "selector": 'pod="a"'})
 
 
-@pytest.mark.parametrize("content", ["hello\n", "[]\n", '{"version": 99}\n', "\x00\xff\n"])
+@pytest.mark.parametrize(
+    "content", ["hello\n", "[]\n", '{"version": 1, "asked": []}\n', '{"version": 99}\n', "\x00\xff\n"]
+)
 def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
@@ -52,6 +56,40 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with Journal(tmp_path / "link") as journal, pytest.raises(PrometheusError, match="cannot write"):
         journal.begin(ASKED)
+
+
+def test_a_full_disk_is_said_and_what_was_written_before_counts(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.begin(ASKED)
+        journal.finish("a", 1)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limit[1]))
+        try:
+            with pytest.raises(PrometheusError, match=r"cannot write .*journal: File too large"):
+                journal.finish("b", "x" * 100)
+        finally:
+            journal.__exit__(None, None, None)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+            signal.signal(signal.SIGXFSZ, before)
+    with Journal(path) as journal:
+        journal.begin(ASKED)
+        assert (journal.done("a"), journal.done("b")) == (1, None)
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as first, Journal(path) as second, Journal(path) as third:
+        first.begin(ASKED)
+        first.finish("a", 1)
+        with pytest.raises(PrometheusError, match="another process is writing"):
+            second.begin({**ASKED, "since": 5.0})
+        first.__exit__(None, None, None)
+        with pytest.raises(PrometheusError, match="just now; run this again"):
+            third.begin({**ASKED, "since": 5.0})
+    with Journal(path) as journal:
+        assert (journal.asked, journal.done("a")) == (ASKED, 1)
 
 
 def test_without_a_file_nothing_is_kept_on_disk(tmp_path: Path) -> None:

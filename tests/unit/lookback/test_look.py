@@ -105,6 +105,11 @@ def test_a_selector_chooses_engines(url: str) -> None:
     assert (found["targets"], [one["target"] for one in found["incidents"]]) == (2, ["prod/kv"])
 
 
+def test_a_selector_chooses_among_the_engines_of_one_page(url: str) -> None:
+    found = look(url, "--selector", 'engine="1"')
+    assert [(one["target"], one["engine"]) for one in found["incidents"]] == [("prod/ranks", "1")]
+
+
 def test_nothing_that_matches_is_an_error_that_says_so(url: str) -> None:
     answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--selector", 'pod="nobody"'])
     assert (answer.exit_code, "no series of an engine" in answer.output) == (2, True), answer.output

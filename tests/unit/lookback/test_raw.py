@@ -52,6 +52,32 @@ def test_samples_of_one_scrape_may_be_a_little_apart_and_copies_count_once() -> 
     assert whole.engines == again.engines
 
 
+def counts(pages: Any) -> list[tuple[float, list[int]]]:
+    return [(page.t, [len(engine.counters) for engine in page.engines]) for page in pages]
+
+
+def test_a_page_is_of_one_of_the_servers_that_scrape_at_times_of_their_own() -> None:
+    text = (FIXTURES / "pages" / "vllm-0.32.0-two-ranks.prom").read_text()
+    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
+    first = answer({100.0 + 15 * turn: text for turn in range(8)}, prometheus_replica="a")
+    second = answer({107.0 + 15 * turn: text for turn in range(8)}, prometheus_replica="b")
+    for one in first[::2]:
+        del one["values"][-1]  # such as of a scrape that was cut by the end of what was asked
+    whole = [len(engine.counters) for engine in PageReader().read(text.encode(), 100.0).engines]
+    made = counts(PageMaker(VLLM, target, 15.0).pages([*first, *second]))
+    assert made == [(107.0 + 15 * turn, whole) for turn in range(8)]
+
+
+def test_what_one_server_missed_is_taken_from_the_other() -> None:
+    text = 'vllm:num_requests_running{engine="0",model_name="m"} 1\n'
+    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
+    first = answer({100.0 + 15 * turn: text for turn in range(20) if turn not in (5, 6, 7)}, prometheus_replica="a")
+    second = answer({105.0 + 15 * turn: text for turn in range(10)}, prometheus_replica="b")
+    times = [page.t for page in PageMaker(VLLM, target, 15.0).pages([*first, *second])]
+    assert times[:8] == [100.0, 115.0, 130.0, 145.0, 160.0, 180.0, 195.0, 220.0]
+    assert len(times) == 19
+
+
 def test_series_that_come_later_are_there_from_then_on() -> None:
     text = 'vllm:num_requests_running{engine="0",model_name="m"} 1\n'
     more = text + 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 5\n'

@@ -14,8 +14,9 @@ from kvpressure.cli import main
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
-from kvpressure.lookback.reported import ask, attach, is_of, page_list, troubles
+from kvpressure.lookback.reported import Known, ask, attach, is_of, page_list, spans_of, troubles
 from kvpressure.simulator.scenarios import episode
+from tests.support.fake_prometheus import FakePrometheus, success
 from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check
 
@@ -30,7 +31,7 @@ def engine(pod: str) -> dict[str, str]:
 def told(pod: str, cause: str, detail: str, begin: float, end: float) -> Iterator[Scrape]:
     """The exporter's series about one pod, while that holds."""
     page = (
-        f'kvpressure_bottleneck_info{{namespace="prod",pod="{pod}",target="http://{pod}:8000",model_name="m",'
+        f'kvpressure_bottleneck_info{{namespace="prod",pod="{pod}",target="http://{pod}:8000",model_name="llama-3.1-8b",'
         f'engine="0",cause="{cause}",detail="{detail}"}} 1\n'
     )
     for number in range(int((end - begin) / STEP) + 1):
@@ -79,7 +80,7 @@ def test_it_is_said_in_words_everywhere(url: str, tmp_path: Path) -> None:
     page, report = tmp_path / "x.html", tmp_path / "x.md"
     found = answer(url, "--html", str(page), "--markdown", str(report))
     assert "  exporter    told KV cache pressure/admission from 22:1" in found.output
-    assert "only the exporter told: stuck/unanswered, prod/idle (m, engine 0)" in found.output
+    assert "only the exporter told: stuck/unanswered, prod/idle (llama-3.1-8b, engine 0)" in found.output
     assert "The exporter told KV cache pressure/admission from 22:1" in page.read_text()
     assert "- The exporter told KV cache pressure/admission from 22:1" in report.read_text()
 
@@ -90,11 +91,11 @@ def test_trouble_that_the_exporter_alone_told_is_an_incident_for_the_exit_code(u
 
 def test_where_no_exporter_was_nothing_is_said(url: str) -> None:
     with Prometheus(Server(url)) as client:
-        assert ask(client, Span(START - 3600, START - 600)) == []
+        assert ask(client, Span(START - 3600, START - 600), Known(frozenset({"kv"}), frozenset())) == []
 
 
 def row(times: list[float], **labels: str) -> dict[str, Any]:
-    return {"labels": {"pod": "a", "engine": "0", "cause": "stuck", **labels}, "times": times}
+    return {"labels": {"pod": "a", "engine": "0", "cause": "stuck", **labels}, "spans": spans_of(times)}
 
 
 def test_troubles_go_on_over_pages_and_short_gaps_and_end_at_long_ones() -> None:
@@ -127,8 +128,55 @@ def test_an_engine_is_known_by_its_pod_or_its_address(told: dict[str, str], labe
     assert is_of(key, Target(tuple(sorted(labels.items())))) is its  # type: ignore[arg-type]
 
 
+def found_one(target: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "target": target,
+        "model_name": "",
+        "engine": "0",
+        "began": 0.0,
+        "seconds": 600.0,
+        "step_seconds": 15.0,
+        "exporter": None,
+        **changes,
+    }
+
+
+def test_several_exporters_of_one_engine_tell_it_once() -> None:
+    times = [float(t) for t in range(1000, 1300, 30)]
+    rows = [row(times, target=address) for address in ("http://10.0.0.1:8000", "http://a.svc:8000", "")]
+    target = Target((("namespace", "n"), ("pod", "a")))
+    (alone,) = attach([], troubles([rows], gap=30.0), [target], 120.0)
+    assert (alone["target"], alone["began"], alone["seconds"]) == ("n/a", 985.0, 270.0)
+
+
+def test_what_is_told_of_another_model_or_port_is_not_of_this_incident() -> None:
+    times = [float(t) for t in range(30, 300, 30)]
+    its = troubles([[row(times, model_name="other", target="http://h:8001")]], gap=30.0)
+    targets = [Target((("instance", f"h:{port}"), ("pod", "a"))) for port in (8000, 8001)]
+    incidents = [found_one("h:8000", model_name="m"), found_one("a", model_name="m")]
+    (alone,) = attach(incidents, its, targets, 120.0)
+    assert (alone["model_name"], [one["exporter"] for one in incidents]) == ("other", [None, None])
+
+
+def test_an_exporter_whose_labels_were_not_honored_is_understood() -> None:
+    labels = {"pod": "kvpressure-x", "namespace": "monitoring", "exported_pod": "a", "exported_namespace": "n"}
+    ((key, _),) = troubles([[row([30.0, 60.0], **labels)]], gap=30.0).items()
+    assert is_of(key, Target((("namespace", "n"), ("pod", "a"))))
+
+
+def test_a_month_of_trouble_is_a_few_numbers_and_what_is_told_of_others_is_let_go() -> None:
+    values = [[float(t), "1"] for t in range(0, 86_400, 30)]
+    series = [{"metric": {"pod": pod, "engine": "0", "cause": "stuck"}, "values": values} for pod in ("a", "b")]
+    with (
+        FakePrometheus(lambda _: success({"resultType": "matrix", "result": series})) as server,
+        Prometheus(Server(server.url)) as client,
+    ):
+        (one,) = ask(client, Span(0, 86_400), Known.of([Target((("pod", "a"),))]))
+    assert (one["labels"]["pod"], one["spans"]) == ("a", [[0.0, 86_370.0, 2880]])
+
+
 def test_the_longest_of_several_is_what_it_told() -> None:
-    incident = {"target": "n/a", "engine": "0", "began": 0.0, "seconds": 600.0, "step_seconds": 15.0, "exporter": None}
+    incident = found_one("n/a")
     its = troubles([[row([float(t) for t in range(30, 150, 30)]), row([400.0], cause="host_bound")]], gap=30.0)
     target = Target((("namespace", "n"), ("pod", "a")))
     assert attach([incident], its, [target], 120.0) == []

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.lookback import client
 from kvpressure.lookback.names import Selection, Spelled, spelled
 from kvpressure.lookback.paging import Span
 from kvpressure.lookback.screen import Screen, page_list, screened, screens, stretches
 from kvpressure.runtimes.registry import TABLES
+from tests.support.fake_prometheus import FakePrometheus, success
 
 LIMITS = load_thresholds()
 PAGE = [
@@ -38,6 +40,16 @@ def of(*present: str) -> Spelled:
 def asked(*present: str, step: float = 15.0, **changes: Any) -> dict[str, Screen]:
     chosen = Selection('namespace="prod"')
     return {one.name: one for one in screens(of(*present), chosen, step, replace(LIMITS, **changes))}
+
+
+def test_what_began_within_the_last_step_is_seen() -> None:
+    with (
+        FakePrometheus(lambda _: success({"resultType": "matrix", "result": []})) as server,
+        client.Prometheus(client.Server(server.url)) as prometheus,
+    ):
+        for end in (600.0, 601.0, 899.0):
+            screened(prometheus, asked()["queue"], of(), Span(0.0, end))
+        assert [float(one.query["end"]) for one in server.requests] == [600.0, 900.0, 900.0]
 
 
 def test_every_question_is_about_the_selected_engines() -> None:
