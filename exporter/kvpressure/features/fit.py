@@ -78,7 +78,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, limits)
     cache = window.cache
     if cache.capacity_tokens is None:
-        cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window, typical))
+        cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
     seen = [_seen(point, cache, streams=streams) for point in points]
     ratio, by_long = _blocked_ratio(seen, typical), _blocked_ratio(seen, long)
     waiting = [one.waiting for one in seen if one.waiting is not None]
@@ -100,19 +100,25 @@ def fit_of(points: Sequence[Point], window: EngineWindow, limits: Thresholds, *,
     return Fit(1.0 if starved else ratio, by_long, by_longest, steadiness, capped, starved, unsure)
 
 
-def held_capacity_tokens(points: Sequence[Point], window: EngineWindow, typical: float | None) -> int | None:
+def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
     """The size of a pool that no page tells, by what those who run hold of it: prompts, and half of their answers.
 
-    None where that is not known, or next to nothing is in use. Stores drop what tells it: it comes with more labels
-    than some of them take. Prefixes that requests share make it look larger, and so do those still being computed.
+    What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the pool looks
+    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything is in use.
+    Stores drop what tells the size: it comes with more labels than some of them take.
     """
-    busy = [
-        (usage, running) for point in points if (usage := point.gauges.get("kv_usage")) and (running := _runs(point))
-    ]
-    used, running = sum(usage for usage, _ in busy), sum(running for _, running in busy)
-    if typical is None or not busy or used < LEAST_USED_RATIO * len(busy):
+    prompt, share = typical_prompt_tokens(window), computed_share(window)
+    seen = [(usage, running) for point in points if (usage := _used(point)) and (running := _runs(point))]
+    if prompt is None or not seen or sum(usage for usage, _ in seen) < LEAST_USED_RATIO * len(seen):
         return None
-    return int(running * (typical + window.of_histograms(answer_mean_tokens) / 2) / used)
+    own = prompt * (1.0 if share is None else share)
+    each = own + window.of_histograms(answer_mean_tokens) / 2
+    held = sum(prompt - own + running * each for _, running in seen)
+    return int(held / sum(usage for usage, _ in seen))
+
+
+def _used(point: Point) -> float:
+    return point.gauges.get("kv_usage", 0.0)
 
 
 def _runs(point: Point) -> float:

@@ -117,7 +117,9 @@ def test_a_line_that_is_no_header_is_said_without_what_is_in_it(receiver: Receiv
 
 
 def test_nobody_there_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    settings = OtlpSettings(endpoint=f"http://127.0.0.1:{free_port()}", timeout_seconds=3)  # more than one pause before a retry
+    settings = OtlpSettings(
+        endpoint=f"http://127.0.0.1:{free_port()}", timeout_seconds=3
+    )  # more than one pause before a retry
     assert "efused" in sender(settings)(Snapshot(1.0))
     assert capfd.readouterr().err == ""
 

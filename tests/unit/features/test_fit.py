@@ -8,7 +8,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.features import compute
-from kvpressure.features.fit import Fit, by_watermark_ratio, fit_of
+from kvpressure.features.fit import Fit, by_watermark_ratio, fit_of, held_capacity_tokens
 from kvpressure.model.samples import CacheConfig
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
@@ -197,6 +197,19 @@ def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:
 )
 def test_a_pool_that_nobody_sizes_is_as_large_as_what_those_who_run_hold_says(usage, running, blocked):
     assert unsized(usage, running).blocked_ratio == blocked
+
+
+@pytest.mark.parametrize(("usage", "blocked"), [(0.9, 0.0), (0.999, 1.0)])
+def test_a_prefix_that_all_share_is_held_once(usage, blocked):
+    """Ten requests of 60 tokens of their own behind 540 that all share: 1140 tokens of the pool."""
+    made = window(
+        60,
+        lambda _: {"waiting": 3.0, "running": 10.0, "kv_usage": usage},
+        lambda t: {**mixed(t), "prompt_tokens": 600.0 * t, "computed_prompt_tokens": 60.0 * t},
+        cache=CacheConfig(),
+    )
+    assert held_capacity_tokens(made.latest(20.0, 8), made) == int(1140 / usage)
+    assert fit_of(made.latest(20.0, 8), made, THRESHOLDS).blocked_ratio == blocked
 
 
 def test_what_hardly_anybody_holds_and_what_nobody_holds_sizes_nothing():
