@@ -298,7 +298,7 @@ def _gpu() -> Row:
 
     def active(what: str) -> str:
         found = f"max by (instance, gpu_uuid) ({of(f'gpu_{what}_active_ratio', GPUS)})"
-        return f"{info} * on (instance, gpu_uuid) group_left () {found}"
+        return f"{info} * on (cluster, instance, gpu_uuid) group_left () {found}"
 
     return Row(
         "The GPU",
@@ -403,7 +403,7 @@ def _container() -> Row:
     def increases(family: str, *more: str) -> str:
         return f"increase({of(family, CONTAINERS, *more)}[$__rate_interval])"
 
-    pressure = f"{of('cpu_pressure_ratio', GPUS)} and on (instance) {engine('bottleneck_confidence')}"
+    pressure = f"{of('cpu_pressure_ratio', GPUS)} and on (cluster, instance) {engine('bottleneck_confidence')}"
     return Row(
         "Containers, log and Kubernetes",
         [

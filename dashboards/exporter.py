@@ -241,7 +241,8 @@ def _running() -> Row:
                     Column("Settings since", "dateTimeAsIso"),
                 ],
                 Query(
-                    f"max by ({labels}, hash) ({of('build_info', WORST_EXPORTERS)} * on (instance) group_left (hash) "
+                    f"max by ({labels}, hash) ({of('build_info', WORST_EXPORTERS)} "
+                    "* on (cluster, instance) group_left (hash) "
                     f"{of('thresholds_info', WORST_EXPORTERS)})",
                     "info",
                 ),

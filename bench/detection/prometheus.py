@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.processes import free_port
+from tests.support.prometheus import wait_until_ready
+
 STEP_SECONDS: Final = 15.0
 START: Final = 1_699_999_200.0
 """All episodes begin here, at a full hour, as subqueries do: their own labels tell them apart."""
-START_UP_SECONDS: Final = 60.0
 LOOKBACK_SECONDS: Final = 5
 """So long after the next scrape was due, a series that is no longer scraped is gone, as staleness markers make it."""
 
@@ -84,7 +83,7 @@ def serving(samples: Iterable[Sample], scrape_seconds: int = 15) -> Iterator[Ser
             file.writelines(openmetrics(samples))
         config.write_text("global: {scrape_interval: 15s}\n")
         _run(["promtool", "tsdb", "create-blocks-from", "openmetrics", "-q", str(lines), str(data)])
-        port = _free_port()
+        port = free_port()
         command: Sequence[str] = (
             "prometheus",
             f"--config.file={config}",
@@ -97,7 +96,7 @@ def serving(samples: Iterable[Sample], scrape_seconds: int = 15) -> Iterator[Ser
         with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
             try:
                 server = Server(f"http://127.0.0.1:{port}")
-                _wait(server.url, process, log)
+                wait_until_ready(server.url, process, log)
                 yield server
             finally:
                 process.terminate()
@@ -107,20 +106,3 @@ def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + START_UP_SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise RuntimeError(f"prometheus did not become ready: {log.read_text()[-500:]}")

@@ -8,7 +8,8 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,20 +63,9 @@ class Run:
 async def measure(engines: int, profile: Profile) -> Run:
     """Serve, scrape, evaluate. Raises RuntimeError where a rule fails."""
     bodies = list(pages(engines, profile))
-
-    async def page(request: web.Request) -> web.Response:
-        return web.Response(body=bodies[int(request.match_info["number"])])
-
-    app = web.Application()
-    app.add_routes([web.get("/{number}/metrics", page)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
-        try:
-            found = await _prometheus(Path(folder), runner.addresses[0][1], len(bodies))
-        finally:
-            await runner.cleanup()
+        async with _serving(bodies) as port:
+            found = await _prometheus(Path(folder), configuration(port, len(bodies), profile))
     return Run(
         profile=profile.value,
         engines=engines,
@@ -86,7 +76,32 @@ async def measure(engines: int, profile: Profile) -> Run:
     )
 
 
-async def _prometheus(folder: Path, port: int, nodes: int) -> dict[str, Any]:
+@asynccontextmanager
+async def exporters(engines: int, profile: Profile) -> AsyncIterator[tuple[int, int]]:
+    """The port that serves a fleet's pages, and how many there are."""
+    bodies = list(pages(engines, profile))
+    async with _serving(bodies) as port:
+        yield port, len(bodies)
+
+
+@asynccontextmanager
+async def _serving(bodies: Sequence[bytes]) -> AsyncIterator[int]:
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(body=bodies[int(request.match_info["number"])])
+
+    app = web.Application()
+    app.add_routes([web.get("/{number}/metrics", page)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def configuration(port: int, nodes: int, profile: Profile) -> dict[str, Any]:
+    """Prometheus' own, with every rule of the profile's bundle: scrapes the pages of `exporters`."""
     jobs = [
         {
             "targets": [f"127.0.0.1:{port}"],
@@ -94,11 +109,16 @@ async def _prometheus(folder: Path, port: int, nodes: int) -> dict[str, Any]:
         }
         for number in range(nodes)
     ]
-    config = {
+    return {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
-        "rule_files": [str(path) for path in sorted(built.bundle().glob("prometheus/*/*.yaml"))],
+        "rule_files": [str(path) for path in sorted(built.bundle(profile).glob("prometheus/*/*.yaml"))],
         "scrape_configs": [{"job_name": "kvpressure", "static_configs": jobs}],
     }
+
+
+@asynccontextmanager
+async def started(folder: Path, config: Mapping[str, Any], *flags: str) -> AsyncIterator[tuple[str, int]]:
+    """A Prometheus in `folder`, which is empty: its address and process."""
     (folder / "prometheus.yml").write_text(json.dumps(config))
     listen = f"127.0.0.1:{free_port()}"
     command = [
@@ -107,14 +127,20 @@ async def _prometheus(folder: Path, port: int, nodes: int) -> dict[str, Any]:
         f"--storage.tsdb.path={folder}/tsdb",
         f"--web.listen-address={listen}",
         "--log.level=error",
+        *flags,
     ]
     process = await asyncio.create_subprocess_exec(*command)
     try:
-        groups, series = await _watch(f"http://{listen}")
-        return {"groups": groups, "head_series": series, "memory_bytes": _resident_bytes(process.pid)}
+        yield f"http://{listen}", process.pid
     finally:
         process.terminate()
         await process.wait()
+
+
+async def _prometheus(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    async with started(folder, config) as (url, pid):
+        groups, series = await _watch(url)
+        return {"groups": groups, "head_series": series, "memory_bytes": _resident_bytes(pid)}
 
 
 async def _watch(url: str) -> tuple[tuple[Group, ...], int]:

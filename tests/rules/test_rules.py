@@ -143,6 +143,23 @@ def test_the_namespace_survives_every_aggregation(name: str, expr: str) -> None:
 
 
 @each_expression
+def test_engines_of_two_clusters_are_never_taken_for_one(name: str, expr: str) -> None:
+    for node in walk(promql.parse(expr)):
+        if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
+            by = node.modifier.type == promql.AggModifierType.By
+            assert ("cluster" in node.modifier.labels) == by, f"{name}: {node}"
+        elif isinstance(node, promql.BinaryExpr) and node.modifier is not None and node.modifier.matching is not None:
+            on = node.modifier.matching.type == promql.LabelModifierType.Include
+            assert ("cluster" in node.modifier.matching.labels) == on, f"{name}: {node}"
+
+
+@each_rule
+def test_what_an_alert_says_is_of_its_own_cluster(alert) -> None:
+    for asked in re.findall(r"\{[^{}]*=%q[^{}]*\}", str(alert.rule["annotations"])):
+        assert "cluster=%q" in asked, asked
+
+
+@each_expression
 def test_nothing_averages_quantiles_or_adds_ratios(name: str, expr: str) -> None:
     for node in walk(promql.parse(expr)):
         if isinstance(node, promql.AggregateExpr):

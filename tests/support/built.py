@@ -16,6 +16,7 @@ from deploy.chart_files import CHART, build
 from kvpressure.bundle import Options, bundle_files, write_bundle
 from kvpressure.bundle.flavours import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition.profile import Profile
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,10 +30,10 @@ def _checkout() -> Path:
 
 
 @functools.cache
-def bundle() -> Path:
-    """The bundle, as `kvpressure generate --all-alerts` writes it with the packaged thresholds."""
-    place = _checkout() / "build" / "bundle"
-    write_bundle(place, bundle_files(Options(load_thresholds(), all_alerts=True)))
+def bundle(profile: Profile = Profile.FULL) -> Path:
+    """The bundle, as `kvpressure generate --all-alerts` writes it for a profile, with the packaged thresholds."""
+    place = _checkout() / "build" / ("bundle" if profile is Profile.FULL else f"bundle-{profile.value}")
+    write_bundle(place, bundle_files(Options(load_thresholds(), all_alerts=True, profile=profile)))
     return place
 
 

@@ -6,16 +6,14 @@ import json
 import re
 import shutil
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvpressure.simulator.service import Scenario, ServerDownError, SimulatedServer
-from tests.support.processes import PATIENCE_SECONDS, free_port
+from tests.support.processes import free_port
+from tests.support.prometheus import wait_until_ready
 from tests.support.tools import need
 
 START = 1_700_000_000.0
@@ -90,7 +88,7 @@ def prometheus(folder: Path, data: Path, *flags: str) -> Iterator[str]:
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(url, process, log)
+            wait_until_ready(url, process, log)
             yield url
         finally:
             process.terminate()
@@ -104,14 +102,3 @@ def past(folder: Path, scrapes: Iterable[Scrape], *flags: str) -> Iterator[str]:
             yield url
     finally:
         shutil.rmtree(folder / "data", ignore_errors=True)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise AssertionError(f"prometheus did not become ready: {log.read_text()[-500:]}")

@@ -29,7 +29,7 @@ _GONE: Final = (
     "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; "
     "what was seen before: {{ end }}"
 )
-_SAME_ENGINE: Final = ("instance", "target", "model_name", "engine")
+_SAME_ENGINE: Final = ("cluster", "instance", "target", "model_name", "engine")
 _VLLM_ENGINE: Final = (
     "{{ $labels.model_name }} on {{ if $labels.pod }}{{ with $labels.namespace }}{{ . }}/{{ end }}{{ $labels.pod }}"
     "{{ else }}{{ $labels.instance }}{{ end }}"
@@ -39,7 +39,7 @@ _VLLM_TRIAGE: Final = (
     "{{ if and $labels.pod $labels.namespace }}kubectl kvpressure triage -n {{ $labels.namespace }} "
     "pod/{{ $labels.pod }}{{ else }}kvpressure triage {{ $labels.instance }}{{ end }}"
 )
-_SAME_VLLM: Final = ("job", "namespace", "pod", "instance", "model_name", "engine")
+_SAME_VLLM: Final = ("cluster", "job", "namespace", "pod", "instance", "model_name", "engine")
 """What tells vLLM's series of one engine from those of another; a label that there is not is equal to none."""
 
 
@@ -81,13 +81,13 @@ def _worst(series: Sequence[str], selector: str) -> str:
     With `topk` any of them would do, another at each evaluation, and the text would never be the same.
     """
     either = " or ".join(_of_model(one, selector) for one in series)
-    return _WORST % (either, either, 2 * " $labels.namespace $labels.model_name" * len(series))
+    return _WORST % (either, either, 2 * " $labels.cluster $labels.namespace $labels.model_name" * len(series))
 
 
 def _of_model(series: str, selector: str) -> str:
-    """A series' selector for the alert's namespace and model; `series` may end in matchers."""
+    """A series' selector for the alert's cluster, namespace and model; `series` may end in matchers."""
     name, _, matchers = series.partition("{")
-    inside = [selector, *filter(None, [matchers.removesuffix("}")]), "namespace=%q", "model_name=%q"]
+    inside = [selector, *filter(None, [matchers.removesuffix("}")]), "cluster=%q", "namespace=%q", "model_name=%q"]
     return f"{name}{{{','.join(inside)}}}"
 
 

@@ -41,6 +41,7 @@ MOST_WORKERS = 4
 @click.option("--prometheus", "url", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.")
 @click.option("--since", default=DEFAULT_SINCE, show_default=True, help="How far back, such as 12h, or a date (UTC).")
 @click.option("--until", default="now", show_default=True, help="Up to when, such as 2h ago (2h), or a date (UTC).")
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
 @click.option("--selector", default="", metavar="MATCHERS", help='Which engines, such as namespace="prod".')
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to tell of.")
@@ -121,7 +122,7 @@ def _question(
         span = Span(since, until)
         step = None if options["step"] is None else seconds_of(options["step"])
         shortest = seconds_of(options["at_least"])
-        selection = Selection.of(options["selector"])
+        selection = Selection.of(options["selector"]).within(options["clusters"])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if (

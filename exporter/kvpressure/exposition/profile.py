@@ -25,6 +25,11 @@ ALERTED_SYMPTOMS: Final = ("admission_blocked", "latency_inflated", "restarting"
 GENERATED: Final = "generation"
 """The kind of tokens that users wait for."""
 
+NEGLIGIBLE_RATIO: Final = 0.1
+"""Constraints asked for less than this, of the one that binds, are left out of an engine's demand. A deployment whose
+engines are bound by different ones adds each up: it then asks for at most a tenth too few with two such constraints, a
+fifth with three, which is within the reserve that `scaling_target_ratio` keeps."""
+
 _FLEET: Final = frozenset(
     {
         # What is the matter, and how sure that is.
@@ -73,7 +78,7 @@ def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object
     """An engine's values as they are exported; `values` themselves where all are.
 
     Of a fleet, a series that would be 0 because its cause or symptom is not there is left out: most would be. Of tokens
-    only those generated are told, of demand only the constraint that binds.
+    only those generated are told, of demand the constraint that binds and those that are not negligible beside it.
     """
     if profile is Profile.FULL:
         return values
@@ -85,6 +90,6 @@ def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object
     if isinstance(tokens := values.get("tokens_per_second"), Mapping):
         less["tokens_per_second"] = {kind: rate for kind, rate in tokens.items() if kind == GENERATED}
     if isinstance(demand := values.get("demand_replicas"), Mapping) and demand:
-        binding = max(demand, key=lambda constraint: demand[constraint])
-        less["demand_replicas"] = {binding: demand[binding]}
+        least = NEGLIGIBLE_RATIO * max(demand.values())
+        less["demand_replicas"] = {constraint: asked for constraint, asked in demand.items() if asked >= least}
     return {**values, **less}

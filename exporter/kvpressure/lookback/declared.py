@@ -7,15 +7,21 @@ from typing import Final
 from kvpressure.exposition.families import PREFIX
 from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.errors import PrometheusError
+from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
 from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 
-Declared = dict[tuple[str, str], tuple[DeclaredLimit, ...]]
-"""By namespace and pod."""
+Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
+"""By cluster, namespace and pod, as `pod_of` gives them of a target."""
 
 LONGEST_SECONDS: Final = 30 * 86_400.0
 WHERE: Final = "the exporter's series"
-_OF: Final = "max by (namespace, pod, limit)"
+_OF: Final = "max by (cluster, namespace, pod, limit)"
+
+
+def pod_of(target: Target) -> tuple[str, str, str]:
+    """The cluster, namespace and pod of a target, each "" where it has none: clusters have pods of the same name."""
+    return target.get("cluster"), target.namespace, target.pod
 
 
 def declared_there(server: Prometheus, span: Span) -> Declared:
@@ -30,6 +36,6 @@ def declared_there(server: Prometheus, span: Span) -> Declared:
     for row in rows:
         labels, (_, number) = row["metric"], row["value"]
         if labels.get("limit") in LIMIT_NAMES:
-            key = (labels.get("namespace", ""), labels.get("pod", ""))
+            key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("pod", ""))
             found[key] = (*found.get(key, ()), DeclaredLimit(labels["limit"], float(number), WHERE))
     return found

@@ -48,7 +48,7 @@ def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Sp
     raise PrometheusError(
         "nothing",
         f"the Prometheus has no series of an engine ({ASSUMED.table.prefix}...){chosen} in that time; "
-        "check --selector, --since and --until, and that the engines are scraped",
+        "check --cluster, --selector, --since and --until, and that the engines are scraped",
     )
 
 

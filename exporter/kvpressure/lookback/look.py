@@ -10,7 +10,7 @@ from kvpressure import __version__
 from kvpressure.lookback import copied, reported
 from kvpressure.lookback.backtest import compared
 from kvpressure.lookback.client import Prometheus, Server
-from kvpressure.lookback.declared import Declared, declared_there
+from kvpressure.lookback.declared import Declared, declared_there, pod_of
 from kvpressure.lookback.discover import Seen, names_there, slowest, targets_there
 from kvpressure.lookback.document import Json, engine_of, fired_json
 from kvpressure.lookback.errors import PrometheusError
@@ -164,7 +164,7 @@ def _tasks(server: Server, question: Question, state: _State) -> Iterator[Task]:
             question.step,
             question.settings,
             question.shortest_seconds,
-            state.declared.get((seen.target.namespace, seen.target.pod)),
+            state.declared.get(pod_of(seen.target)),
         )
 
 

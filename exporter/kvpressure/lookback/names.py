@@ -7,7 +7,7 @@ anything else, and one that is the same everywhere does no harm.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +66,14 @@ class Selection:
     def names(self, *labels: str) -> bool:
         """Whether any of these labels is asked for."""
         return any(re.search(rf"(?<!\w){re.escape(label)}\s*(=|!)", self.matchers) for label in labels if label)
+
+    def within(self, clusters: Sequence[str]) -> Selection:
+        """The same in any of these clusters, as the label `cluster` names them; in all without one."""
+        if not clusters:
+            return self
+        names = "|".join(re.escape(name) for name in clusters)
+        which = f"cluster=~{quoted(names)}" if clusters[1:] else f"cluster={quoted(clusters[0])}"
+        return Selection(", ".join(filter(None, [which, self.matchers])))
 
     def and_also(self, *matchers: str) -> str:
         """A selector with more matchers."""

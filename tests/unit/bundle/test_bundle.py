@@ -458,7 +458,8 @@ def test_numbers_and_series_are_written_as_people_do() -> None:
     assert [plain(value) for value in (0.9, 300.0, 1e-3, "x", 2)] == ["0.9", "300", "0.001", "x", 2]
     assert [percent(ratio) for ratio in (0.85, 0.005, 1.0)] == ["85 %", "0.5 %", "100 %"]
     text = Now('job="k"')('name{kind="e2e"}', "humanize")
-    assert '`name{job="k",kind="e2e",instance=%q,target=%q,model_name=%q,engine=%q}` $labels.instance' in text
+    matchers = 'job="k",kind="e2e",cluster=%q,instance=%q,target=%q,model_name=%q,engine=%q'
+    assert f"`name{{{matchers}}}` $labels.cluster $labels.instance" in text
     assert text.endswith("{{ . | first | value | humanize }}{{ else }}unknown{{ end }}")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.flavours import FLAVOURS
+from kvpressure.bundle.profiles import of_sparse
 from kvpressure.bundle.rules import RuleFile
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
@@ -54,3 +55,16 @@ def test_a_record_of_a_record_that_is_gone_goes_too() -> None:
 def test_a_flavour_without_exporters_has_no_profile() -> None:
     with pytest.raises(ConfigError, match="--profile"):
         load_rules(dataclasses.replace(FLEET, flavour=FLAVOURS["vllm-only"], selector=""))
+
+
+def test_no_average_is_of_what_is_told_only_while_it_is_there() -> None:
+    sparse = re.compile(r"(?:avg|stddev|quantile|min)_over_time\(kvpressure_(?:bottleneck|symptom)\b")
+    assert [rule["expr"] for rule in rules(load_rules(FLEET)) if sparse.search(rule["expr"])] == []
+    assert any(sparse.search(rule["expr"]) for rule in rules(load_rules(FULL)))
+    alerts = {alert.name: alert.rule["expr"] for file in load_rules(FLEET) for alert in file.alerts}
+    assert "sum_over_time(kvpressure_engine_up" in alerts["KVPressureEngineStuck"]
+
+
+def test_matchers_of_a_cause_are_not_asked_of_the_engine() -> None:
+    given = 'avg_over_time(kvpressure_symptom{job="a}", symptom=~"b|c", namespace=""}[5m]) > 1'
+    assert 'sum_over_time(kvpressure_engine_up{job="a}", namespace=""}[5m])' in of_sparse(given)

@@ -52,6 +52,21 @@ def test_a_server_that_demands_a_client_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "matchers"),
+    [
+        (("--cluster", "eu-1"), 'cluster="eu-1"'),
+        (("--cluster", "eu-1", "--cluster", 'a"b'), 'cluster=~"eu\\\\-1|a\\"b"'),
+        (("--cluster", "eu", "--selector", 'namespace="prod"'), 'cluster="eu", namespace="prod"'),
+    ],
+)
+def test_only_the_clusters_that_were_named_are_asked_for(words: tuple[str, ...], matchers: str) -> None:
+    with FakePrometheus(lambda asked: (200, {"status": "success", "data": []})) as server:
+        code, output = run(server.url, *words)
+        assert (code, "check --cluster" in output) == (2, True), output
+        assert [matchers + "}" in request.query["match[]"] for request in server.requests] == [True]
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--username", "ali"), "give --username and --password-file together"),

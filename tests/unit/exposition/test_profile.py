@@ -12,7 +12,7 @@ from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.families import BY_KEY, Scope
-from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families
+from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families, shown
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.view import Silence
 from tests.support.snapshots import collapsed, healthy
@@ -59,6 +59,26 @@ def test_of_causes_and_symptoms_only_those_that_are_there(sick: Snapshot) -> Non
     assert symptoms
     assert set(symptoms) <= set(ALERTED_SYMPTOMS)
     assert set(symptoms.values()) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("demand", "told"),
+    [
+        ({"kv_tokens": 1.0, "sequences": 0.4, "prefill": 0.09}, {"kv_tokens", "sequences"}),
+        ({"kv_tokens": 0.1, "sequences": 0.9}, {"kv_tokens", "sequences"}),
+        ({"kv_tokens": 0.0, "sequences": 0.0}, {"kv_tokens", "sequences"}),
+        ({"prefill": 0.2}, {"prefill"}),
+    ],
+)
+def test_of_demand_what_is_left_out_is_negligible(demand: dict[str, float], told: set[str]) -> None:
+    found = shown(Profile.FLEET, {"demand_replicas": demand})["demand_replicas"]
+    assert found == {constraint: demand[constraint] for constraint in told}
+
+
+def test_engines_bound_by_different_constraints_are_asked_for_together() -> None:
+    engines = [{"kv_tokens": 1.2, "sequences": 0.7}, {"kv_tokens": 0.6, "sequences": 0.9}]
+    told = [shown(Profile.FLEET, {"demand_replicas": demand})["demand_replicas"] for demand in engines]
+    assert told == engines
 
 
 def test_an_engine_that_does_not_answer_is_down_and_says_what_it_was(sick: Snapshot) -> None:

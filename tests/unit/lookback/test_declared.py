@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpressure.lookback.client import Prometheus, Server
-from kvpressure.lookback.declared import WHERE, declared_there
+from kvpressure.lookback.declared import WHERE, declared_there, pod_of
+from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
 from kvpressure.model.workload import DeclaredLimit
 from tests.support.past import START, Scrape, past
@@ -27,13 +28,18 @@ CAPPED = {"namespace": "prod", "pod": "capped", "instance": "capped:8000", "job"
 def scrapes() -> Iterator[Scrape]:
     for number in range(8):
         yield Scrape(START + 15 * number, CAPPED, TOLD)
+        yield Scrape(START + 15 * number, {**CAPPED, "cluster": "eu"}, TOLD.replace(b"} 16", b"} 32"))
         yield Scrape(START + 15 * number, {"instance": "bare:8000", "job": "vllm"}, TOLD)
 
 
-def test_declared_ones_alone_count_and_by_pod(tmp_path: Path) -> None:
+def test_declared_ones_alone_count_and_by_pod_of_a_cluster(tmp_path: Path) -> None:
     with past(tmp_path, scrapes()) as url, Prometheus(Server(url)) as client:
         found = declared_there(client, Span(START - 3600, START + 7200))
-    assert found == {("prod", "capped"): (DeclaredLimit("max_num_seqs", 16.0, WHERE),)}
+    assert found == {
+        ("", "prod", "capped"): (DeclaredLimit("max_num_seqs", 16.0, WHERE),),
+        ("eu", "prod", "capped"): (DeclaredLimit("max_num_seqs", 32.0, WHERE),),
+    }
+    assert pod_of(Target(tuple({"cluster": "eu", **CAPPED}.items()))) in found
 
 
 def test_where_no_exporter_was_nothing_is_declared(tmp_path: Path) -> None:
