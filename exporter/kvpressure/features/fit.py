@@ -104,8 +104,8 @@ def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int |
     """The size of a pool that no page tells, by what those who run hold of it: prompts, and half of their answers.
 
     What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the pool looks
-    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything is in use.
-    Stores drop what tells the size: it comes with more labels than some of them take.
+    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
+    is in use. Stores drop what tells the size: it comes with more labels than some of them take.
     """
     prompt, share = typical_prompt_tokens(window), computed_share(window)
     seen = [(usage, running) for point in points if (usage := _used(point)) and (running := _runs(point))]
