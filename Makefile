@@ -19,9 +19,9 @@ demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
 # What is missing is installed first, each with a line that says so.
-test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (at most 25 minutes on two free cores)
-	@echo "running all tests: at most 25 minutes on two free cores, longer on busy ones; each dot is a test"
-	$(BIN)/python -m pytest
+test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (a quarter of an hour on two free cores)
+	@echo "running all tests: a quarter of an hour on two free cores, longer on busy ones; each dot is a test"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: test-says
 test-says:

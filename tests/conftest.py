@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 SLOW_TIMEOUT_SECONDS = 3600
@@ -15,6 +17,13 @@ settings.load_profile("unhurried")
 # A shell starts background jobs with SIGINT ignored, and so would be every program that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def its_own_log_level() -> Iterator[None]:
+    """No test hears less of the log because one before it ran a command that is quiet."""
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
