@@ -72,8 +72,7 @@ def rendered(folder: Path, runbooks: str, boards: str) -> tuple[dict[str, str], 
     for number, collapsed in enumerate((1, 1, 0)):
         series += [
             replica(number, "bottleneck", collapsed, cause="kv_cache_pressure"),
-            # as the exporter tells it: of an engine's causes one is 1 at any time
-            replica(number, "bottleneck", 1 - collapsed, cause="healthy"),
+            replica(number, "engine_up", 1),
             replica(number, "symptom", collapsed, symptom="latency_inflated"),
             replica(number, "score", 0.9 - 0.1 * number),
         ]

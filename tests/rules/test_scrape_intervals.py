@@ -25,6 +25,7 @@ FIRES_WITHIN_MINUTES = 8
 LABELS = {"job": "kvpressure", "instance": "10.0.0.7:10405", "namespace": "chat", "model_name": "llama", "engine": "0"}
 KV, STUCK = {"cause": "kv_cache_pressure"}, {"cause": "stuck"}
 SLOW, BLOCKED = {"symptom": "latency_inflated"}, {"symptom": "admission_blocked"}
+UP: tuple[str, dict[str, str], float] = ("engine_up", {}, 1)
 CASES: dict[tuple[str, str], tuple[tuple[str, dict[str, str], float], ...]] = {
     ("KVPressureCacheTooSmall", "warning"): (("bottleneck", KV, 1), ("symptom", BLOCKED, 1)),
     ("KVPressureCacheTooSmall", "critical"): (("bottleneck", KV, 1), ("symptom", SLOW, 1)),
@@ -38,13 +39,13 @@ CASES: dict[tuple[str, str], tuple[tuple[str, dict[str, str], float], ...]] = {
 
 
 def series(name: str, labels: dict[str, str], value: float, scrape_seconds: int) -> dict[str, str]:
-    """Nothing of it, then `value` with one scrape missed, then nothing of it again."""
+    """Nothing of it, then `value` with one scrape missed, then nothing of it again; the engine is up all the time."""
     pod = {"target": "chat/vllm-0:8000", "pod": "vllm-0"}
     inside = ", ".join(f'{key}="{text}"' for key, text in (LABELS | pod | labels).items())
     quiet, trouble, after = (
         minutes * 60 // scrape_seconds for minutes in (QUIET_MINUTES, TROUBLE_MINUTES, AFTER_MINUTES)
     )
-    none = "0" if labels or name == "kv_cache_usage_ratio" else "_"
+    none = "1" if name == "engine_up" else "0" if labels or name == "kv_cache_usage_ratio" else "_"
     half = trouble // 2
     values = [*[none] * quiet, *[str(value)] * half, "_", *[str(value)] * (trouble - half - 1), *[none] * after]
     return {"series": f"kvpressure_{name}{{{inside}}}", "values": " ".join(values)}
@@ -68,7 +69,7 @@ def case(scrape_seconds: int, files: list[str], key: tuple[str, str]) -> dict[st
         {"expr": one, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
         for minute, count in expected.items()
     ]
-    given = [series(name, labels, value, scrape_seconds) for name, labels, value in CASES[key]]
+    given = [series(name, labels, value, scrape_seconds) for name, labels, value in (UP, *CASES[key])]
     test = {"interval": f"{scrape_seconds}s", "input_series": given, "promql_expr_test": checks}
     return {"rule_files": files, "evaluation_interval": "15s", "tests": [test]}
 
