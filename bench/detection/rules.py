@@ -179,7 +179,8 @@ def score_rule(score: RuleScore, fired: Firing, seconds: Sequence[Second]) -> No
     """Add one engine: evaluations so many seconds after its first poll, against its truth second by second."""
     begin = seconds[0].t
     truth = _by_step(seconds)
-    on, kept = _steps(fired.holds), _steps(fired.kept)
+    # A window that looks back still holds after the last page, when nobody knows what is true.
+    on, kept = _steps(fired.holds) & truth.keys(), _steps(fired.kept)
     excused = -1
     for step, accepted in truth.items():
         if KV in accepted:

@@ -104,6 +104,12 @@ def test_time_that_is_only_kept_is_neither_right_nor_wrong_nor_an_episode_and_is
     assert score.shown_precision == 6 / 16
 
 
+def test_what_fires_after_a_recordings_end_is_not_judged() -> None:
+    score = RuleScore(RULE)
+    score_rule(score, Firing(steps(300, 480)), truth((300, HEALTHY)))
+    assert (score.right, score.wrong, score.false_episodes) == (0, 0, 0)
+
+
 def test_a_rule_that_never_fires_has_no_precision_and_no_delay() -> None:
     score = RuleScore(RULE)
     score_rule(score, Firing(), truth((90, PRESSED)))

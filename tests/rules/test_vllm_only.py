@@ -76,7 +76,7 @@ def test_every_alert_is_tested_firing_silent_and_recovering(alert) -> None:
     tests = yaml.safe_load((TEMPLATES / "tests" / f"{stem}.yaml").read_text())["tests"]
     fired = [[bool(check["exp_alerts"]) for check in one["alert_rule_test"]] for one in tests]
     assert {check["alertname"] for one in tests for check in one["alert_rule_test"]} == {alert.name}
-    assert [False, True, False] in fired
+    assert any(not one[0] and any(one) and not one[-1] for one in fired)
     assert any(not any(one) for one in fired)
 
 
