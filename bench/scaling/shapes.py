@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 SECONDS: Final = 1800
 STEP_SECONDS: Final = 0.6
@@ -43,6 +43,7 @@ class Arrival:
     output: int
 
 
+Written = Literal["first", "second", "later"]
 Span = tuple[int, int]
 Rate = Callable[[float], float]
 
@@ -58,13 +59,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`unseen` shapes were written down before the rules were worked on, and run once, at the end."""
+    """`written` says when: shapes of a round were written down before its rules, and those of "later" were run once,
+    when the rules were done. Whatever a round was not tuned on, the next one has seen."""
 
     name: str
     about: str
     kinds: tuple[Kind, ...]
     flags: Mapping[str, Any] = field(default_factory=dict)
-    unseen: bool = False
+    written: Written = "first"
     seed: int = 1
 
     def arrivals(self) -> list[Arrival]:
@@ -91,6 +93,16 @@ def flat(rate: float) -> Rate:
 def hill(low: float, high: float) -> Rate:
     """Up for half of the time and down again, as a day does."""
     return lambda t: low + (high - low) * (1 - math.cos(2 * math.pi * t / SECONDS)) / 2
+
+
+def ramp(low: float, high: float) -> Rate:
+    """Up all the time."""
+    return lambda t: low + (high - low) * t / SECONDS
+
+
+def hills(low: float, high: float) -> Rate:
+    """Up and down twice."""
+    return lambda t: low + (high - low) * (1 - math.cos(4 * math.pi * t / SECONDS)) / 2
 
 
 def steps(*changes: tuple[float, float]) -> Rate:
@@ -134,19 +146,57 @@ SHAPES: Final = (
             Kind(hill(0.6, 2.2), (200, 700), (20, 60)),
             Kind(steps((0, 0.05), (300, 0.45), (700, 0.1), (1000, 0.6), (1350, 0.05)), (2500, 4500), (27, 67)),
         ),
-        unseen=True,
+        written="second",
     ),
     Shape(
         "staircase",
         "rates that jump up twice and down once, with answers of very different lengths",
         (Kind(steps((0, 0.5), (350, 1.4), (800, 2.6), (1300, 0.6)), (300, 1500), (7, 107)),),
-        unseen=True,
+        written="second",
     ),
     Shape(
         "small-steps",
         "engines with a prefill budget of 512 tokens and a cap of 24, in a storm of medium prompts",
         (Kind(steps((0, 0.6), (500, 2.4), (900, 1.2), (1200, 3.0), (1500, 0.6)), (600, 1000), (13, 30)),),
         {"max_num_seqs": 24, "max_num_batched_tokens": 512},
-        unseen=True,
+        written="second",
+    ),
+    Shape("two-peaks", "chat with two peaks", (Kind(hills(0.5, 3.4), (300, 900), (30, 60)),), written="later"),
+    Shape(
+        "agents",
+        "contexts of thousands of tokens, up, down and up again",
+        (Kind(steps((0, 0.3), (400, 1.2), (1000, 0.7), (1400, 1.4)), (2000, 6000), (20, 40)),),
+        written="later",
+    ),
+    Shape(
+        "reasoning",
+        "short prompts, answers that fill the batch",
+        (Kind(hill(0.15, 1.0), (100, 300), (150, 300)),),
+        written="later",
+    ),
+    Shape(
+        "falling",
+        "more than the two at the start can do, and less and less of it",
+        (Kind(steps((0, 3.2), (600, 2.0), (1000, 1.0), (1400, 0.4)), (500, 1300), (20, 48)),),
+        written="later",
+    ),
+    Shape(
+        "spikes",
+        "a little more than a minute of four times as much, every five minutes",
+        (
+            Kind(
+                steps((0, 0.6), *((t + d, r) for t in range(300, 1600, 300) for d, r in ((0, 2.8), (75, 0.6)))),
+                (500, 1300),
+                (20, 48),
+            ),
+        ),
+        written="later",
+    ),
+    Shape(
+        "slow-ramp",
+        "chat and documents that grow all the time, on engines with a cap of 32",
+        (Kind(ramp(0.4, 3.4), (200, 600), (20, 40)), Kind(ramp(0.05, 0.4), (1500, 3000), (30, 60))),
+        {"max_num_seqs": 32},
+        written="later",
     ),
 )

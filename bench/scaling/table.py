@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.scaling.shapes import SECONDS, SHAPES
+from bench.scaling.shapes import SECONDS, SHAPES, Written
 
 OURS: Final = "kvpressure"
+TITLES: Final[Mapping[Written, str]] = {
+    "first": "traffic",
+    "second": "second round",
+    "later": "unseen",
+}
 PEERS: Final = ("KEDA, queue length 5", "KEDA, usage 0.6", "llm-d saturation", "gateway detector")
 
 
@@ -46,15 +51,15 @@ def static_begin(run: Run) -> int:
 def both_tables(runs: Sequence[Run]) -> list[str]:
     """Shapes that were looked at while the rules were made, then those that were not."""
     found = []
-    for unseen in (False, True):
-        names = [shape.name for shape in SHAPES if shape.unseen is unseen]
-        found.append("\n".join(_table(names, {run.key: run for run in runs}, unseen=unseen)))
+    for written, title in TITLES.items():
+        names = [shape.name for shape in SHAPES if shape.written == written]
+        found.append("\n".join(_table(names, {run.key: run for run in runs}, title)))
     return found
 
 
-def _table(names: Sequence[str], runs: dict[tuple[str, str], Run], *, unseen: bool) -> Iterator[str]:
+def _table(names: Sequence[str], runs: dict[tuple[str, str], Run], title: str) -> Iterator[str]:
     who = (OURS, *PEERS)
-    yield f"| {'unseen ' if unseen else ''}traffic | {' | '.join(who)} | best fixed number |"
+    yield f"| {title} | {' | '.join(who)} | best fixed number |"
     yield f"|---|{'--:|' * (len(who) + 1)}"
     done = [name for name in names if all((name, one) in runs for one in who)]
     if not done:
