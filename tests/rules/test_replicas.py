@@ -66,10 +66,12 @@ def test_the_rules_and_the_function_agree_on_fleets_of_all_kinds(promtool: str, 
     for name, (before, after) in fleets.items():
         inputs += series(name, [before, after])
         was = required_replicas(before, limits)
-        held = [] if was is None else [was]
+        now = required_replicas(after, limits)
+        # A minute after the change: five of the 21 samples of five minutes are new.
+        held = [value for value, times in ((was, 16), (now, 4)) if value is not None for _ in range(times)]
         for at, value in (
             ("8m", desired_replicas(before, limits)),
-            ("12m", desired_replicas(after, limits, held)),
+            ("11m", desired_replicas(after, limits, held)),
             ("19m", desired_replicas(after, limits)),
         ):
             asked.append(

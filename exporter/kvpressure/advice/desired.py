@@ -57,8 +57,8 @@ def desired_replicas(
     """Replicas to run now; None where nothing is known, never less than 1.
 
     `lately` is what `required_replicas` was in the last `scaling_down_hold_seconds`: fewer are asked for once fewer
-    would have held the highest of it. Where that is not `whole`, because nobody was there to look, no fewer than serve.
-    Replicas that are lost hold nothing, and count beside those that are required.
+    would have held it for `scaling_down_held_ratio` of that time. Where that is not `whole`, because nobody was there
+    to look, no fewer than serve. Replicas that are lost hold nothing, and count beside those that are required.
     """
     required = required_replicas(readings, limits)
     known = [*lately, *([] if required is None else [required])]
@@ -66,5 +66,13 @@ def desired_replicas(
         return None
     lost = {reading.replica for reading in readings if reading.lost}
     serving = {reading.replica for reading in readings} - lost
-    held = max(1, math.ceil(max(known)))
+    held = max(1, math.ceil(max(required or 0.0, _quantile(limits.scaling_down_held_ratio, known))))
     return (held if whole else max(held, len(serving))) + len(lost)
+
+
+def _quantile(ratio: float, values: Sequence[float]) -> float:
+    """As Prometheus' `quantile_over_time` does it: between two values in proportion."""
+    ordered, rank = sorted(values), ratio * (len(values) - 1)
+    below = math.floor(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)

@@ -158,6 +158,7 @@ class Thresholds:
     advice_step_tokens_min_tokens: float = _in("tokens")
     scaling_target_ratio: float = _in("ratio")
     scaling_down_hold_seconds: float = _in("seconds")
+    scaling_down_held_ratio: float = _in("ratio")
     alert_symptom_min_ratio: float = _in("ratio")
     alert_cause_min_ratio: float = _in("ratio")
     alert_score_min_ratio: float = _in("ratio")

@@ -7,6 +7,7 @@ for 1.8 replicas.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -38,7 +39,7 @@ def derive(window: EngineWindow, context: Context, recent: Recent) -> Derived:
     loads = {
         KV: _kv(window, recent, more),
         SEQUENCES: _sequences(context, recent, more),
-        PREFILL: _prefill(window, context, more),
+        PREFILL: _prefill(window, context, recent, more),
     }
     used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
     asked: dict[str, Value] = {name: load.asked for name, load in loads.items() if load.asked is not None}
@@ -130,20 +131,30 @@ def _sequences(context: Context, recent: Recent, more: float | None) -> _Load:
     return _Load(running, _with_queue(running, recent.waiting / cap, more))
 
 
-def _prefill(window: EngineWindow, context: Context, more: float | None) -> _Load:
+def _prefill(window: EngineWindow, context: Context, recent: Recent, more: float | None) -> _Load:
     """The time that prompts take: by Little's law, how many are being computed at a time, if each fills its steps.
 
     Prompts too short to fill a step share one, and as many more fit in as it has room for.
     """
-    busy = _prefilling(window, context)
-    if busy is None:
+    many = _prefilling(window, context)
+    if many is None:
         return _Load()
-    used = min(1.0, busy)
+    used = min(1.0, many) if (recent.waiting or 0.0) >= 1.0 else _busy_ratio(many)
     return _Load(used, None if more is None else used * (1.0 + more))
 
 
+def _busy_ratio(many: float) -> float:
+    """Share of the time in which prompts are computed, where so many are there on average, waiting for each other.
+
+    Prompts come at random and are computed one after the other, each for as long as the others, so that at 0.6 of the
+    time there is one of them on average already: L = r + r^2 / (2 (1 - r)), the queue M/D/1 (Pollaczek-Khinchine),
+    solved for r.
+    """
+    return 1.0 + many - math.hypot(1.0, many)
+
+
 def _prefilling(window: EngineWindow, context: Context) -> float | None:
-    """Share of the time in which full steps of prompts would be computed; above 1 where prompts wait for each other."""
+    """How many prompts are being computed at a time, on average, if each filled its steps."""
     seconds = window.per_event("prefill_seconds", "prefilled", least=RECENT_STARTS, seconds=window.seconds)
     finished = window.per_event(
         "finished_prompt_tokens", "finished_prompts", least=RECENT_STARTS, seconds=window.seconds

@@ -114,18 +114,30 @@ def test_the_cap_on_sequences_binds_where_it_is_known():
     assert derived(gauges)["saturation_ratio"] == pytest.approx(0.1)
 
 
-def test_prompts_that_are_computed_one_after_the_other_use_the_time_they_take():
-    # Half a prompt a second, each 1.6 seconds long and longer than any step: 0.8 at a time.
-    found = derived({"running": 1.0, "waiting": 0.0}, counters(0.5, 8000, 1.6))
-    assert found["saturation_ratio"] == pytest.approx(0.8)
-    assert at(found, "demand_replicas", "prefill") == pytest.approx(0.8)
+def queued(ratio: float) -> float:
+    """How many are there on average where they come at random and the server is busy for that share of the time."""
+    return ratio + ratio**2 / (2 * (1 - ratio))
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.4, 0.6, 0.9])
+def test_prompts_that_are_computed_one_after_the_other_use_the_time_they_take(ratio):
+    # Half a prompt a second, longer than any step. What each takes holds its wait for those before it.
+    found = derived({"running": 1.0, "waiting": 0.0}, counters(0.5, 8000, queued(ratio) / 0.5))
+    assert found["saturation_ratio"] == pytest.approx(ratio)
+    assert at(found, "demand_replicas", "prefill") == pytest.approx(ratio)
+
+
+def test_prompts_that_wait_for_their_turn_leave_no_time():
+    found = derived({"running": 1.0, "waiting": 1.0}, counters(0.5, 8000, 2.0))
+    assert found["saturation_ratio"] == 1
 
 
 def test_prompts_too_short_to_fill_a_step_share_one():
+    # Eight prompts a second, a tenth of a full step each, and each is computed in a tenth of a second.
     found = derived({"running": 1.0, "waiting": 0.0}, counters(8, 150, 0.1))
-    assert found["saturation_ratio"] == pytest.approx(0.08)
+    assert queued(found["saturation_ratio"]) == pytest.approx(0.08)
     small = derived({"running": 1.0, "waiting": 0.0}, counters(8, 150, 0.1), max_num_batched_tokens=150.0)
-    assert small["saturation_ratio"] == pytest.approx(0.8)
+    assert queued(small["saturation_ratio"]) == pytest.approx(0.8)
 
 
 def test_prompts_that_come_faster_than_they_are_computed_ask_for_more_than_there_is():
