@@ -33,6 +33,8 @@ COMMANDS = {
 }
 """What each does, short enough for one line of the list."""
 
+CRASHED = 2
+"""What commands end with when they cannot tell."""
 KUBECTL_PLUGIN = "kubectl-kvpressure"
 
 
@@ -59,7 +61,16 @@ class LazyGroup(click.Group):
         """As a program of its own."""
         if os.getpid() == 1:  # the kernel gives it no default actions: while it starts, SIGTERM would go unheard
             signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-        return super().__call__(*args, **extra)
+        try:
+            return super().__call__(*args, **extra)
+        except Exception:  # noqa: BLE001 - 1 says that something was found, and a crash of any kind is no finding
+            import traceback  # noqa: PLC0415 - for once that it is needed
+
+            from kvpressure.cli.say import say  # noqa: PLC0415
+
+            text = "kvpressure failed: a defect of its own, no finding (exit code 2)"
+            say(*traceback.format_exc().splitlines(), text, err=True)
+            sys.exit(CRASHED)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
@@ -75,6 +86,9 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             error.message = clean_lines(error.message)  # type: ignore[misc]  # final for subclasses
             raise
+        except BrokenPipeError:  # `| head` has read enough; click would end with 1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
+            sys.exit(128 + signal.SIGPIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command, None for an unknown name."""
