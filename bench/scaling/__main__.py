@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.scaling.shapes import SHAPES
-from bench.scaling.table import OURS, PEERS, Run, both_tables, static_begin
+from bench.scaling.table import OURS, PEERS, Run, all_tables, static_begin
 from tests.lab.fetch import NEWEST, fetch
 
 ROOT: Final = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def main() -> int:
     _run((one for one in names if one not in runs), runs)
     for shape in SHAPES:
         _static(shape.name, runs)
-    text = "\n\n".join(both_tables(list(runs.values())))
+    text = "\n\n".join(all_tables(list(runs.values())))
     print(text)
     if given.write_docs:
         before = DOCS.read_text().split(MARK)

@@ -12,8 +12,8 @@ from bench.scaling.shapes import SECONDS, SHAPES, Written
 OURS: Final = "kvpressure"
 TITLES: Final[Mapping[Written, str]] = {
     "first": "traffic",
-    "second": "second round",
-    "later": "unseen",
+    "second": "traffic, second round",
+    "later": "unseen traffic",
 }
 PEERS: Final = ("KEDA, queue length 5", "KEDA, usage 0.6", "llm-d saturation", "gateway detector")
 
@@ -48,13 +48,25 @@ def static_begin(run: Run) -> int:
     return max(1, math.floor(run.replica_hours * 3600 / SECONDS))
 
 
-def both_tables(runs: Sequence[Run]) -> list[str]:
-    """Shapes that were looked at while the rules were made, then those that were not."""
-    found = []
+def all_tables(runs: Sequence[Run]) -> list[str]:
+    """A table for the shapes of each round, and one of sums."""
+    known, found = {run.key: run for run in runs}, []
     for written, title in TITLES.items():
         names = [shape.name for shape in SHAPES if shape.written == written]
-        found.append("\n".join(_table(names, {run.key: run for run in runs}, title)))
-    return found
+        found.append("\n".join(_table(names, known, title)))
+    return [*found, "\n".join(_sums(known))]
+
+
+def _sums(runs: dict[tuple[str, str], Run]) -> Iterator[str]:
+    """Of every shape that everyone was run on: bad minutes, replica-hours, and these beside those of the best peer."""
+    done = [shape.name for shape in SHAPES if all((shape.name, one) in runs for one in (OURS, *PEERS))]
+    bad = {one: sum(runs[name, one].violating_minutes for name in done) for one in (OURS, *PEERS)}
+    hours = {one: sum(runs[name, one].replica_hours for name in done) for one in (OURS, *PEERS)}
+    best = min(PEERS, key=lambda one: (bad[one], hours[one]))
+    yield f"| all {len(done)} | bad minutes | replica-hours | beside {best} |"
+    yield "|---|--:|--:|--:|"
+    for one in (OURS, *PEERS) if done else ():
+        yield f"| {one} | {bad[one]} | {hours[one]:.1f} | {100 * (hours[one] / hours[best] - 1):+.1f} % |"
 
 
 def _table(names: Sequence[str], runs: dict[tuple[str, str], Run], title: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.scaling.autoscalers import OTHERS, Hpa, Seen, by_average, by_value, llm_d, seen
 from bench.scaling.shapes import SECONDS, SHAPES, Shape
-from bench.scaling.table import OURS, PEERS, Run, both_tables
+from bench.scaling.table import OURS, PEERS, Run, all_tables
 
 RESULTS = Path(__file__).parents[2] / "bench" / "scaling" / "results.json"
 PAGE = b"""# TYPE vllm:num_requests_waiting gauge
@@ -80,4 +80,4 @@ def test_the_tables_of_the_docs_are_those_of_the_results():
     assert {run.autoscaler for run in runs if not run.is_static} == {OURS, *PEERS}
     assert {run.shape for run in runs} <= {shape.name for shape in SHAPES}
     docs = (RESULTS.parents[2] / "docs" / "scaling-replicas.md").read_text()
-    assert "\n\n".join(both_tables(runs)) in docs
+    assert "\n\n".join(all_tables(runs)) in docs
