@@ -45,6 +45,7 @@ def series(namespace: str, moments: list[list[ReplicaReading]]) -> list[dict[str
         )
         cause = "stuck" if before.lost else "healthy"
         found.append({"series": f'kvpressure_bottleneck{{{labels}, cause="{cause}"}}', "values": f"1x{2 * CHANGE}"})
+        found.append({"series": f"kvpressure_engine_up{{{labels}}}", "values": f"1x{2 * CHANGE}"})
         for name in CONSTRAINTS:
             values = f"{before.demand[name]}x{CHANGE - 1}" if name in before.demand else f"_x{CHANGE}"
             gone = "stale" if name in before.demand else "_"
