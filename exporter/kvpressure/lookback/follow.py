@@ -30,6 +30,9 @@ PROBED_PAGES: Final = 21
 LATE_FACTOR: Final = 1.25
 """Scrapes come a little late, and some not at all."""
 
+STEP_FACTOR: Final = 1.5
+"""Between stretches: a difference that is no lost scrape. What was healthy is learned again then."""
+
 LATE_INTERVALS: Final = 3
 """Between samples, that a verdict comes after the trouble at most: told ones are so much shorter than they were."""
 
@@ -157,28 +160,36 @@ def follow(
     `step` is None for as often as it was scraped, `declared` None where nobody told its limits. Raises PrometheusError.
     """
     maker = PageMaker(seen.table, seen.target, step or SHORTEST_STEP_SECONDS)
-    followers: list[Follower] = []
+    eras: list[list[Follower]] = []
+    unread = ""
     for span, last in stretches:
         pages = read_pages(server, seen.target, maker, seen.table, span, seen.lacks)
-        if not followers:
-            first = list(itertools.islice(pages, PROBED_PAGES))
-            if not first:
-                continue
-            own = interval_of([page.t for page in first]) or step or SHORTEST_STEP_SECONDS
-            if own > LONGEST_STEP_SECONDS * LATE_FACTOR:
-                why = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
-                return [Followed(unread=why) for _ in settings]
-            every = max(own, step or 0.0)
-            followers = [Follower(seen, every, one, shortest_seconds, declared) for one in settings]
-            pages = itertools.chain(first, pages)
-        for page in pages:
-            for follower in followers:
-                follower.page(page)
-        for follower in followers:
-            follower.stretch_ends(last=last)
-    return [_followed(follower) for follower in followers] or [Followed() for _ in settings]
+        first = list(itertools.islice(pages, PROBED_PAGES))
+        own = interval_of([page.t for page in first])
+        if own and own > LONGEST_STEP_SECONDS * LATE_FACTOR:
+            unread = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
+            continue
+        every = max(own or SHORTEST_STEP_SECONDS, step or 0.0)
+        if first and (not eras or (own and _another(every, eras[-1][0].step))):
+            eras.append([Follower(seen, every, one, shortest_seconds, declared) for one in settings])
+        if eras:
+            for page in itertools.chain(first, pages):
+                for follower in eras[-1]:
+                    follower.page(page)
+            for follower in eras[-1]:
+                follower.stretch_ends(last=last)
+    return [_followed(followers, unread) for followers in zip(*eras, strict=True)] or [
+        Followed(unread=unread) for _ in settings
+    ]
 
 
-def _followed(follower: Follower) -> Followed:
-    found = sorted((incident_json(one) for one in follower.incidents()), key=lambda one: one["began"])
-    return Followed(found, list(follower.unjudged()), follower.samples)
+def _another(step: float, before: float) -> bool:
+    """Whether somebody has changed how often is scraped: windows that are made for the one fail with the other."""
+    return max(step, before) > STEP_FACTOR * min(step, before)
+
+
+def _followed(followers: Sequence[Follower], unread: str) -> Followed:
+    past = itertools.chain.from_iterable(follower.incidents() for follower in followers)
+    found = sorted((incident_json(one) for one in past), key=lambda one: one["began"])
+    unjudged = list(itertools.chain.from_iterable(follower.unjudged() for follower in followers))
+    return Followed(found, unjudged, sum(follower.samples for follower in followers), unread)

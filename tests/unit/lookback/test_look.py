@@ -160,3 +160,21 @@ def test_a_server_with_a_small_limit_of_samples_is_asked_in_pieces(tmp_path: Pat
     with past(tmp_path, rows, "--query.max-samples=9000") as url:
         found = look(url)
         assert [one["cause"] for one in found["incidents"]] == ["kv_cache_pressure"]
+
+
+def test_a_past_in_which_somebody_changed_how_often_is_scraped_is_judged_by_each(tmp_path: Path) -> None:
+    scrapes = [
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("changed"), 15.0, START),
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("changed"), 60.0, START + 3600),
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("seldom"), 15.0, START),
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("seldom"), 120.0, START + 3600),
+    ]
+    with past(tmp_path, scrapes) as url:
+        document = look(url)
+    found = [(one["target"], one["cause"], one["step_seconds"]) for one in document["incidents"]]
+    assert sorted(found) == [
+        ("prod/changed", "kv_cache_pressure", 15.0),
+        ("prod/changed", "kv_cache_pressure", 60.0),
+        ("prod/seldom", "kv_cache_pressure", 15.0),
+    ]
+    assert [one["target"] for one in document["unread"]] == ["prod/seldom"]
