@@ -33,6 +33,9 @@ LATE_FACTOR: Final = 1.25
 STEP_FACTOR: Final = 1.5
 """Between stretches: a difference that is no lost scrape. What was healthy is learned again then."""
 
+SURE_PAGES: Final = 8
+"""Of a stretch, that another interval shows in: between fewer, scrapes may have been lost."""
+
 LATE_INTERVALS: Final = 3
 """Between samples, that a verdict comes after the trouble at most: told ones are so much shorter than they were."""
 
@@ -165,7 +168,7 @@ def follow(
     for span, last in stretches:
         pages = read_pages(server, seen.target, maker, seen.table, span, seen.lacks)
         first = list(itertools.islice(pages, PROBED_PAGES))
-        own = interval_of([page.t for page in first])
+        own = interval_of([page.t for page in first]) if not eras or len(first) >= SURE_PAGES else None
         if own and own > LONGEST_STEP_SECONDS * LATE_FACTOR:
             unread = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
             continue
