@@ -33,7 +33,7 @@ LATE_FACTOR: Final = 1.25
 STEP_FACTOR: Final = 1.5
 """Between stretches: a difference that is no lost scrape. What was healthy is learned again then."""
 
-SURE_PAGES: Final = 8
+SURE_PAGES: Final = 4
 """Of a stretch, that another interval shows in: between fewer, scrapes may have been lost."""
 
 LATE_INTERVALS: Final = 3
