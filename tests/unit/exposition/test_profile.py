@@ -16,6 +16,7 @@ from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, fam
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.view import Silence
 from tests.support.snapshots import collapsed, healthy
+from tests.support.tools import ROOT
 
 WITHOUT = {"KVPressureSLOBurn"}
 """Alerts of the default bundle that a fleet does without; docs/scaling.md says so."""
@@ -44,6 +45,12 @@ def test_an_engine_has_ten_to_fifteen_series_and_a_tenth_of_all(sick: Snapshot) 
     counts = [len(of_engine(one, Profile.FLEET)) for one in (sick, well)]
     assert all(10 <= count <= 15 for count in counts), counts
     assert len(of_engine(sick, Profile.FULL)) > 7 * max(counts)
+
+
+def test_the_relabel_example_of_the_docs_keeps_what_the_profile_exports() -> None:
+    (kept,) = re.findall(r"^ +regex: (kvpressure_.*)$", (ROOT / "docs" / "scaling.md").read_text(), re.MULTILINE)
+    pattern = re.compile(kept)
+    assert {key for key in BY_KEY if pattern.fullmatch(f"kvpressure_{key}")} == _FLEET
 
 
 def test_what_is_exported_has_the_values_of_the_full_page(sick: Snapshot) -> None:
