@@ -85,6 +85,11 @@ class Shape:
             t += rng.expovariate(most)
 
 
+def chat(rate: Rate) -> Kind:
+    """Prompts of some hundred tokens and answers of some dozen."""
+    return Kind(rate, (500, 1300), (20, 48))
+
+
 def flat(rate: float) -> Rate:
     """Always the same."""
     return lambda _: rate
@@ -111,11 +116,11 @@ def steps(*changes: tuple[float, float]) -> Rate:
 
 
 SHAPES: Final = (
-    Shape("day", "chat that rises and falls", (Kind(hill(0.4, 4.0), (500, 1300), (20, 48)),)),
+    Shape("day", "chat that rises and falls", (chat(hill(0.4, 4.0)),)),
     Shape(
         "burst",
         "two bursts of four minutes",
-        (Kind(steps((0, 0.7), (420, 3.0), (660, 0.7), (1200, 3.0), (1440, 0.7)), (500, 1300), (20, 48)),),
+        (chat(steps((0, 0.7), (420, 3.0), (660, 0.7), (1200, 3.0), (1440, 0.7))),),
     ),
     Shape(
         "long-context",
@@ -138,7 +143,7 @@ SHAPES: Final = (
         (Kind(hill(0.2, 2.4), (50, 150), (80, 130)),),
         {"max_num_seqs": 256, "num_gpu_blocks": 8192},
     ),
-    Shape("low", "little traffic for two replicas at the start", (Kind(flat(0.25), (500, 1300), (20, 48)),)),
+    Shape("low", "little traffic for two replicas at the start", (chat(flat(0.25)),)),
     Shape(
         "two-kinds",
         "chat that rises and falls while documents come in waves",
@@ -177,19 +182,13 @@ SHAPES: Final = (
     Shape(
         "falling",
         "more than the two at the start can do, and less and less of it",
-        (Kind(steps((0, 3.2), (600, 2.0), (1000, 1.0), (1400, 0.4)), (500, 1300), (20, 48)),),
+        (chat(steps((0, 3.2), (600, 2.0), (1000, 1.0), (1400, 0.4))),),
         written="later",
     ),
     Shape(
         "spikes",
         "a little more than a minute of four times as much, every five minutes",
-        (
-            Kind(
-                steps((0, 0.6), *((t + d, r) for t in range(300, 1600, 300) for d, r in ((0, 2.8), (75, 0.6)))),
-                (500, 1300),
-                (20, 48),
-            ),
-        ),
+        (chat(steps((0, 0.6), *((t + d, r) for t in range(300, 1600, 300) for d, r in ((0, 2.8), (75, 0.6))))),),
         written="later",
     ),
     Shape(

@@ -81,3 +81,16 @@ def test_the_tables_of_the_docs_are_those_of_the_results():
     assert {run.shape for run in runs} <= {shape.name for shape in SHAPES}
     docs = (RESULTS.parents[2] / "docs" / "scaling-replicas.md").read_text()
     assert "\n\n".join(all_tables(runs)) in docs
+
+
+def test_the_sums_are_of_shapes_that_everyone_was_run_on_and_beside_the_peer_with_the_fewest_bad_minutes():
+    def run(shape: str, who: str, bad: int, hours: float) -> Run:
+        return Run(shape, who, bad, hours, requests=1, late=0, slow=0, replicas=[], bad=[])
+
+    whole = [run(shape, who, 10 + n, 2.0 + n) for shape in ("day", "burst") for n, who in enumerate(PEERS)]
+    whole += [run("day", OURS, 3, 1.5), run("burst", OURS, 4, 1.5), run("low", OURS, 99, 99.0)]
+    *_, sums = all_tables(whole)
+    lines = sums.splitlines()
+    assert lines[0] == f"| all 2 | bad minutes | replica-hours | beside {PEERS[0]} |"
+    assert lines[2] == f"| {OURS} | 7 | 3.0 | -25.0 % |"
+    assert lines[4] == f"| {PEERS[1]} | 22 | 6.0 | +50.0 % |"
