@@ -19,9 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _OPTIONS = (
-    click.option("--bearer-token-file", type=_FILE, help="File that holds a bearer token for the engines."),
+    click.option("--bearer-token-file", type=_FILE, help="File that holds the bearer token to send."),
     click.option("--ca-file", type=_FILE, help="CA certificates to trust instead of the system's."),
-    click.option("--cert-file", type=_FILE, help="Client certificate for the engines, with --key-file."),
+    click.option("--cert-file", type=_FILE, help="Client certificate to show, with --key-file."),
     click.option("--key-file", type=_FILE, help="Key of the client certificate."),
     click.option("--insecure", is_flag=True, help="Accept any server certificate."),
 )

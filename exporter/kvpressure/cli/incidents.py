@@ -40,20 +40,22 @@ MOST_WORKERS = 4
 @click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the past cannot be read.")
 @click.option("--prometheus", "url", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.")
 @click.option("--since", default=DEFAULT_SINCE, show_default=True, help="How far back, such as 12h, or a date (UTC).")
-@click.option("--until", default="now", show_default=True, help="Up to when, such as 2h ago (2h), or a date (UTC).")
+@click.option("--until", default="now", show_default=True, help="Up to when: 2h is two hours ago; or a date (UTC).")
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
 @click.option("--selector", default="", metavar="MATCHERS", help='Which engines, such as namespace="prod".')
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to tell of.")
-@click.option("--thresholds", type=_FILE, help="The exporter's thresholds_file: name: value.")
-@click.option("--backtest", type=_FILE, help="Other thresholds: how the incidents of the same past would differ.")
+@click.option("--thresholds", type=_FILE, help="YAML of thresholds to judge by, as the exporter's thresholds_file.")
+@click.option("--backtest", type=_FILE, help="YAML of other thresholds: say how the incidents would differ.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
 @click.option("--resume", type=_OUT, help="File that remembers what is done: run the same again to go on.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
 @click.option(
-    "--schema", type=click.Choice(sorted(SCHEMAS)), help="Print a JSON Schema and end: this command's, the API's."
+    "--schema",
+    type=click.Choice(sorted(SCHEMAS)),
+    help="Print the JSON Schema of --json, or of the exporter's API, and end.",
 )
 @prometheus_options
 def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
