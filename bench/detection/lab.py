@@ -1,10 +1,8 @@
 """`python -m bench.detection.lab`: verdicts on recordings of the scheduler lab against what vLLM's scheduler did.
 
 The recordings are made by `make lab` (tests/lab) and carry the causes that may be named in every second. Every page
-goes through the pipeline as in `kvpressure run`, one poll a second, without GPU data. Seconds within 45 s of a change
-of the truth do not count, as in the simulator's table; a critical verdict (`stuck`, `kv_cache_pressure`) that is not
-among the causes that may be named counts as such even where two may be. `--write-docs` writes the lab's part of
-docs/detection.md.
+goes through the pipeline as in `kvpressure run`, one poll a second, without GPU data. What counts is in lab_score.py.
+`--write-docs` writes the lab's part of docs/detection.md.
 """
 
 from __future__ import annotations
@@ -13,21 +11,18 @@ import argparse
 import json
 import multiprocessing
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from bench.detection.docs import DOCUMENT, with_lab
 from bench.detection.episodes import Frame
 from bench.detection.judge import Outcome, watched
-from bench.detection.rules import RuleScore, at_intervals, unbeaten
-from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Second, score_track
-from bench.detection.table import CAUSES, Table, intervals_table, number, percent, rules_table, short
-from bench.detection.truth import Accepted
+from bench.detection.lab_score import Judged, Moment, scored
+from bench.detection.lab_tables import alert_rows, alert_tables, print_wrong, result_rows, seeds_table, tables
+from bench.detection.rules import at_intervals
+from bench.detection.table import Table
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import SUFFIXES, open_trace, stem
@@ -37,88 +32,52 @@ RECORDINGS: Final = LAB / "recordings"
 VARIED: Final = LAB / "varied"
 """Regimes varied by a seed: what was tuned on the regimes as written is judged on other servers."""
 RESULTS: Final = Path(__file__).parent / "lab.json"
-LAB_CAUSES: Final = (*CAUSES, "deferred", "paused")
-"""The exporter's words, and the two that it is to learn."""
-CRITICAL: Final = frozenset({"stuck", KV})
-ONSET_SECONDS: Final = 30.0
-"""A clear stretch of at least this long has to be named."""
 WORKERS: Final = 2
-MARK: Final = "@"
-"""Between a regime's name and the seed it was varied by (tests/lab/vary.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One poll: what was said, the label of its second, its detail, and all causes that may be named."""
-
-    t: float
-    verdict: str
-    label: str
-    detail: str
-    accepted: Accepted
-
-    @property
-    def situation(self) -> str:
-        """Label and detail as one word."""
-        return f"{self.label}/{self.detail}" if self.detail else self.label
+def main() -> int:
+    """Judge, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=RECORDINGS)
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--write-docs", action="store_true", help="write the lab's part of docs/detection.md")
+    parser.add_argument("--wrong", action="store_true", help="tell of each recording what was called what")
+    options = parser.parse_args()
+    found = judge(options.folder, workers=options.workers, write_docs=options.write_docs)
+    if options.wrong:
+        print_wrong(found)
+    return 0
 
 
-@dataclass(slots=True)
-class LabScore:
-    """Counts of seconds over one or many recordings."""
-
-    confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
-    situations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    between: Counter[bool] = field(default_factory=Counter)
-    critical: Counter[tuple[str, str]] = field(default_factory=Counter)
-    excluded: int = 0
-    delays: list[float | None] = field(default_factory=list)
-    kv_found: int = 0
-    kv_true: int = 0
-    kv_false: int = 0
-
-    def add(self, other: LabScore) -> None:
-        """Count another's recordings too."""
-        for name in ("confusion", "situations", "between", "critical"):
-            getattr(self, name).update(getattr(other, name))
-        self.excluded += other.excluded
-        self.delays += other.delays
-        self.kv_found += other.kv_found
-        self.kv_true += other.kv_true
-        self.kv_false += other.kv_false
-
-    def seconds(self) -> int:
-        """Scored seconds with one true cause."""
-        return self.confusion.total()
-
-    def right(self, truth: str | None = None) -> float | None:
-        """Share of those of that cause (None: of all) that were judged right."""
-        rows = {pair: count for pair, count in self.confusion.items() if truth in {None, pair[0]}}
-        total = sum(rows.values())
-        return sum(count for (true, said), count in rows.items() if true == said) / total if total else None
-
-    def unknown(self) -> float | None:
-        """Share of scored seconds without a verdict."""
-        said = sum(count for (_, verdict), count in self.confusion.items() if verdict == UNKNOWN)
-        return said / self.seconds() if self.seconds() else None
-
-    def delay(self, share: float) -> float | None:
-        """Quantile of the seconds from a cause's onset to the first verdict that names it, of those named."""
-        found = sorted(delay for delay in self.delays if delay is not None)
-        if not found:
-            return None
-        return median(found) if share == 0.5 else found[min(len(found) - 1, int(share * len(found)))]
+def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool = False) -> list[Judged]:
+    """Judge what is there, print it, and write lab.json when it is the whole set, with those varied beside it."""
+    paths = recordings(folder)
+    if not paths:
+        print(f"no recordings of the scheduler lab in {folder}: `make lab` makes them")
+        return []
+    found = all_judged(paths, workers)
+    alerts = at_intervals([one.outcome for one in found])
+    shown = [*tables(found), *alert_tables(alerts, "in the scheduler lab")]
+    for table in shown:
+        print(table.text())
+    if folder == RECORDINGS:
+        shown += held_out(workers)
+        RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts.get(15, []))], indent=1) + "\n")
+    if write_docs:
+        DOCUMENT.write_text(with_lab(DOCUMENT.read_text(), shown))
+    return found
 
 
-@dataclass(slots=True)
-class Judged:
-    """One recording: what was run, its score, and what a Prometheus saw of it."""
-
-    name: str
-    version: str
-    rows: tuple[int, ...]
-    score: LabScore
-    outcome: Outcome
+def held_out(workers: int = WORKERS, folder: Path = VARIED) -> list[Table]:
+    """Tables of the varied regimes, by seed; none where there are no recordings of them."""
+    found = all_judged(recordings(folder), workers)
+    if not found:
+        return []
+    alerts = at_intervals([one.outcome for one in found])
+    shown = [seeds_table(found), *alert_tables(alerts, "on varied regimes")]
+    for table in shown:
+        print(table.text())
+    return shown
 
 
 def moments(path: Path) -> list[Moment]:
@@ -153,46 +112,6 @@ def judged(path: Path) -> Judged:
     return Judged(about["name"], about["version"], tuple(about["rows"]), scored(track), outcome)
 
 
-def scored(track: Sequence[Moment]) -> LabScore:
-    """The score of verdicts in the order of their polls."""
-    score, changed = LabScore(), float("-inf")
-    for index, moment in enumerate(track):
-        if index and moment.label != track[index - 1].label:
-            changed = moment.t
-        waits = moment.verdict == UNKNOWN and moment.t - track[0].t < START_SECONDS
-        if waits or moment.t - changed <= GRACE_SECONDS:
-            score.excluded += 1
-        else:
-            _count(score, moment)
-    score.delays = list(_delays(track))
-    kv = score_track([Second(moment.t, moment.verdict, moment.accepted) for moment in track])
-    score.kv_found, score.kv_true, score.kv_false = kv.found(), len(kv.pressures), len(kv.false_claims)
-    return score
-
-
-def _count(score: LabScore, moment: Moment) -> None:
-    right = moment.verdict in moment.accepted
-    if len(moment.accepted) == 1:
-        score.confusion[moment.label, moment.verdict] += 1
-        score.situations[moment.situation, moment.verdict if not right else moment.label] += 1
-    else:
-        score.between[right] += 1
-    if not right and moment.verdict in CRITICAL:
-        score.critical[moment.situation, moment.verdict] += 1
-
-
-def _delays(track: Sequence[Moment]) -> Iterator[float | None]:
-    """Of every stretch in which one cause alone is true for long: seconds to the first verdict that names it."""
-    begin = 0
-    for index in range(1, len(track) + 1):
-        if index < len(track) and track[index].accepted == track[begin].accepted:
-            continue
-        stretch = track[begin:index]
-        if len(stretch[0].accepted) == 1 and stretch[-1].t - stretch[0].t >= ONSET_SECONDS:
-            yield next((moment.t - stretch[0].t for moment in stretch if moment.verdict == moment.label), None)
-        begin = index
-
-
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a recording."""
     with open_trace(path, "rt") as file:
@@ -209,220 +128,6 @@ def all_judged(paths: Sequence[Path], workers: int = WORKERS) -> list[Judged]:
 def recordings(folder: Path = RECORDINGS) -> list[Path]:
     """What `make lab` has made; empty when it has not run."""
     return sorted(path for path in folder.glob("*/*") if path.name.endswith(SUFFIXES))
-
-
-def merged(scores: Iterable[LabScore]) -> LabScore:
-    """Many as one."""
-    total = LabScore()
-    for score in scores:
-        total.add(score)
-    return total
-
-
-def tables(found: Sequence[Judged]) -> list[Table]:
-    """By version, truth against verdicts, by situation, and by regime."""
-    versions = sorted({one.version for one in found}, key=_ordered, reverse=True)
-    total = merged(one.score for one in found)
-    return [
-        _versions_table([(v, merged(one.score for one in found if one.version == v)) for v in versions], total),
-        _confusion_table(total),
-        _situations_table(total),
-        _critical_table(total),
-        _regimes_table(found, versions),
-    ]
-
-
-def _versions_table(rows: Sequence[tuple[str, LabScore]], total: LabScore) -> Table:
-    shown = [*rows, ("all", total)] if len(rows) > 1 else rows
-    return _scores_table("The scheduler lab, by version", "vLLM", shown)
-
-
-def _seeds_table(found: Sequence[Judged]) -> Table:
-    seeds = sorted({_seed(one) for one in found})
-    rows = [(seed, merged(one.score for one in found if _seed(one) == seed)) for seed in seeds]
-    return _scores_table("Varied regimes, by seed", "seed", rows)
-
-
-def _seed(one: Judged) -> str:
-    return one.name.partition(MARK)[2]
-
-
-def _scores_table(title: str, what: str, rows: Sequence[tuple[str, LabScore]]) -> Table:
-    judged = (what, "seconds", "right", "between", "unknown", "wrong and critical", "excluded")
-    found = ("KV found", "false KV", "named", "delay s", "p95 s")
-    return Table(title, (*judged, *found), tuple(_score_row(name, score) for name, score in rows))
-
-
-def _score_row(name: str, score: LabScore) -> tuple[str, ...]:
-    named = sum(delay is not None for delay in score.delays)
-    return (
-        name,
-        str(score.seconds()),
-        percent(score.right()),
-        percent(score.between[True] / score.between.total() if score.between.total() else None),
-        percent(score.unknown()),
-        str(score.critical.total()),
-        str(score.excluded),
-        f"{score.kv_found}/{score.kv_true}",
-        str(score.kv_false),
-        f"{named}/{len(score.delays)}",
-        number(score.delay(0.5)),
-        number(score.delay(0.95)),
-    )
-
-
-def _confusion_table(score: LabScore) -> Table:
-    said = (*LAB_CAUSES, UNKNOWN)
-    rows = [
-        (short(true), *(str(score.confusion[true, verdict] or "") for verdict in said), percent(score.right(true)))
-        for true in LAB_CAUSES
-        if score.right(true) is not None
-    ]
-    return Table("The scheduler lab, in seconds", ("truth \\ verdict", *map(short, said), "right"), tuple(rows))
-
-
-def _situations_table(score: LabScore) -> Table:
-    """A row per detail of the truth: how often it was named, and what was said most often instead."""
-    rows = []
-    for situation in sorted({situation for situation, _ in score.situations}):
-        said = Counter({verdict: count for (name, verdict), count in score.situations.items() if name == situation})
-        true, total = situation.split("/", maxsplit=1)[0], said.total()
-        wrong = [f"{short(verdict)} {count}" for verdict, count in said.most_common() if verdict != true]
-        rows.append((situation, str(total), percent(said[true] / total), ", ".join(wrong[:3])))
-    return Table("The scheduler lab, by what was true", ("truth", "seconds", "right", "said instead"), tuple(rows))
-
-
-def _critical_table(score: LabScore) -> Table:
-    rows = tuple((name, short(verdict), str(count)) for (name, verdict), count in score.critical.most_common())
-    return Table("Wrong and critical", ("truth", "verdict", "seconds"), rows)
-
-
-def _regimes_table(found: Sequence[Judged], versions: Sequence[str]) -> Table:
-    names = sorted({one.name for one in found})
-    by = {(one.name, one.version): one for one in found}
-    rows = [(name, _rows_of(by, name, versions), *(_cell(by.get((name, v))) for v in versions)) for name in names]
-    return Table(
-        "The scheduler lab, by regime: right, and seconds wrong and critical", ("regime", "row", *versions), tuple(rows)
-    )
-
-
-def _rows_of(by: dict[tuple[str, str], Judged], name: str, versions: Sequence[str]) -> str:
-    one = next(by[name, version] for version in versions if (name, version) in by)
-    return ", ".join(map(str, one.rows))
-
-
-def _cell(one: Judged | None) -> str:
-    if one is None:
-        return ""
-    critical = one.score.critical.total()
-    return percent(one.score.right()) + (f" ({critical})" if critical else "")
-
-
-def result_rows(found: Sequence[Judged]) -> list[dict[str, Any]]:
-    """What lab.json keeps: one row per version and per regime, without bars: those come with the causes."""
-    rows = []
-    for one in found:
-        score = one.score
-        wrong = {
-            f"{true} called {said}": count for (true, said), count in sorted(score.confusion.items()) if true != said
-        }
-        rows.append(
-            {
-                "regime": one.name,
-                "version": one.version,
-                "seconds": score.seconds(),
-                "right": score.right(),
-                "wrong_and_critical": score.critical.total(),
-                "wrong": wrong,
-            }
-        )
-    return rows
-
-
-def alert_rows(alerts: Sequence[RuleScore]) -> list[dict[str, Any]]:
-    """What lab.json keeps of alerts: a row each."""
-    return [
-        {
-            "alert": one.rule.name,
-            "precision": one.precision,
-            "precision_with_kept_time": one.shown_precision,
-            "recall": one.recall,
-            "delay_median_seconds": one.delay,
-            "found": one.found,
-            "episodes": one.episodes,
-            "false_episodes": one.false_episodes,
-        }
-        for one in alerts
-    ]
-
-
-def alert_tables(alerts: Mapping[int, Sequence[RuleScore]], where: str) -> list[Table]:
-    """All figures with a scrape each 15 s, and the main ones by seconds between scrapes."""
-    if not alerts:
-        return []
-    for seconds, scores in alerts.items():
-        for name in unbeaten(scores):
-            print(f"NOT BEATEN {where}, scraped every {seconds} s, without an exporter: {name}")
-    return [
-        rules_table(alerts[15], f"Alerts {where}"),
-        intervals_table(alerts, f"Alerts {where}, by seconds between scrapes"),
-    ]
-
-
-def _print_wrong(found: Sequence[Judged]) -> None:
-    for row in result_rows(found):
-        if row["wrong"]:
-            told = ", ".join(f"{words} {seconds} s" for words, seconds in row["wrong"].items())
-            print(f"{row['version']} {row['regime']}: {told}")
-
-
-def _ordered(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-def main() -> int:
-    """Judge, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=RECORDINGS)
-    parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--write-docs", action="store_true", help="write the lab's part of docs/detection.md")
-    parser.add_argument("--wrong", action="store_true", help="tell of each recording what was called what")
-    options = parser.parse_args()
-    found = judge(options.folder, workers=options.workers, write_docs=options.write_docs)
-    if options.wrong:
-        _print_wrong(found)
-    return 0
-
-
-def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool = False) -> list[Judged]:
-    """Judge what is there, print it, and write lab.json when it is the whole set, with those varied beside it."""
-    paths = recordings(folder)
-    if not paths:
-        print(f"no recordings of the scheduler lab in {folder}: `make lab` makes them")
-        return []
-    found = all_judged(paths, workers)
-    alerts = at_intervals([one.outcome for one in found])
-    shown = [*tables(found), *alert_tables(alerts, "in the scheduler lab")]
-    for table in shown:
-        print(table.text())
-    if folder == RECORDINGS:
-        shown += held_out(workers)
-        RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts.get(15, []))], indent=1) + "\n")
-    if write_docs:
-        DOCUMENT.write_text(with_lab(DOCUMENT.read_text(), shown))
-    return found
-
-
-def held_out(workers: int = WORKERS, folder: Path = VARIED) -> list[Table]:
-    """Tables of the varied regimes, by seed; none where there are no recordings of them."""
-    found = all_judged(recordings(folder), workers)
-    if not found:
-        return []
-    alerts = at_intervals([one.outcome for one in found])
-    shown = [_seeds_table(found), *alert_tables(alerts, "on varied regimes")]
-    for table in shown:
-        print(table.text())
-    return shown
 
 
 if __name__ == "__main__":

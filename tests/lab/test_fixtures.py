@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.detection.lab import LAB_CAUSES, moments
+from bench.detection.lab import moments
+from bench.detection.lab_score import LAB_CAUSES
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceError, open_trace, read_trace, stem
 from tests.lab.fixtures import CUTS, FOLDER, MOST_BYTES

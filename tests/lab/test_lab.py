@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.detection.lab import LAB_CAUSES, Moment, scored
+from bench.detection.lab_score import LAB_CAUSES, Moment, scored
 from tests.lab import fetch
 from tests.lab.clock import Clock
 from tests.lab.connector import FakeConnector
