@@ -1,9 +1,10 @@
-"""`python -m bench.bench_load`: scrapes and polls while thousands of rude clients keep the server busy.
+"""`python -m bench.bench_load [RUN...]`: scrapes and polls while thousands of rude clients keep the server busy.
 
 Three runs of the real process with 8 replayed engines: quiet, under the load of `bench.rude`, and under that with 256
-file descriptors. The load comes from two niced processes on the same machine, so on few cores it takes time from what
-it measures: the quiet run and `starved_percent`, the share of time in which the exporter's busiest thread was ready but
-the machine ran somebody else, tell how much of a figure is the machine's.
+file descriptors; and one with 512 engines and slow readers of their page (`bench.slow_readers`). The load comes from
+niced processes on the same machine, so on few cores it takes time from what it measures: the quiet run and
+`starved_percent`, the share of time in which the exporter's busiest thread was ready but the machine ran somebody else,
+tell how much of a figure is the machine's. With names, only those runs, written beside what is stored of the others.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 
-from bench import world
+from bench import slow_readers, world
 from bench.rude import RIGHT
 
 RESULTS = Path(__file__).parent / "load.json"
@@ -85,10 +87,11 @@ def gaps(engine_port: int) -> list[float]:
 
 
 @contextlib.contextmanager
-def rude_clients(port: int) -> Any:
+def rude_clients(
+    port: int, kinds: tuple[str, ...] = ("waiting", "asking"), seconds: float = SETTLE_SECONDS + MEASURE_SECONDS + 2
+) -> Any:
     """The load, for as long as the measurement takes; gives the processes, whose output tells what they met."""
-    seconds = str(SETTLE_SECONDS + MEASURE_SECONDS + 2)
-    words = [[sys.executable, "-m", "bench.rude", str(port), kind, seconds] for kind in ("waiting", "asking")]
+    words = [[sys.executable, "-m", "bench.rude", str(port), kind, str(seconds)] for kind in kinds]
     started = [
         subprocess.Popen(["nice", "-n", "10", *each], cwd=world.ROOT, stdout=subprocess.PIPE, text=True)
         for each in words
@@ -178,27 +181,59 @@ def polls(found: list[float]) -> dict[str, Any]:
     }
 
 
+def read_slowly() -> dict[str, Any]:
+    """One run at 512 engines: idle, then with slow readers of the whole page."""
+    with contextlib.ExitStack() as stack:
+        engine_port = stack.enter_context(world.engines(slow_readers.ENGINES))
+        exporter = stack.enter_context(world.exporter(2, slow_readers.ENGINES, engine_port))
+        slow_readers.warm_up(exporter.port)
+        idle = slow_readers.watch(exporter, slow_readers.IDLE_SECONDS)
+        seconds = slow_readers.SETTLE_SECONDS + slow_readers.LOADED_SECONDS
+        clients = stack.enter_context(rude_clients(exporter.port, ("reading",), seconds + 30))
+        readers = slow_readers.watch(exporter, seconds)
+        page = slow_readers.get(exporter.port, "/metrics").decode()
+        return {
+            "engines": slow_readers.ENGINES,
+            "page_mib": round(idle.page_bytes / MIB, 1),
+            "idle": slow_readers.told(idle, slow_readers.IDLE_SECONDS),
+            "readers": slow_readers.told(readers, seconds),
+            "memory_ratio": round(readers.most_bytes / idle.most_bytes, 2),
+            "connections": value(page, "kvpressure_web_connections"),
+            "refused": value(page, "kvpressure_web_refused_total"),
+            "polls_skipped": value(page, "kvpressure_polls_skipped_total"),
+            "load_average": round(os.getloadavg()[0], 1),
+            "clients": [json.loads(client.communicate(timeout=60)[0] or "{}") for client in clients],
+        }
+
+
 def met(run: dict[str, Any]) -> bool:
     """The bar."""
     late = run["polls_late"] + run["polls_skipped"] + run["scrapes_failed"]
     return bool(run["scrape_max_seconds"] < BAR_SECONDS and not late)
 
 
-def main() -> int:
-    """Run, print, write; 1 when the bar is missed."""
-    runs = {
-        "quiet": measure(load=False),
-        "load": measure(load=True),
-        "load, 256 descriptors": measure(load=True, descriptors=256),
-    }
-    for name, run in runs.items():
-        run["pass"] = met(run)
-        print(name, *(f"  {key:<36}{found}" for key, found in run.items()), sep="\n")
+RUNS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], bool]]] = {
+    "quiet": (lambda: measure(load=False), met),
+    "load": (lambda: measure(load=True), met),
+    "load, 256 descriptors": (lambda: measure(load=True, descriptors=256), met),
+    "slow readers": (read_slowly, slow_readers.met),
+}
+"""What is run, and its bar."""
+
+
+def main(names: list[str]) -> int:
+    """Run those named, or all; print, write beside what is stored of the others; 1 when a bar is missed."""
+    stored = json.loads(RESULTS.read_text())["runs"] if names and RESULTS.exists() else {}
+    for name in names or RUNS:
+        run, bar = RUNS[name]
+        stored[name] = found = run()
+        found["pass"] = bar(found)
+        print(name, *(f"  {key:<36}{value}" for key, value in found.items()), sep="\n", flush=True)
     cores = len(os.sched_getaffinity(0))
     machine = {"cores": cores, "niceness": os.nice(0), "engines": ENGINES}
-    RESULTS.write_text(json.dumps({**machine, "runs": runs}, indent=1) + "\n")
-    return int(not all(run["pass"] for run in runs.values()))
+    RESULTS.write_text(json.dumps({**machine, "runs": stored}, indent=1) + "\n")
+    return int(not all(run["pass"] for run in stored.values()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

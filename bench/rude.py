@@ -1,9 +1,10 @@
-"""`python -m bench.rude PORT waiting|asking SECONDS`: clients that keep the exporter's server busy, over loopback.
+"""`python -m bench.rude PORT waiting|asking|reading SECONDS`: clients that keep the server busy, over loopback.
 
 `waiting`: 2,000 connections that say nothing, 100 slow heads, 100 slow bodies, 100 slow readers; whoever is dropped
 comes again. `asking`: 300 scrapers once a second, 100 wrong passwords a second, 10 pages of engines and 10 diagnoses a
-second. All come from one address, so that nothing tells them from the scrape that is measured. Prints as JSON how many
-answers of each status there were, how many connections were dropped, and how many never were made.
+second. `reading`: 600 clients, more than there are places, ask for /metrics and take 4 KiB of it a second. All come
+from one address, so that nothing tells them from the scrape that is measured. Prints as JSON how many answers of each
+status there were, how many connections were dropped, and how many never were made.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import itertools
 import json
 import os
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -21,6 +23,7 @@ from typing import Any
 
 IDLE, SLOW_HEADS, SLOW_BODIES, SLOW_READERS = 2000, 100, 100, 100
 SCRAPERS, WRONG_PER_SECOND, PAGES_PER_SECOND = 300, 100, 10
+READERS, SIP_BYTES, SPREAD_SECONDS = 600, 4096, 8.0
 PAUSE_SECONDS = 5.0
 """Before whoever was dropped comes again: some 450 connections a second."""
 
@@ -114,6 +117,35 @@ async def often(per_second: int, ask: Callable[[int], Coroutine[Any, Any, None]]
         await asyncio.sleep(max(0.0, began + (number + 1) / per_second - asyncio.get_running_loop().time()))
 
 
+READERS_ASK = (
+    "",
+    "Accept: application/openmetrics-text; version=1.0.0\r\n",
+    "Accept-Encoding: gzip\r\n",
+)
+
+
+async def slow_reader(port: int, number: int) -> None:
+    """Ask for the whole page and sip at it; come again when dropped."""
+    loop = asyncio.get_running_loop()
+    asked = f"GET /metrics HTTP/1.1\r\nHost: a\r\n{READERS_ASK[number % len(READERS_ASK)]}\r\n".encode()
+    await asyncio.sleep(number * SPREAD_SECONDS / READERS)
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as client:
+            client.setblocking(False)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SIP_BYTES)
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, asked)
+            while await loop.sock_recv(client, SIP_BYTES):  # noqa: ASYNC110 - no event, a client that is slow
+                await asyncio.sleep(1)
+        COUNTS["reader dropped"] += 1
+        await asyncio.sleep(1)
+
+
+def reading(port: int) -> list[Coroutine[Any, Any, None]]:
+    """Clients that hold the answer."""
+    return [slow_reader(port, number) for number in range(READERS)]
+
+
 def waiting(port: int) -> list[Coroutine[Any, Any, None]]:
     """Clients that hold connections."""
     body = request("/metrics", RIGHT, "Content-Length: 100000\r\n")
@@ -142,9 +174,12 @@ def asking(port: int) -> list[Coroutine[Any, Any, None]]:
     return [*(scraper(port, number) for number in range(SCRAPERS)), *often_asked]
 
 
+KINDS = {"waiting": waiting, "asking": asking, "reading": reading}
+
+
 async def main(port: int, kind: str, seconds: float) -> None:
     """Be rude for so long."""
-    tasks = [asyncio.create_task(one) for one in (waiting if kind == "waiting" else asking)(port)]
+    tasks = [asyncio.create_task(one) for one in KINDS[kind](port)]
     await asyncio.wait(tasks, timeout=seconds)
     json.dump(COUNTS, sys.stdout)
     sys.stdout.flush()

@@ -14,7 +14,7 @@ from deploy.render import ROOT
 
 from kvpressure import __version__
 from kvpressure.exposition.families import FAMILIES
-from kvpressure.web.connections import MOST_CONNECTIONS, most_connections
+from kvpressure.web.connections import MAX_CONNECTIONS, max_connections
 from tests.support.chart import problems
 from tests.support.rules import recorded, selectors
 from tests.support.tools import need
@@ -130,8 +130,8 @@ def test_the_unit_is_hardened_and_keeps_the_gpus() -> None:
 
 def test_the_unit_has_descriptors_for_every_connection_and_as_many_for_the_rest() -> None:
     [limit] = unit()["LimitNOFILE"]
-    assert int(limit) >= 2 * MOST_CONNECTIONS
-    assert most_connections(int(limit)) == MOST_CONNECTIONS
+    assert int(limit) >= 2 * MAX_CONNECTIONS
+    assert max_connections(int(limit)) == MAX_CONNECTIONS
 
 
 def test_systemd_takes_the_unit_and_rates_its_exposure_as_low(tmp_path: Path) -> None:

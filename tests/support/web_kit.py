@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from tests.support.views import engine_view
 SILENT = b""
 METRICS = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 HALF_A_HEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: "
+
+HANG_SECONDS = 20.0
+"""Only a connection that has not been ended takes so long."""
 
 
 def engines(count: int) -> Snapshot:
@@ -127,6 +131,33 @@ async def settled() -> None:
     await asyncio.sleep(0.01)
 
 
+async def reads_nothing(served: Served) -> socket.socket:
+    """Asks for a page and leaves it where it is; a small buffer keeps the kernel from taking it."""
+    client = socket.socket()
+    served.clients.enter_context(client)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        client.connect(("127.0.0.1", served.port))
+    await settled()
+    client.send(METRICS)
+    await settled()
+    return client
+
+
+def ended(client: socket.socket) -> bool:
+    """Whether the server has ended it, once all is read that the kernel still has for it."""
+    client.settimeout(HANG_SECONDS)
+    try:
+        while client.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
 @contextlib.asynccontextmanager
 async def serving(
     exporter: FakeExporter | None = None, most: int | None = None, config: Path | None = None
@@ -135,7 +166,7 @@ async def serving(
     settings = WebSettings.model_validate({"listen_address": "127.0.0.1:0", "config_file": config})
     server = WebServer(exporter or FakeExporter(), settings)
     if most is not None:
-        server.connections.most = most
+        server.connections.limit = most
     [url] = await server.start()
     with contextlib.ExitStack() as clients:
         yield Served(server, int(url.rpartition(":")[2]), clients)

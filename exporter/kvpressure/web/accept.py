@@ -1,7 +1,7 @@
 """Takes connections from listening sockets: a few at a time, and calmly when there is no file descriptor left.
 
-Not `loop.create_server`: it accepts a whole backlog at once, whatever that displaces, and on each failed accept writes
-a traceback, tries on, and stops listening for a second.
+Not aiohttp's sites, nor the `loop.create_server` below them: these accept a whole backlog at once, whatever that
+evicts, write a traceback for each failed accept, and then stop listening for a second (decision 0401).
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ import errno
 import functools
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from kvpressure.config.settings import ListenAddress
 from kvpressure.seldom import Seldom
-from kvpressure.web.connections import FULL, NO_DESCRIPTOR, SECONDS, TLS, Connection, Connections, Stage, client_of
+from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, Connection, Stage
+from kvpressure.web.connections import FULL, NO_DESCRIPTOR, TLS, Connections, client_of
 
 BACKLOG: Final = 2048
 """Longer, and those at its end would have given up by the time it is their turn."""
 
-AT_ONCE: Final = 32
-"""Accepted before what the others sent is looked at; as many who have spoken, and as many who have not, are kept
-waiting for a place. An eighth of all places where those are few, because each has a descriptor."""
+MAX_PENDING: Final = 64
+"""Accepted and without a place; the rest wait in the kernel's queue. A quarter of all places where those are few,
+because each has a descriptor."""
 
-ROUNDS: Final = 4
-"""How often so many are accepted in a row: those who go at once cost little."""
+PENDING_TIMEOUT_SECONDS: Final = 0.02
+"""Time to say something after having connected, when all places are taken, and when to look again for one."""
 
-LOBBY_SECONDS: Final = 0.02
-"""Time to say something after having connected, however many come."""
+SEND_BUFFER_BYTES: Final = 64 << 10
+"""Of an answer, in the kernel. It doubles it and charges the pod for it: 64 MiB with all connections at once, where its
+own 4 MiB for each would be 2 GiB."""
 
-FULL_SECONDS: Final = 0.02
 STARVED_SECONDS: Final = 0.2
-"""When to look again for a place, and for a file descriptor."""
+"""When to look again for a file descriptor."""
 
 GOODBYE_SECONDS: Final = 2.0
 """How long a client may take to answer that a TLS connection ends."""
@@ -50,13 +51,20 @@ _STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = structlog.get_logger("kvpressure.web")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Guest:
-    """Somebody without a place, in the lobby since that time of the loop."""
+@dataclass(frozen=True, slots=True)
+class PendingConnection:
+    """Accepted, and without a place yet."""
 
     socket: socket.socket
     client: str
-    since: float
+
+    def has_spoken(self) -> bool:
+        """Whether the client has said something and still waits for what it asked for."""
+        try:
+            state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+            return state != _CLOSE_WAIT and bool(self.socket.recv(1, socket.MSG_PEEK))
+        except OSError:  # nothing yet, or gone
+            return False
 
 
 class Acceptor:
@@ -71,10 +79,8 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._seldom = Seldom(log.warning, self._loop.time)
         self._sockets: list[socket.socket] = []
-        self._opening: set[asyncio.Task[None]] = set()
-        self._again: asyncio.TimerHandle | None = None
-        self._lobby: list[_Guest] = []
-        self._at_once = max(4, min(AT_ONCE, connections.most // 8))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending = asyncio.Semaphore(max(4, min(MAX_PENDING, connections.limit // 4)))
 
     async def listen(self, address: ListenAddress) -> int:
         """Listen there, on every interface for a host "". Gives the port; raises OSError."""
@@ -96,132 +102,97 @@ class Acceptor:
             raise missing
         for one in bound:
             one.setblocking(False)
-            self._loop.add_reader(one, self._ready, one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # what is accepted inherits it
+            self._start(self._accept(one))
         self._sockets += bound
         return int(bound[-1].getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening."""
-        if self._again is not None:
-            self._again.cancel()
+        """Stop listening, and give up those who have no place yet."""
+        for task in self._tasks:
+            task.cancel()
         for one in self._sockets:
-            self._loop.remove_reader(one)
+            self._loop.remove_reader(one)  # the cancelled wait for it ends in a later turn of the loop
             one.close()
         self._sockets.clear()
-        for guest in self._lobby:
-            guest.socket.close()
-        self._lobby.clear()
 
-    def _ready(self, listening: socket.socket) -> None:
-        for _ in range(ROUNDS):
-            more = self._accept(listening)
-            if not self._admit() or not more:
-                break
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    def _accept(self, listening: socket.socket) -> bool:
-        """Some into the lobby; whether there may be more."""
-        for _ in range(self._at_once):
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
             try:
-                accepted, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return False
+                accepted, address = await self._loop.sock_accept(listening)
             except OSError as error:
-                self._failed(error)
-                return False
-            accepted.setblocking(False)
-            self._lobby.append(_Guest(accepted, client_of(address[0]), self._loop.time()))
-        return True
+                await self._failed(error)
+                continue
+            try:
+                await self._pending.acquire()
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
+            task = self._start(self._open(PendingConnection(accepted, client_of(address[0]))))
+            task.add_done_callback(functools.partial(_close_cancelled, accepted))
 
-    def _admit(self) -> bool:
-        """Give those in the lobby the places there are, and make room for those who have spoken.
-
-        Whoever wants something has said so by the time it is his turn; when too many say nothing, the first of them go.
-        Gives whether more may be accepted.
-        """
-        places, now = self._connections, self._loop.time()
-        if len(self._lobby) == 1 and places.free():  # no crowd
-            self._take(self._lobby.pop())
-            return True
-        speakers = [one for one in self._lobby if _has_spoken(one.socket)]
-        silent = [one for one in self._lobby if one not in speakers]
-        while speakers and places.make_room():
-            self._take(speakers.pop(0))
-        while silent and places.free():
-            self._take(silent.pop(0))
-        while len(silent) > self._at_once and silent[0].since + LOBBY_SECONDS <= now:
-            places.refused[FULL] += 1
-            silent.pop(0).socket.close()
-        self._lobby = speakers + silent
-        crowded = len(speakers) >= self._at_once or len(silent) > self._at_once
-        if self._lobby:
-            self._look_again(FULL_SECONDS, pause=crowded)
-        return not crowded
-
-    def _take(self, guest: _Guest) -> None:
-        connection = Connection(self._make(), self._connections, guest.client)
-        task = self._loop.create_task(self._open(connection, guest.socket))
-        connection.opening = task
-        self._connections.add(connection)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-        task.add_done_callback(functools.partial(_close_cancelled, guest.socket))
-
-    async def _open(self, connection: Connection, accepted: socket.socket) -> None:
-        patience = SECONDS[Stage.ASKING]
+    async def _open(self, pending: PendingConnection) -> None:
+        """Speak with it once it has a place; close it when it gets none."""
         try:
-            if self.context is None:
-                await self._loop.connect_accepted_socket(lambda: connection, accepted)
-            else:
-                await self._loop.connect_accepted_socket(
-                    lambda: connection,
-                    accepted,
-                    ssl=self.context,
-                    ssl_handshake_timeout=patience,
-                    ssl_shutdown_timeout=GOODBYE_SECONDS,
-                )
+            admitted = await self._admitted(pending)
+        finally:
+            self._pending.release()
+        if not admitted:
+            self._connections.refused[FULL] += 1
+            pending.socket.close()
+            return
+        connection = Connection(self._make(), self._connections, pending.client)
+        connection.opening = asyncio.current_task()
+        self._connections.add(connection)
+        tls = {} if self.context is None else _tls(self.context)
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, pending.socket, **tls)
         except OSError:  # what is wrong with a handshake is one too
             self._connections.drop(connection, TLS)
-            accepted.close()
+            pending.socket.close()
 
-    def _failed(self, error: OSError) -> None:
+    async def _admitted(self, pending: PendingConnection) -> bool:
+        """Whether there is a place: a free one, or one that is made for whoever has asked something."""
+        silent_until = self._loop.time() + PENDING_TIMEOUT_SECONDS
+        while not self._connections.free():
+            spoken = pending.has_spoken()
+            if spoken and self._connections.make_room():
+                break
+            if not spoken and self._loop.time() >= silent_until:
+                return False
+            await asyncio.sleep(PENDING_TIMEOUT_SECONDS)
+        return True
+
+    async def _failed(self, error: OSError) -> None:
         """Wait a moment when descriptors are short, and give one back if anybody holds one for nothing."""
         if error.errno not in _STARVED:  # the network's fault, with this one connection
             self._seldom("a connection was lost before it was accepted", error=error.strerror)
             return
         self._connections.refused[NO_DESCRIPTOR] += 1
-        self._connections.give_way()
+        self._connections.evict_one()
         self._seldom(
             "no connection can be accepted: raise the limit of open files (LimitNOFILE, ulimit -n)",
             error=error.strerror,
             connections=len(self._connections),
         )
-        self._look_again(STARVED_SECONDS, pause=True)
-
-    def _look_again(self, seconds: float, *, pause: bool) -> None:
-        """Soon; until then, with `pause`, whoever comes stays in the kernel's queue."""
-        if pause:
-            for one in self._sockets:
-                self._loop.remove_reader(one)
-        if self._again is None:
-            self._again = self._loop.call_later(seconds, self._resume)
-
-    def _resume(self) -> None:
-        self._again = None
-        for one in self._sockets:
-            self._loop.add_reader(one, self._ready, one)
-        self._admit()
+        await asyncio.sleep(STARVED_SECONDS)
 
 
-def _has_spoken(accepted: socket.socket) -> bool:
-    """Whether the client has said something and still waits for what it asked for."""
-    try:
-        state = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-        return state != _CLOSE_WAIT and bool(accepted.recv(1, socket.MSG_PEEK))
-    except OSError:  # nothing yet, or gone
-        return False
+def _tls(context: ssl.SSLContext) -> dict[str, Any]:
+    return {
+        "ssl": context,
+        "ssl_handshake_timeout": STAGE_TIMEOUT_SECONDS[Stage.READING],
+        "ssl_shutdown_timeout": GOODBYE_SECONDS,
+    }
 
 
 def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:
-    # One that is cancelled before its first step has no transport that would close it.
+    # One that is cancelled before its first step, or without a place, has no transport that would close it.
     if task.cancelled():
         accepted.close()

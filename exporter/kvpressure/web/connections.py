@@ -1,4 +1,4 @@
-"""The connections of the HTTP server: how many there may be, how long each may take, and who gives way."""
+"""The connections of the HTTP server: how many there may be, how long each may take, and who is evicted."""
 
 from __future__ import annotations
 
@@ -7,61 +7,39 @@ import contextlib
 import functools
 import ipaddress
 from collections.abc import Mapping
-from enum import IntEnum
-from typing import Final, cast
+from typing import Final
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
+from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, TOO_LONG, Connection, Stage
+from kvpressure.web.slices import SharedPages
 
-MOST_CONNECTIONS: Final = 512
-FEWEST_CONNECTIONS: Final = 8
-
-MOST_REQUEST_BYTES: Final = 32 << 10
-"""What a client may send before it is answered: a head is a few hundred bytes, and nobody has a body to send."""
-
-MOST_UNSENT_BYTES: Final = 32 << 20
-"""Answers, over all connections, that clients have asked for and do not take."""
+MAX_CONNECTIONS: Final = 512
+MIN_CONNECTIONS: Final = 8
 
 SWEEP_SECONDS: Final = 1.0
 
 GRACE_SECONDS: Final = 0.25
-"""For so long nobody who has just come, or asked, gives way: on a busy machine it takes a moment to hear him."""
-
-
-class Stage(IntEnum):
-    """Where a connection is. The lower ones give way first when all places are taken."""
-
-    ASKING = 0
-    """No full request has come yet: a handshake of TLS, or half a head."""
-    IDLE = 1
-    """Kept alive between two requests."""
-    ANSWERING = 2
-    """From a request's head until its answer has left."""
-
-
-SECONDS: Final[Mapping[Stage, float]] = {Stage.ASKING: 10.0, Stage.IDLE: 75.0, Stage.ANSWERING: 30.0}
-"""How long a connection may be in a stage."""
+"""For so long nobody who has just come, or asked, is evicted: on a busy machine it takes a moment to hear him."""
 
 FULL: Final = "full"
-TOO_LONG: Final = "request_too_long"
 TLS: Final = "tls_handshake"
 NO_DESCRIPTOR: Final = "no_file_descriptor"
+SLOW_READER: Final = "slow_reader"
 _LATE: Final[Mapping[Stage, str]] = {
-    Stage.ASKING: "slow_request",
+    Stage.READING: "slow_request",
     Stage.IDLE: "",  # nobody's fault, and not counted
-    Stage.ANSWERING: "slow_reader",
+    Stage.WRITING: SLOW_READER,
 }
 REASONS: Final = (FULL, TOO_LONG, TLS, NO_DESCRIPTOR, *(reason for reason in _LATE.values() if reason))
 
-_Places = dict["Connection", None]
+_Places = dict[Connection, None]
 
 
-def most_connections(descriptors: int) -> int:
+def max_connections(descriptors: int) -> int:
     """How many connections there may be when the process may open so many files (-1: any number).
 
     The other half of the descriptors is for polls, the GPU children, files and the moment of an accept.
     """
-    return MOST_CONNECTIONS if descriptors < 0 else max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 2))
+    return MAX_CONNECTIONS if descriptors < 0 else max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, descriptors // 2))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -74,96 +52,6 @@ def client_of(host: str) -> str:
     return host
 
 
-class Connection(asyncio.Protocol):
-    """One connection: stands between its transport and the protocol that speaks HTTP, and sees how far it is."""
-
-    __slots__ = (
-        "_table",
-        "_transport",
-        "_under_way",
-        "client",
-        "http",
-        "last",
-        "opening",
-        "received",
-        "stage",
-        "unsent",
-    )
-
-    def __init__(self, http: asyncio.Protocol, table: Connections, client: str) -> None:
-        self.http = http
-        self.client = client
-        self.stage = Stage.ASKING
-        self.received = 0
-        self.unsent = 0
-        self.last = False
-        self.opening: asyncio.Task[None] | None = None
-        self._table = table
-        self._transport: asyncio.Transport | None = None
-        self._under_way = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is over; a TCP connection has none of ours."""
-        self._transport = made = cast(asyncio.Transport, transport)
-        # Writing is paused while anything is unsent, so that an answer ends when the kernel has all of it.
-        made.set_write_buffer_limits(high=0)
-        self.http.connection_made(made)
-
-    def data_received(self, data: bytes) -> None:
-        """Pass on what the client sends, unless it is more than any client has to say."""
-        self.received += len(data)
-        if self.received > MOST_REQUEST_BYTES:
-            self._table.drop(self, TOO_LONG)
-            return
-        if self.stage is Stage.IDLE:
-            self._table.move(self, Stage.ASKING)
-        self.http.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        """The client sends no more."""
-        return self.http.eof_received()
-
-    def pause_writing(self) -> None:
-        """The client does not take its answer as fast as it was made."""
-        if self._transport is not None:
-            self.unsent = self._transport.get_write_buffer_size()
-        self.http.pause_writing()
-        self._table.more_unsent(self)
-
-    def resume_writing(self) -> None:
-        """The whole answer has left."""
-        self._table.less_unsent(self)
-        self.http.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone, whoever ended it."""
-        self._table.remove(self)
-        self._transport = None
-        self.http.connection_lost(exc)
-
-    def began(self, task: asyncio.Task[object]) -> None:
-        """A request's head is complete; `task` ends when its answer has left."""
-        self._under_way += 1
-        self._table.move(self, Stage.ANSWERING)
-        task.add_done_callback(self._answered)
-
-    def _answered(self, _: object) -> None:
-        self._under_way -= 1
-        if self._under_way:  # the next request was there already
-            return
-        self.received = 0
-        self._table.move(self, Stage.IDLE)
-        if self.last and self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """End it without regard for what is unsent."""
-        if self._transport is not None:
-            self._transport.abort()
-        elif self.opening is not None:
-            self.opening.cancel()
-
-
 class Connections:
     """All connections of one server on one event loop. `refused` counts those that were ended, by reason.
 
@@ -172,9 +60,9 @@ class Connections:
     and behind one address, a proxy's say, connections that ask nothing go before those of a Prometheus.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.unsent = 0
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.pages = SharedPages[Connection](lambda reader: self.drop(reader, SLOW_READER))
         self.refused = dict.fromkeys(REASONS, 0)
         self._deadlines: tuple[dict[Connection, float], ...] = tuple({} for _ in Stage)
         self._clients: dict[str, tuple[_Places, ...]] = {}
@@ -191,17 +79,17 @@ class Connections:
 
     def free(self) -> bool:
         """Whether one more can be added."""
-        return len(self) < self.most
+        return len(self) < self.limit
 
     def make_room(self) -> bool:
-        """Have somebody give way for one who has asked, where no place is free; False when nobody may be made to."""
+        """Evict somebody for one who has asked, where no place is free; False when nobody may be evicted."""
         if not self.free() and (victim := self._victim()) is not None:
             self.drop(victim, FULL)
         return self.free()
 
-    def give_way(self) -> bool:
+    def evict_one(self) -> bool:
         """End one that does not wait for an answer, to free its descriptor; False when there is none."""
-        waiting = next((one for stage in self._deadlines[: Stage.ANSWERING] for one in stage), None)
+        waiting = next((one for stage in self._deadlines[: Stage.WRITING] for one in stage), None)
         if waiting is not None:
             self.drop(waiting, FULL)
         return waiting is not None
@@ -226,28 +114,12 @@ class Connections:
         """Forget one that has ended; nothing when that has been done."""
         if connection in self._deadlines[connection.stage]:
             self._unplace(connection)
-        self.less_unsent(connection)
-
-    def more_unsent(self, connection: Connection) -> None:
-        """A client does not take `connection.unsent` bytes; those that have had the most time for theirs give way."""
-        if connection not in self._deadlines[connection.stage]:
-            connection.unsent = 0
-            return
-        self.unsent += connection.unsent
-        while self.unsent > MOST_UNSENT_BYTES:
-            slow = (one for stage in reversed(self._deadlines) for one in stage if one.unsent)
-            self.drop(next(slow, connection), _LATE[Stage.ANSWERING])
-
-    def less_unsent(self, connection: Connection) -> None:
-        """All of it has left, or never will."""
-        self.unsent -= connection.unsent
-        connection.unsent = 0
 
     def retire(self) -> None:
         """End all that were made under an older configuration: those being answered after their answer."""
-        for waiting in [one for stage in self._deadlines[: Stage.ANSWERING] for one in stage]:
+        for waiting in [one for stage in self._deadlines[: Stage.WRITING] for one in stage]:
             self.drop(waiting, "")
-        for answering in self._deadlines[Stage.ANSWERING]:
+        for answering in self._deadlines[Stage.WRITING]:
             answering.last = True
 
     def close(self) -> None:
@@ -271,16 +143,16 @@ class Connections:
         first = next(one for stage in places for one in stage)
         if first.stage is Stage.IDLE:
             return first
-        since = self._deadlines[first.stage][first] - SECONDS[first.stage]
+        since = self._deadlines[first.stage][first] - STAGE_TIMEOUT_SECONDS[first.stage]
         if asyncio.get_running_loop().time() >= since + GRACE_SECONDS:
             return first
         # Those to be heard are too young: idle ones then, as long as they have more than their half.
         idle = places[Stage.IDLE]
-        return next(iter(idle)) if len(idle) > self.most // 2 else None
+        return next(iter(idle)) if len(idle) > self.limit // 2 else None
 
     def _place(self, connection: Connection) -> None:
         stage = connection.stage
-        self._deadlines[stage][connection] = asyncio.get_running_loop().time() + SECONDS[stage]
+        self._deadlines[stage][connection] = asyncio.get_running_loop().time() + STAGE_TIMEOUT_SECONDS[stage]
         places = self._clients.setdefault(connection.client, tuple({} for _ in Stage))
         places[stage][connection] = None
 
@@ -295,13 +167,3 @@ class Connections:
 def _greed(places: tuple[_Places, ...]) -> tuple[int, ...]:
     """How much one client holds: places, then those in the lowest stages."""
     return (sum(map(len, places)), *map(len, places))
-
-
-@web.middleware
-async def accounted(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Tells a request's connection that it is being answered."""
-    protocol = request.transport.get_protocol() if request.transport is not None else None
-    task = asyncio.current_task()
-    if isinstance(protocol, Connection) and task is not None:
-        protocol.began(task)
-    return await handler(request)

@@ -16,7 +16,8 @@ from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebS
 from kvpressure.seldom import Seldom
 from kvpressure.web.accept import Acceptor
 from kvpressure.web.auth import Refresh, WebGuard
-from kvpressure.web.connections import Connections, accounted, most_connections
+from kvpressure.web.connection import accounted
+from kvpressure.web.connections import Connections, max_connections
 from kvpressure.web.site import Exporter, Site
 from kvpressure.web.work import Bounded
 
@@ -35,7 +36,7 @@ class WebServer:
         self._guard = WebGuard(settings.config_file)
         self._site = Site(exporter, settings.telemetry_path, self._authorize)
         self._passwords = Bounded("passwords")
-        self.connections = Connections(most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+        self.connections = Connections(max_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
         self._runner = web.AppRunner(
             self._site.app(accounted),
             access_log=None,

@@ -1,0 +1,118 @@
+"""The largest page there is, 512 engines', and hundreds of clients that ask for it and hardly read.
+
+Part of `make load`. The exporter is first watched with nothing but a scrape every five seconds and a readiness probe
+20 times a second (idle), then with `bench.rude`'s readers beside: plain, compressed and OpenMetrics, spread over
+seconds, so that they hold pages of different snapshots. The probes come from the readers' own address, which is the
+worst case: a kubelet has one to itself.
+"""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench import world
+
+ENGINES = 512
+WARM_UP_SECONDS = 25.0
+MOST_WARM_UP_SECONDS = 180.0
+IDLE_SECONDS = 20.0
+SETTLE_SECONDS = 10.0
+LOADED_SECONDS = 40.0
+SCRAPE_EVERY_SECONDS = 5.0
+PROBE_EVERY_SECONDS = 0.05
+TIMEOUT_SECONDS = 30.0
+MOST_MEMORY_RATIO = 1.3
+MOST_READY_P99_SECONDS = 0.1
+MIB = 2.0**20
+
+
+@dataclass
+class Watched:
+    """What probes, scrapes and /proc told over some time."""
+
+    ready: list[float] = field(default_factory=list)
+    scrapes: list[float] = field(default_factory=list)
+    failed: int = 0
+    most_bytes: int = 0
+    page_bytes: int = 0
+    starved_seconds: float = 0.0
+
+    def ready_seconds(self, percent: int) -> float:
+        """A percentile of what a probe took."""
+        return round(statistics.quantiles(self.ready, n=100)[percent - 1], 4)
+
+
+def get(port: int, path: str, encoding: str = "identity") -> bytes:
+    """An answer over a connection of its own, as a kubelet asks. Raises OSError or HTTPException."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", path, headers={"Accept-Encoding": encoding})
+        response = connection.getresponse()
+        body = response.read()
+    finally:
+        connection.close()
+    if response.status not in (http.client.OK, http.client.SERVICE_UNAVAILABLE):  # not ready is an answer
+        raise ConnectionError(f"{path}: status {response.status}")
+    return body
+
+
+def warm_up(port: int) -> None:
+    """Until the page has everything: it grows while engines are met for the first time."""
+    began = time.monotonic()
+    time.sleep(WARM_UP_SECONDS)
+    before, size = 0, len(get(port, "/metrics"))
+    while size > 1.01 * before and time.monotonic() - began < MOST_WARM_UP_SECONDS:
+        time.sleep(SCRAPE_EVERY_SECONDS)
+        before, size = size, len(get(port, "/metrics"))
+
+
+def watch(exporter: world.Exporter, seconds: float) -> Watched:
+    """Probe and scrape for so long."""
+    found, began = Watched(), time.monotonic()
+    starved = exporter.starved_seconds()
+    next_scrape = began
+    while (now := time.monotonic()) - began < seconds:
+        times, path = (found.ready, "/-/ready") if now < next_scrape else (found.scrapes, "/metrics")
+        if times is found.scrapes:
+            next_scrape = now + SCRAPE_EVERY_SECONDS
+        start = time.perf_counter()
+        try:
+            body = get(exporter.port, path)
+            found.page_bytes = max(found.page_bytes, len(body))
+        except (OSError, http.client.HTTPException):
+            found.failed += 1
+        times.append(time.perf_counter() - start)
+        found.most_bytes = max(found.most_bytes, exporter.resident_bytes())
+        time.sleep(max(0.0, PROBE_EVERY_SECONDS - times[-1]))
+    after = exporter.starved_seconds()
+    found.starved_seconds = max(after[thread] - starved.get(thread, 0.0) for thread in after)
+    return found
+
+
+def told(found: Watched, seconds: float) -> dict[str, Any]:
+    """As it is stored."""
+    return {
+        "probes": len(found.ready),
+        "ready_p50_seconds": found.ready_seconds(50),
+        "ready_p99_seconds": found.ready_seconds(99),
+        "ready_max_seconds": round(max(found.ready), 4),
+        "scrapes": len(found.scrapes),
+        "scrape_max_seconds": round(max(found.scrapes), 4),
+        "failed": found.failed,
+        "resident_mib": round(found.most_bytes / MIB, 1),
+        "starved_percent": round(100 * found.starved_seconds / seconds, 1),
+    }
+
+
+def met(run: dict[str, Any]) -> bool:
+    """The bar of SECURITY.md: memory within 1.3 of idle, every probe answered, 99 of 100 in 100 ms."""
+    readers = run["readers"]
+    return bool(
+        run["memory_ratio"] <= MOST_MEMORY_RATIO
+        and readers["ready_p99_seconds"] <= MOST_READY_P99_SECONDS
+        and not readers["failed"]
+    )
