@@ -2,7 +2,7 @@
 
 `waiting`: 2,000 connections that say nothing, 100 slow heads, 100 slow bodies, 100 slow readers; whoever is dropped
 comes again. `asking`: 300 scrapers once a second, 100 wrong passwords a second, 10 pages of engines and 10 diagnoses a
-second. `reading`: 600 clients, more than there are places, ask for /metrics and take 4 KiB of it a second. All come
+second. `reading`: 500 clients ask for /metrics and take 4 KiB of it a second. All come
 from one address, so that nothing tells them from the scrape that is measured. Prints as JSON how many answers of each
 status there were, how many connections were dropped, and how many never were made.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 IDLE, SLOW_HEADS, SLOW_BODIES, SLOW_READERS = 2000, 100, 100, 100
 SCRAPERS, WRONG_PER_SECOND, PAGES_PER_SECOND = 300, 100, 10
-READERS, SIP_BYTES, SPREAD_SECONDS = 600, 4096, 8.0
+READERS, SIP_BYTES, SPREAD_SECONDS = 500, 4096, 8.0
 PAUSE_SECONDS = 5.0
 """Before whoever was dropped comes again: some 450 connections a second."""
 

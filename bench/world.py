@@ -129,6 +129,7 @@ def exporter(
             "web": {"listen_address": f"127.0.0.1:{port}"},
             "engines": {"targets": targets},
             "gpu": {"vendors": ["nvidia"], "interval_seconds": gpu_interval},
+            "limits": {"max_targets": max(256, len(targets))},
         }
         if web_config:
             (directory / "web.yaml").write_text(web_config)

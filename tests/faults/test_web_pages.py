@@ -13,7 +13,7 @@ from kvpressure.config.settings import WebSettings
 from kvpressure.exposition import diagnosis_json, runbooks, status, text
 from kvpressure.exposition.panel import ident
 from kvpressure.web.listener import Listener
-from kvpressure.web.work import MOST, MOST_PER_CLIENT
+from kvpressure.web.work import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
 from tests.support.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
 
 CROWD = "127.0.0.2"
@@ -68,7 +68,7 @@ async def test_pages_of_engines_are_drawn_one_by_one_and_few(page: Held) -> None
         answers = await flood(served, paths)
         turned_away = [answer.result() for answer in answers if answer.done()]
         told = [(code, headers["retry-after"]) for code, headers, _ in turned_away]
-        assert told == [(503, "1")] * (40 - MOST_PER_CLIENT)
+        assert told == [(503, "1")] * (40 - MAX_QUEUED_PER_CLIENT)
         assert page.calls == 1
         assert (await served.get("/metrics", host=CROWD))[0] == 200
         assert (await served.get("/-/ready", host=CROWD))[0] == 200
@@ -76,8 +76,8 @@ async def test_pages_of_engines_are_drawn_one_by_one_and_few(page: Held) -> None
         await settled()
         page.go.set()
         assert (await person)[0] == 200
-        assert page.calls == MOST_PER_CLIENT + 1
-        assert served.refused == {"pages": 40 - MOST_PER_CLIENT}
+        assert page.calls == MAX_QUEUED_PER_CLIENT + 1
+        assert served.refused == {"pages": 40 - MAX_QUEUED_PER_CLIENT}
 
 
 async def test_many_addresses_have_few_pages_drawn(page: Held) -> None:
@@ -86,7 +86,7 @@ async def test_many_addresses_have_few_pages_drawn(page: Held) -> None:
         answers = []
         for number in range(10):
             answers += await flood(served, paths[10 * number : 10 * number + 10], f"127.0.0.{number + 2}")
-        assert sum(not answer.done() for answer in answers) == MOST
+        assert sum(not answer.done() for answer in answers) == MAX_QUEUED
 
 
 @pytest.mark.fault(
@@ -120,10 +120,12 @@ async def test_runbooks_are_filled_in_one_by_one_and_few(monkeypatch: pytest.Mon
     made = Held(monkeypatch, runbooks, "page_html")
     async with serving() as served:
         answers = await flood(served, [f"/runbooks/KVPressureEngineStuck?pod={number}" for number in range(100)])
-        assert sum(answer.done() and answer.result()[0] == 503 for answer in answers) == 100 - MOST_PER_CLIENT
+        assert sum(answer.done() and answer.result()[0] == 503 for answer in answers) == 100 - MAX_QUEUED_PER_CLIENT
         assert (await served.get("/metrics"))[0] == 200
         made.go.set()
-        assert sorted([(await answer)[0] for answer in answers])[:MOST_PER_CLIENT] == [200] * MOST_PER_CLIENT
+        assert (
+            sorted([(await answer)[0] for answer in answers])[:MAX_QUEUED_PER_CLIENT] == [200] * MAX_QUEUED_PER_CLIENT
+        )
 
 
 @pytest.mark.fault("scrapers come at once, 300 of them", "the page is rendered once for all of them")

@@ -10,7 +10,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from kvpressure.web.work import MOST, MOST_PER_CLIENT
+from kvpressure.web.work import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
 from tests.support.web_kit import Served, get, serving, settled
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
@@ -70,14 +70,16 @@ async def test_wrong_passwords_delay_neither_probes_nor_whoever_is_known(slow: S
         slow.go.clear()
         answers = await wrong(served, 60)
         turned_away = [answer.result() for answer in answers if answer.done()]
-        assert [status for status, _, _ in turned_away] == [429] * (60 - MOST_PER_CLIENT)
+        assert [status for status, _, _ in turned_away] == [429] * (60 - MAX_QUEUED_PER_CLIENT)
         assert all(headers["retry-after"] == "1" for _, headers, _ in turned_away)
         assert (await served.get("/-/ready"))[0] == (await served.get("/-/healthy"))[0] == 200
         assert (await served.get("/metrics", RIGHT, CROWD))[0] == 200
-        assert served.refused == {"passwords": 60 - MOST_PER_CLIENT}
+        assert served.refused == {"passwords": 60 - MAX_QUEUED_PER_CLIENT}
         assert len(slow.asked) == 2  # the right one, and the first of the wrong ones, under way
         slow.go.set()
-        assert sorted([(await answer)[0] for answer in answers])[:MOST_PER_CLIENT] == [401] * MOST_PER_CLIENT
+        assert (
+            sorted([(await answer)[0] for answer in answers])[:MAX_QUEUED_PER_CLIENT] == [401] * MAX_QUEUED_PER_CLIENT
+        )
 
 
 @pytest.mark.fault(
@@ -93,14 +95,14 @@ async def test_a_first_proof_waits_for_few_wrong_passwords(slow: Slow, config: P
         await wrong(served, 30)
         slow.go.set()
         assert (await proof)[0] == 200
-        assert slow.asked.index(b"right") == MOST_PER_CLIENT
+        assert slow.asked.index(b"right") == MAX_QUEUED_PER_CLIENT
 
 
 async def test_many_addresses_fill_the_queue_but_no_more(slow: Slow, config: Path) -> None:
     async with serving(config=config) as served:
         slow.go.clear()
         answers = [answer for number in range(2, 12) for answer in await wrong(served, 5, f"127.0.0.{number}")]
-        assert sum(not answer.done() for answer in answers) == MOST
+        assert sum(not answer.done() for answer in answers) == MAX_QUEUED
         slow.go.set()
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from kvpressure.exposition import text
-from kvpressure.web.accept import SEND_BUFFER_BYTES
 from kvpressure.web.slices import MAX_PAGES_BYTES, SLICE_BYTES
 from tests.support import virtual_time
 from tests.support.certificates import authority
 from tests.support.web_kit import METRICS, FakeExporter, ended, engines, get, reads_nothing, serving, settled
 
 MIB = 1 << 20
+PAGE_BYTES = 8 * MIB
 CROWD = "127.0.0.2"
 
 
@@ -32,8 +32,8 @@ def virtually(test: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rendering is a page of its own, of 16 MiB that differ from place to place."""
-    pattern = bytes(range(256)) * (16 * MIB // 256 - 1)
+    """Each rendering is a page of its own, of 8 MiB that differ from place to place."""
+    pattern = bytes(range(256)) * (PAGE_BYTES // 256 - 1)
     pages = iter(range(256))
     monkeypatch.setattr(text, "render", lambda *_, **__: pattern + bytes([next(pages)]) * 256)
 
@@ -46,7 +46,7 @@ def test_a_page_that_is_not_taken_is_forgotten() -> None:
             slow = await reads_nothing(served)
             connections = served.server.connections
             await asyncio.sleep(28)
-            assert connections.pages.size_bytes == 16 * MIB
+            assert connections.pages.size_bytes == PAGE_BYTES
             await asyncio.sleep(4)
             assert ended(slow)
             assert (connections.pages.size_bytes, len(connections)) == (0, 0)
@@ -57,12 +57,12 @@ def test_a_page_that_is_not_taken_is_forgotten() -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.fault(
-    "a hundred clients ask for a page of 16 MiB and do not read it",
-    "it is held once, beside at most 64 KiB for each of them; none is dropped before its 30 s",
+    "a hundred clients ask for a page of 8 MiB and do not read it",
+    "it is held once, beside at most 32 KiB for each of them; none is dropped before its 30 s",
 )
 async def test_slow_readers_share_one_page() -> None:
     async with serving() as served:
-        assert len((await served.get("/metrics"))[2]) == 16 * MIB
+        assert len((await served.get("/metrics"))[2]) == PAGE_BYTES
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(100):
@@ -70,7 +70,7 @@ async def test_slow_readers_share_one_page() -> None:
         held = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
         assert len(served.server.connections) == 101
-        assert served.server.connections.pages.size_bytes == 16 * MIB
+        assert served.server.connections.pages.size_bytes == PAGE_BYTES
         assert 0 < held < 100 * (SLICE_BYTES + 48 * 1024)  # the connections themselves, with their clients, beside it
         assert served.refused == {}
 
@@ -78,7 +78,7 @@ async def test_slow_readers_share_one_page() -> None:
 @pytest.mark.usefixtures("large")
 @pytest.mark.fault(
     "clients ask for the pages of second after second and read none",
-    "32 MiB of pages are kept for all of them; those of the oldest are dropped, and whoever reads gets his page",
+    "16 MiB of pages are kept for all of them; those of the oldest are dropped, and whoever reads gets his page",
 )
 def test_the_readers_of_the_oldest_pages_are_dropped() -> None:
     async def story() -> None:
@@ -91,7 +91,7 @@ def test_the_readers_of_the_oldest_pages_are_dropped() -> None:
                 assert 0 < served.server.connections.pages.size_bytes <= MAX_PAGES_BYTES
             assert served.refused == {"slow_reader": 8}
             assert [ended(one) for one in slow[:8]] == [True] * 8
-            assert len((await served.get("/metrics"))[2]) == 16 * MIB
+            assert len((await served.get("/metrics"))[2]) == PAGE_BYTES
             assert len(served.server.connections) == 5
 
     virtually(story())
@@ -129,7 +129,7 @@ async def test_the_kernel_holds_little_for_a_client() -> None:
         with contextlib.suppress(ConnectionError):
             while got := slow.recv(1 << 16):
                 taken += len(got)
-        assert 0 < taken <= 3 * SEND_BUFFER_BYTES
+        assert 0 < taken < MIB  # without a limit of ours Linux takes 2.5 MiB and more
 
 
 def over_tls(directory: Path) -> tuple[Path, ssl.SSLContext]:
@@ -148,10 +148,10 @@ async def test_a_page_in_slices_is_the_page(tls: bool, tmp_path: Path) -> None:
     async with serving(config=config) as served:
         client = await served.client(ssl=trusting)
         pages = [(await client.ask(METRICS))[2] for _ in range(2)]
-        assert pages[0] == pages[1] == bytes(range(256)) * (16 * MIB // 256 - 1) + bytes(256)
+        assert pages[0] == pages[1] == bytes(range(256)) * (PAGE_BYTES // 256 - 1) + bytes(256)
         client.writer.write(get("/metrics").replace(b"GET", b"HEAD"))
         head = await client.reader.readuntil(b"\r\n\r\n")
-        assert b"Content-Length: %d\r\n" % (16 * MIB) in head
+        assert b"Content-Length: %d\r\n" % (PAGE_BYTES) in head
         assert (await client.ask(get("/-/ready")))[0] == 200
 
 

@@ -19,7 +19,7 @@ from kvpressure.web.auth import Refresh, WebGuard
 from kvpressure.web.connection import accounted
 from kvpressure.web.connections import Connections, max_connections
 from kvpressure.web.site import Exporter, Site
-from kvpressure.web.work import Bounded
+from kvpressure.web.work import BoundedExecutor
 
 REFRESH_SECONDS: Final = 5.0
 _NEVER: Final = 86_400.0
@@ -35,7 +35,7 @@ class WebServer:
         self._settings = settings
         self._guard = WebGuard(settings.config_file)
         self._site = Site(exporter, settings.telemetry_path, self._authorize)
-        self._passwords = Bounded("passwords")
+        self._passwords = BoundedExecutor("passwords")
         self.connections = Connections(max_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
         self._runner = web.AppRunner(
             self._site.app(accounted),

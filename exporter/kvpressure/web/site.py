@@ -24,7 +24,7 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.process_stats import OwnProcess
 from kvpressure.web.scrapes import Scrapes
-from kvpressure.web.work import RETRY_SECONDS, Bounded, Busy
+from kvpressure.web.work import RETRY_SECONDS, BoundedExecutor, Busy
 
 Authorize = Callable[[str | None, str], Awaitable[bool]]
 """Judges an Authorization header, "" or the address of whom it came from beside it. Raises Busy."""
@@ -73,7 +73,7 @@ class Site:
         self._telemetry_path = telemetry_path
         self._authorize = authorize
         self._scrapes = Scrapes(exporter.snapshot, OwnProcess())
-        self.drawing = Bounded("drawing")
+        self.drawing = BoundedExecutor("drawing")
         self._drawn: dict[str, tuple[Snapshot, bytes]] = {}
 
     def app(self, *before: Middleware) -> web.Application:

@@ -15,12 +15,12 @@ from typing import Final, Generic, TypeVar
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
-SLICE_BYTES: Final = 64 << 10
-"""What one connection holds at most of an answer, over TLS twice that: 32 MiB with all connections at once."""
+SLICE_BYTES: Final = 32 << 10
+"""What one connection holds at most of an answer, over TLS up to 128 KiB: 16 MiB with all connections at once."""
 
-MAX_PAGES_BYTES: Final = 32 << 20
-"""Pages that are being sent, each counted once. Those of five snapshots of 512 engines: slow readers, come at
-different times, would otherwise keep each the page of their second."""
+MAX_PAGES_BYTES: Final = 16 << 20
+"""Pages that are being sent, each counted once: two of 512 engines. Slow readers who came at different times would
+otherwise keep each the page of their second."""
 
 Reader = TypeVar("Reader", bound=Hashable)
 
@@ -83,8 +83,8 @@ class SlicedBody(Payload, Generic[Reader]):
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Write it all, each slice when the one before has left. Raises ConnectionError."""
-        view = memoryview(self._value)
-        with self._pages.sending(self._value, self._reader):
+        body, self._value = self._value, b""  # the response may outlive its sending until a full collection of garbage
+        with self._pages.sending(body, self._reader), memoryview(body) as view:
             for start in range(0, len(view), SLICE_BYTES):
                 await writer.write(view[start : start + SLICE_BYTES])
                 await writer.drain()

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
 
-MOST: Final = 16
+MAX_QUEUED: Final = 16
 """Pieces of work that may wait or be under way at once."""
 
-MOST_PER_CLIENT: Final = 4
+MAX_QUEUED_PER_CLIENT: Final = 4
 """How many of them one client may have asked for, so that another one's turn comes soon."""
 
 RETRY_SECONDS: Final = 1
@@ -24,7 +24,7 @@ class Busy(Exception):  # noqa: N818 - a state, not a fault
     """Too much of this kind is waiting already."""
 
 
-class Bounded:
+class BoundedExecutor:
     """Does one piece of work after the other; what is asked for while it is under way is not done twice.
 
     Used from one event loop. The thread is as important as any other: one that gives way while it holds the
@@ -41,7 +41,7 @@ class Bounded:
         """The result of `work`, or of what is under way with the same `key`. Raises Busy, and what `work` raises."""
         future = self._under_way.get(key)
         if future is None:
-            if len(self._under_way) >= MOST or self._clients[client] >= MOST_PER_CLIENT:
+            if len(self._under_way) >= MAX_QUEUED or self._clients[client] >= MAX_QUEUED_PER_CLIENT:
                 self.refused += 1
                 raise Busy
             future = asyncio.get_running_loop().run_in_executor(self._executor, work)
