@@ -174,5 +174,5 @@ def test_a_rollout_leaves_most_nodes_watched_and_cannot_be_blocked_by_a_budget()
 
 def test_memory_is_bounded_and_the_processor_is_not() -> None:
     resources = container_of("defaults")["resources"]
-    assert resources["limits"] == {"memory": "512Mi"}
+    assert resources["limits"] == {"memory": "640Mi"}
     assert resources["requests"] == {"cpu": "50m", "memory": "128Mi"}

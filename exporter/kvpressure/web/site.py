@@ -166,14 +166,20 @@ class Site:
 
             def work() -> tuple[Snapshot, bytes]:
                 snapshot = self._exporter.snapshot()
-                return snapshot, draw(snapshot).encode()
+                made = snapshot, draw(snapshot).encode()
+                # Kept here: whoever asks before those who wait for it are told would have it drawn again.
+                self._keep(name, made)
+                return made
 
             drawn = await self.drawing.run(name, request.remote or "", work)
-            self._drawn.pop(name, None)
-            self._drawn[name] = drawn
-            while len(self._drawn) > KEPT_PAGES:
-                del self._drawn[next(iter(self._drawn))]
         return drawn[1]
+
+    def _keep(self, name: str, made: tuple[Snapshot, bytes]) -> None:
+        """Keep a document, of the last few; called from the one thread that draws."""
+        self._drawn.pop(name, None)
+        self._drawn[name] = made
+        while len(self._drawn) > KEPT_PAGES:
+            del self._drawn[next(iter(self._drawn))]
 
     async def _runbooks(self, request: web.Request) -> web.Response:
         # Relative, so that it also works behind a proxy that adds a prefix.
