@@ -29,8 +29,8 @@ with the batch, which shows only once that is another; and long answers that are
 class Gain:
     """How much more an engine would do: `weighted_goodput` counts answers, late ones for less, `goodput` those in time.
 
-    `sure` is the least `weighted_goodput` over all engines that fit the page; `helps` whether the change is worth making
-    on each of them.
+    `sure` is the least `weighted_goodput` over all engines that fit the page; `helps` whether the change is worth
+    making on each of them.
     """
 
     weighted_goodput: float

@@ -91,7 +91,7 @@ def _known(
 
 
 def spread(shape: Shape) -> LengthDistribution:
-    """LengthDistribution as requests mostly have them, lognormal; in two groups where that cannot have this mean and p95."""
+    """Return a lognormal distribution of this mean and p95, or one of two groups where no lognormal has them."""
     mean, p95 = shape.mean, shape.p95
     if p95 < mean:
         raise DescriptionError(f"a p95 of {p95:g} tokens is below the mean of {mean:g}")

@@ -1,9 +1,9 @@
 """Discrete-event simulation of vLLM's scheduler: minutes of virtual time in milliseconds, so that changes can be tried.
 
 Running requests are scheduled first. One that finds no free block preempts the last one scheduled, which is
-recomputed; a step with a preemption admits nothing. Waiting requests are admitted in order, when the whole prompt fits and the batch
-is below `max_num_seqs`. Prompts are computed in chunks of a step's token budget. Consecutive steps in which every
-sequence only decodes one token are taken at once.
+recomputed; a step with a preemption admits nothing. Waiting requests are admitted in order, when the whole prompt fits
+and the batch is below `max_num_seqs`. Prompts are computed in chunks of a step's token budget. Consecutive steps in
+which every sequence only decodes one token are taken at once.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def figures(model: Model, *config_changes: object) -> Figures:
 def test_rows_are_today_each_change_and_all_together():
     model = collapse()
     changes = (kv_in_8_bits(), replicas(2))
-    assert [one.config_changes for one in compared(model, changes)] == [(), changes[:1], changes[1:], changes]
-    assert [one.config_changes for one in compared(model, changes[:1])] == [(), changes[:1]]
-    assert [one.config_changes for one in compared(model, ())] == [()]
+    assert [one.changes for one in compared(model, changes)] == [(), changes[:1], changes[1:], changes]
+    assert [one.changes for one in compared(model, changes[:1])] == [(), changes[:1]]
+    assert [one.changes for one in compared(model, ())] == [()]
 
 
 def test_predicted_is_what_the_real_scheduler_then_did():
