@@ -43,7 +43,7 @@ def test_requests_are_parted_by_the_length_of_their_prompts_and_clients_with_the
 
 
 def test_what_is_told_is_the_mean_of_one_server_and_the_latencies_of_all():
-    kept = replace(MIXED, apart=LengthRouting(5000, 1, 1))
+    kept = replace(MIXED, length_routing=LengthRouting(5000, 1, 1))
     both = simulated(SERVER, kept, 20.0)
     alone = [simulate(SERVER, part, 20.0) for part, _ in parts(kept, LengthRouting(5000, 1, 1))]
     assert both is not None
@@ -55,7 +55,7 @@ def test_what_is_told_is_the_mean_of_one_server_and_the_latencies_of_all():
 
 def test_with_all_on_one_side_it_is_what_so_many_servers_do():
     chats = Demand((CHAT,), clients=50)
-    kept = simulated(SERVER, replace(chats, apart=LengthRouting(5000, 2, 1)))
+    kept = simulated(SERVER, replace(chats, length_routing=LengthRouting(5000, 2, 1)))
     usual = simulate(SERVER, chats.divided(2))
     assert kept is not None
     assert usual is not None
