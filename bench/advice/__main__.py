@@ -1,7 +1,7 @@
 """`python -m bench.advice`: advice on the scheduler lab, each action alone, all together, and the best set of them.
 
 Each regime runs as it is, and the exporter's own pipeline reads its pages; what it advises at the end is done to the
-regime and run again, as is every set of the same cures. `--write-docs` writes the table into docs/advice.md.
+regime and run again, as is every set of the same changes. `--write-docs` writes the table into docs/advice.md.
 """
 
 from __future__ import annotations
@@ -66,11 +66,16 @@ def main() -> int:
     first = run([*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)], KEPT)
     found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
     wanted = {name: _wanted(found[name], search=not options.without_search) for name in names}
-    print(f"{sum(map(len, wanted.values()))} sets of cures to try", flush=True)
-    done = first | run([_wish(name, cures) for name in names for cures in wanted[name]], KEPT)
+    print(f"{sum(map(len, wanted.values()))} sets of changes to try", flush=True)
+    done = first | run([_wish(name, changes) for name in names for changes in wanted[name]], KEPT)
     rows = [
         judged(
-            Case(name, found[name], first[f"{name} calm"], {cures: done[_id(name, cures)] for cures in wanted[name]}),
+            Case(
+                name,
+                found[name],
+                first[f"{name} calm"],
+                {changes: done[_id(name, changes)] for changes in wanted[name]},
+            ),
             first[_id(name, NOTHING)],
         )
         for name in names
@@ -81,23 +86,25 @@ def main() -> int:
 def _wanted(found: Advised, *, search: bool) -> list[Key]:
     if found.choice is None:
         return []
-    every = {found.printed, *(key([found.done(step.cure)]) for step in found.choice.steps)}
+    every = {found.printed, *(key([found.done(step.change)]) for step in found.choice.steps)}
     if search:
-        every.update(sets(found.done(step.cure) for step in (*found.choice.steps, *found.choice.declined)))
+        every.update(sets(found.done(step.change) for step in (*found.choice.steps, *found.choice.declined)))
     else:
-        every.update(key([step.cure]) for step in found.choice.declined if step.cure.key == "max_num_seqs")
+        every.update(key([step.change]) for step in found.choice.declined if step.change.key == "max_num_seqs")
     return sorted(every - {NOTHING})
 
 
-def _id(name: str, cures: Key) -> str:
-    return f"{name} {json.dumps(cures)}"
+def _id(name: str, changes: Key) -> str:
+    return f"{name} {json.dumps(changes)}"
 
 
-def _wish(name: str, cures: Key, *, record: bool = False, shared: int | None = None, ident: str = "") -> dict[str, Any]:
+def _wish(
+    name: str, changes: Key, *, record: bool = False, shared: int | None = None, ident: str = ""
+) -> dict[str, Any]:
     regime = (regimes() | regimes(REGIMES_HERE))[name]
-    made = change(regime, cures)
+    made = change(regime, changes)
     return {
-        "id": ident or _id(name, cures),
+        "id": ident or _id(name, changes),
         "name": name,
         "flags": made.flags,
         "edge": made.edge,

@@ -1,4 +1,4 @@
-"""Advice as changes of a regime of the lab, and every set of the same cures."""
+"""Advice as changes of a regime of the lab, and every set of the same changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.whatif.cures import Cure
+from kvpressure.whatif.config_changes import ConfigChange
 from tests.lab.regime import Regime
 
 Key = tuple[tuple[str, float], ...]
@@ -28,17 +28,17 @@ class Change:
     long_last: float = 0.0
 
 
-def key(cures: Iterable[Cure]) -> Key:
+def key(changes: Iterable[ConfigChange]) -> Key:
     """Cures by kind and value, in one order."""
-    return tuple(sorted((cure.key, float(cure.value)) for cure in cures))
+    return tuple(sorted((change.key, float(change.value)) for change in changes))
 
 
-def change(regime: Regime, cures: Key) -> Change:
-    """Those cures done to a regime."""
+def change(regime: Regime, changes: Key) -> Change:
+    """Those changes done to a regime."""
     flags: dict[str, Any] = {}
     edge: dict[str, Any] = {}
     shared, long_last = 1, 0.0
-    for kind, value in cures:
+    for kind, value in changes:
         match kind:
             case "cap_prompt":
                 edge["max_prompt"] = int(value)
@@ -62,13 +62,13 @@ def change(regime: Regime, cures: Key) -> Change:
     return Change(flags, edge, shared, long_last)
 
 
-def sets(cures: Iterable[Cure]) -> Iterator[Key]:
-    """Every set of the cures that were advised or tried, one value of each kind; replicas as they were advised."""
+def sets(changes: Iterable[ConfigChange]) -> Iterator[Key]:
+    """Every set of the changes that were advised or tried, one value of each kind; replicas as they were advised."""
     kinds: dict[str, list[float]] = {}
-    for cure in cures:
-        values = kinds.setdefault(cure.key, [])
-        if cure.value not in values:
-            values.append(cure.value)
+    for change in changes:
+        values = kinds.setdefault(change.key, [])
+        if change.value not in values:
+            values.append(change.value)
     options: list[Sequence[tuple[str, float] | None]] = [
         [None, *((kind, value) for value in values)] for kind, values in sorted(kinds.items())
     ]
@@ -76,6 +76,6 @@ def sets(cures: Iterable[Cure]) -> Iterator[Key]:
         yield tuple(one for one in chosen if one is not None)
 
 
-def costs_no_more(cures: Key, than: Key) -> bool:
+def costs_no_more(changes: Key, than: Key) -> bool:
     """Whether a set has none of what costs accuracy or hardware that the other does not have."""
-    return {kind for kind, _ in cures if kind in PRICED} <= {kind for kind, _ in than}
+    return {kind for kind, _ in changes if kind in PRICED} <= {kind for kind, _ in than}

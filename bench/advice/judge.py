@@ -1,4 +1,4 @@
-"""Advice against what it did: every action by itself, all of them together, and the best set of the same cures."""
+"""Advice against what it did: every action by itself, all of them together, and the best set of the same changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One regime: what was advised on it, its calm self, and every set of cures that was run."""
+    """One regime: what was advised on it, its calm self, and every set of changes that was run."""
 
     name: str
     advised: Advised
@@ -37,7 +37,7 @@ class Measured:
 class Done:
     """Cures, what was expected of them, and what they did."""
 
-    cures: Key
+    changes: Key
     tokens_expected: float
     latency_expected: float
     after: Measured
@@ -91,13 +91,13 @@ def judged(case: Case, before: Ran) -> Row:
     limit = LIMIT_FACTOR * (case.calm.latency_p95 or 0.0)
     found, choice = case.advised, case.advised.choice
     steps = choice.steps if choice else ()
-    alone = [_done(case, key([found.done(step.cure)]), found.alone(step.cure), limit) for step in steps]
-    declined = [_done(case, key([step.cure]), step.expected, limit) for step in (choice.declined if choice else ())]
+    alone = [_done(case, key([found.done(step.change)]), found.alone(step.change), limit) for step in steps]
+    declined = [_done(case, key([step.change]), step.expected, limit) for step in (choice.declined if choice else ())]
     together = _done(case, found.printed, found.together(), limit) if steps else None
-    measured = {cures: _measured(ran, limit) for cures, ran in case.runs.items()}
+    measured = {changes: _measured(ran, limit) for changes, ran in case.runs.items()}
     measured[()] = _measured(before, limit)
-    fair = {cures: one for cures, one in measured.items() if costs_no_more(cures, found.printed)}
-    best = max(fair, key=lambda cures: (fair[cures].goodput, -len(cures)))
+    fair = {changes: one for changes, one in measured.items() if costs_no_more(changes, found.printed)}
+    best = max(fair, key=lambda changes: (fair[changes].goodput, -len(changes)))
     return Row(
         case.name,
         limit,
@@ -112,11 +112,11 @@ def judged(case: Case, before: Ran) -> Row:
     )
 
 
-def _done(case: Case, cures: Key, expected: Expected | None, limit: float) -> Done | None:
-    if expected is None or cures not in case.runs:
+def _done(case: Case, changes: Key, expected: Expected | None, limit: float) -> Done | None:
+    if expected is None or changes not in case.runs:
         return None
-    after = _measured(case.runs[cures], limit)
-    return Done(cures, expected.tokens_per_second.after, expected.latency_p95.after, after)
+    after = _measured(case.runs[changes], limit)
+    return Done(changes, expected.tokens_per_second.after, expected.latency_p95.after, after)
 
 
 def _measured(ran: Ran, limit: float) -> Measured:

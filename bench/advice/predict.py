@@ -20,10 +20,10 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.recordings import TraceError
-from kvpressure.whatif.choice import Choice
+from kvpressure.whatif.config_changes import ConfigChange
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import Cure
-from kvpressure.whatif.relief import HOLD
+from kvpressure.whatif.greedy_search import Choice
+from kvpressure.whatif.other_limits import HOLD
 from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
@@ -42,24 +42,24 @@ class Advised:
 
     @property
     def printed(self) -> Key:
-        """The cures that are advised."""
-        return key(self.done(step.cure) for step in self.choice.steps) if self.choice else ()
+        """The changes that are advised."""
+        return key(self.done(step.change) for step in self.choice.steps) if self.choice else ()
 
-    def done(self, cure: Cure) -> Cure:
+    def done(self, change: ConfigChange) -> ConfigChange:
         """What is done for it: where nothing is to hold requests back, the flag that is printed."""
-        if cure.key != HOLD:
-            return cure
+        if change.key != HOLD:
+            return change
         slots = next((float(action.flags[SLOTS]) for action in self.actions if SLOTS in action.flags), math.nan)
-        return replace(cure, key="max_loras", value=slots)
+        return replace(change, key="max_loras", value=slots)
 
-    def alone(self, cure: Cure) -> Expected | None:
+    def alone(self, change: ConfigChange) -> Expected | None:
         """What is expected of one of them by itself."""
-        return self.model.expected([], [cure]) if self.model else None
+        return self.model.expected([], [change]) if self.model else None
 
     def together(self) -> Expected | None:
         """What is expected of all of them."""
         return (
-            self.model.expected([], [step.cure for step in self.choice.steps]) if self.model and self.choice else None
+            self.model.expected([], [step.change for step in self.choice.steps]) if self.model and self.choice else None
         )
 
 
@@ -77,7 +77,7 @@ def advised(path: Path) -> Advised:
 def _tried(choice: Choice) -> Choice:
     """Without what the lab has nothing for."""
     steps, declined = (
-        tuple(step for step in some if step.cure.key not in UNTRIED) for some in (choice.steps, choice.declined)
+        tuple(step for step in some if step.change.key not in UNTRIED) for some in (choice.steps, choice.declined)
     )
     return replace(choice, steps=steps, declined=declined)
 

@@ -43,14 +43,14 @@ def document(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]]) -> st
 def _rows(row: Row, checks: tuple[bool, bool] | None) -> Iterator[str]:
     yield _line(row.name, "nothing" if not row.reason else f"nothing: {row.reason}", None, row.before)
     for done in row.alone if len(row.alone) > 1 else ():
-        yield _line("", _words(done.cures), done, done.after)
+        yield _line("", _words(done.changes), done, done.after)
     if row.together:
         told = "" if checks is None else f"{_yes(checks[0])} → {_yes(checks[1])}"
         yield _line("", f"**{_words(row.printed)}**", row.together, row.together.after, told)
     if row.best_after is not None and row.best not in (row.printed, ()):
         yield _line("", f"best: {_words(row.best)}", None, row.best_after)
     for done in row.declined:
-        yield _line("", f"not advised: {_words(done.cures)}", done, done.after)
+        yield _line("", f"not advised: {_words(done.changes)}", done, done.after)
 
 
 def _line(name: str, what: str, done: Done | None, after: Measured, checks: str = "") -> str:
@@ -73,8 +73,8 @@ def _yes(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _words(cures: Key) -> str:
-    return ", ".join(_NAMES[kind].format(value) for kind, value in cures) or "nothing"
+def _words(changes: Key) -> str:
+    return ", ".join(_NAMES[kind].format(value) for kind, value in changes) or "nothing"
 
 
 def summary(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]], *, searched: bool) -> tuple[str, int]:
@@ -92,10 +92,10 @@ def summary(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]], *, sea
         (
             "no printed action loses more than 3 % of the goodput",
             worst[0] <= MOST_LOSS,
-            f"worst {-worst[0]:+.1%} ({worst[1]}: {_words(worst[2].cures)})",
+            f"worst {-worst[0]:+.1%} ({worst[1]}: {_words(worst[2].changes)})",
         ),
         (
-            "the printed set reaches 90 % of the goodput of the best set of the same cures",
+            "the printed set reaches 90 % of the goodput of the best set of the same changes",
             least[0] >= LEAST_SHARE,
             f"{sum(share >= LEAST_SHARE for share, _ in shares)} of {len(shares)}, least {least[0]:.0%} ({least[1]})",
         ),

@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol
 from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.features import Context
-from kvpressure.features.past import EnginePast
+from kvpressure.features.past import EngineHistory
 from kvpressure.features.windows import EngineWindow
 from kvpressure.model.values import at
 from kvpressure.scrape.reader import PageReader
 
-MOST_REPLICAS: Final = 8
+MAX_REPLICAS: Final = 8
 DECIDES_EVERY_SECONDS: Final = 15.0
 TOLERANCE: Final = 0.1
 STABLE_SECONDS: Final = 300.0
@@ -71,7 +71,7 @@ class Hpa:
     def wanted(self, now: float, pages: Mapping[int, bytes], current: int) -> int:
         """Up to at most twice as many, or four more, at a time."""
         recommended = self.recommend([seen(page) for page in pages.values()], current)
-        recommended = min(MOST_REPLICAS, max(1, recommended), max(2 * current, current + 4))
+        recommended = min(MAX_REPLICAS, max(1, recommended), max(2 * current, current + 4))
         if not self._recommended:
             self._recommended.append((now, current))
         self._recommended.append((now, recommended))
@@ -140,7 +140,7 @@ class Ours:
 
     def __init__(self, declared: Mapping[str, float], limits: Thresholds | None = None) -> None:
         self._limits, self._declared = limits or load_thresholds(), declared
-        self._engines: dict[int, tuple[PageReader, EnginePast]] = {}
+        self._engines: dict[int, tuple[PageReader, EngineHistory]] = {}
         self._readings: dict[int, ReplicaReading] = {}
         self._required: deque[tuple[float, float]] = deque()
         self._began: float | None = None
@@ -151,7 +151,7 @@ class Ours:
         self._readings = {}
         for number, text in pages.items():
             if number not in self._engines:
-                self._engines[number] = PageReader(), EnginePast(EngineWindow(60.0, 600.0), self._limits)
+                self._engines[number] = PageReader(), EngineHistory(EngineWindow(60.0, 600.0), self._limits)
             reader, past = self._engines[number]
             page = reader.read(text, now)
             (sample,) = page.engines
@@ -177,7 +177,7 @@ class Ours:
         if (required := required_replicas(readings, self._limits)) is not None:
             self._required.append((now, required))
         self.told.append({"t": now, "desired": desired, "demand": {r.replica: dict(r.demand) for r in readings}})
-        return current if desired is None else min(MOST_REPLICAS, desired)
+        return current if desired is None else min(MAX_REPLICAS, desired)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import sys
 from tests.e2e_kubernetes.programs import ROOT, MissingError, build, find
 from tests.e2e_kubernetes.run import CACHE, tell
 
-LONGEST_SECONDS = 900
+MAX_SIMULATED_SECONDS = 900
 ISOLATED = (
     "unshare",
     "--net",
@@ -41,13 +41,13 @@ def main() -> int:
         _say(f"{error}")
         return 2
     if given.inside:
-        return asyncio.run(asyncio.wait_for(tell(programs), LONGEST_SECONDS))
+        return asyncio.run(asyncio.wait_for(tell(programs), MAX_SIMULATED_SECONDS))
     if os.geteuid() != 0:
         _say("this needs root: namespaces, addresses for pods, and another user for the exporter")
         return 2
     command = (*ISOLATED, sys.executable, "-m", "tests.e2e_kubernetes", "--inside")
     try:
-        return subprocess.run(command, cwd=ROOT, check=False, timeout=LONGEST_SECONDS + 30).returncode
+        return subprocess.run(command, cwd=ROOT, check=False, timeout=MAX_SIMULATED_SECONDS + 30).returncode
     finally:
         _say(f"\nreport and logs lie in {CACHE / 'run'}")
 

@@ -19,7 +19,7 @@ from tests.e2e_vllm.run import play
 from tests.e2e_vllm.scenario import Bars, Scenario
 from tests.e2e_vllm.scenarios import SCENARIOS
 
-LONGEST_SECONDS = 2400.0
+MAX_SIMULATED_SECONDS = 2400.0
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
@@ -64,7 +64,7 @@ def _play(environment: Environment, scenario: Scenario) -> list[Row]:
                 say(text)
 
         say(HEAD)
-        story = asyncio.run(asyncio.wait_for(play(environment, scenario, folder, say, on_look), LONGEST_SECONDS))
+        story = asyncio.run(asyncio.wait_for(play(environment, scenario, folder, say, on_look), MAX_SIMULATED_SECONDS))
         rows = judge(story, Bars())
         for text in summary(story, rows):
             say(text)

@@ -32,7 +32,7 @@ def concurrency_bound(case: Case) -> list[Action | None]:
     if forecast.choice is None:
         return [*explained(_unpredicted(case), case.diagnosis.cause, forecast.reason)]
     step = forecast.choice.step("max_num_seqs")
-    change = None if step is None else _raise(case, int(step.cure.value), step.expected)
+    change = None if step is None else _raise(case, int(step.change.value), step.expected)
     return [
         change,
         apply_changes(case, [change]),
@@ -66,10 +66,10 @@ def _another(case: Case) -> list[Action | None]:
     change = another_limit(case, forecast)
     choice = forecast.choice
     more = replica(case, NO_ROOM) if choice is None else replicas(case, choice, NO_ROOM)
-    vain = None if choice is None else declined(case, choice)
+    rejected = None if choice is None else declined(case, choice)
     return [
         *explained([change, apply_changes(case, [change]), more], case.diagnosis.cause, forecast.reason),
-        vain,
+        rejected,
     ]
 
 

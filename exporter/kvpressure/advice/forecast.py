@@ -12,15 +12,13 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.model.verdict import Cause
 from kvpressure.whatif.calibrate import UnknownError, growing_share, held_at
-from kvpressure.whatif.choice import Choice, choose
-from kvpressure.whatif.consequences import Model, model_of
-from kvpressure.whatif.cures import (
-    KEPT_FREE_RATIO,
+from kvpressure.whatif.config_changes import (
     KV_DTYPE,
     OFFLOAD,
     PREFIX_CACHING,
     SHORT_FIRST,
-    Cure,
+    WATERMARK_RATIO,
+    ConfigChange,
     keep_free,
     kv_in_8_bits,
     length_bounds,
@@ -31,7 +29,9 @@ from kvpressure.whatif.cures import (
     short_first,
     step_tokens,
 )
-from kvpressure.whatif.relief import larger_steps, more_sequences, more_servers, without_hold
+from kvpressure.whatif.consequences import Model, model_of
+from kvpressure.whatif.greedy_search import Choice, choose
+from kvpressure.whatif.other_limits import larger_steps, more_sequences, more_servers, without_hold
 
 MOST_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
@@ -80,9 +80,9 @@ def more_batch(case: Case) -> Forecast:
 def more_gpus(case: Case) -> Forecast:
     """Where the GPU does all it can: with more servers; and what more sequences would not do."""
     limit = case.limits.max_num_seqs
-    vain = () if limit is None else (sequences(int(2 * limit.value)),)
+    rejected = () if limit is None else (sequences(int(2 * limit.value)),)
     growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
-    return _relieved(case, math.inf, lambda model: more_servers(model, vain), growing)
+    return _relieved(case, math.inf, lambda model: more_servers(model, rejected), growing)
 
 
 def without_limit(case: Case) -> Forecast:
@@ -103,13 +103,13 @@ def _relieved(
     return Forecast(model, choose(model))
 
 
-def _settings(case: Case) -> Iterator[Cure]:
+def _settings(case: Case) -> Iterator[ConfigChange]:
     """What one restart changes."""
     raised = memory(case)
     if raised is not None and raised.value > _ratio(case):
         yield raised
     if case.symptom("preempting") is True and "kept_free" in case.own.flags:
-        yield keep_free(KEPT_FREE_RATIO)
+        yield keep_free(WATERMARK_RATIO)
     if PREFIX_CACHING in case.own.flags and case.observed and case.observed.cache.prefix_caching is False:
         yield prefix_caching()
     limit, least = case.limits.max_num_batched_tokens, case.thresholds.advice_step_tokens_min_tokens
@@ -117,14 +117,14 @@ def _settings(case: Case) -> Iterator[Cure]:
         yield step_tokens(int(max(least, limit.value / 2)))
 
 
-def _order(case: Case, model: Model) -> Iterator[Cure]:
+def _order(case: Case, model: Model) -> Iterator[ConfigChange]:
     """Short requests before long ones: a restart, and clients that say which are which."""
     if SHORT_FIRST in case.own.flags:
         bounds = length_bounds(model.known, case.thresholds.advice_long_requests_max_ratio)
         yield from map(short_first, itertools.islice(bounds, MOST_BOUNDS))
 
 
-def _more_memory(case: Case, model: Model) -> Iterator[Cure]:
+def _more_memory(case: Case, model: Model) -> Iterator[ConfigChange]:
     """The host's memory for what is thrown out; and what holds more in the same memory, at a price in accuracy."""
     size = _tier_gib(case, model)
     if OFFLOAD in case.own.flags and case.symptom("preempting") is True and size is not None:
@@ -143,7 +143,7 @@ def _tier_gib(case: Case, model: Model) -> int | None:
     return math.ceil(requests * (known.prompts.mean + known.outputs.mean) * each / 2**30)
 
 
-def memory(case: Case) -> Cure | None:
+def memory(case: Case) -> ConfigChange | None:
     """The pool under the new memory target, at least; None where that stays or the pool is not known."""
     limit, target = case.limits.gpu_memory_utilization, case.memory_target
     if limit is None or case.capacity is None or target is None:

@@ -7,14 +7,14 @@ from kvpressure.advice.shell import add_replica
 from kvpressure.advice.verify import expected
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
-from kvpressure.whatif.choice import Step
+from kvpressure.whatif.config_changes import APART, OFFLOAD, PREFIX_CACHING, SHORT_FIRST
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import APART, OFFLOAD, PREFIX_CACHING, SHORT_FIRST
+from kvpressure.whatif.greedy_search import Step
 
 
 def by_priority(case: Case, model: Model, step: Step) -> Action:
     """Short prompts before long ones."""
-    tokens = int(step.cure.value)
+    tokens = int(step.change.value)
     least, most = model.known.prompts.above(tokens)
     return Action(
         key=SHORT_FIRST,
@@ -50,7 +50,7 @@ def caching(case: Case, _: Model, step: Step) -> Action:
 
 def tier(case: Case, _: Model, step: Step) -> Action:
     """The host's memory for KV that is thrown out of the pool."""
-    size = number(step.cure.value)
+    size = number(step.change.value)
     return Action(
         key=OFFLOAD,
         title="Keep preempted KV in host memory",
@@ -68,12 +68,13 @@ def tier(case: Case, _: Model, step: Step) -> Action:
 
 def keep_apart(case: Case, model: Model, step: Step) -> Action:
     """Deployments for short and for long prompts."""
-    tokens, cure = int(step.cure.value), step.cure
+    tokens, change = int(step.change.value), step.change
     least, most = model.known.prompts.above(tokens)
     return Action(
         key=APART,
         title="Serve short and long prompts on deployments of their own",
-        new=f"prompts up to {number(tokens)} on {cure.by - cure.long}, longer ones on {cure.long}, for each server now",
+        new=f"prompts up to {number(tokens)} on {change.by - change.long}, longer ones on {change.long}, "
+        "for each server now",
         why=f"Long prompts ({_share(least, most)}) hold the pool while short ones wait. The same number of servers for "
         "all of them does less, as simulated.",
         cost="As many GPUs (or sets of them), and a gateway that sends requests by the length of their prompts.",

@@ -16,10 +16,10 @@ from kvpressure.advice.verify import expected as check
 from kvpressure.advice.verify import recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
-from kvpressure.whatif.choice import Choice, Step
+from kvpressure.whatif.config_changes import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP, holds
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP, holds
-from kvpressure.whatif.relief import HOLD
+from kvpressure.whatif.greedy_search import Choice, Step
+from kvpressure.whatif.other_limits import HOLD
 
 _APART: Final = (KV_DTYPE, "add_replica", APART)
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
@@ -27,9 +27,9 @@ _APART: Final = (KV_DTYPE, "add_replica", APART)
 
 def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
     """Steps in the order in which they help, one rollout of their flags, more memory or servers, and what would not."""
-    made = [_MAKE[step.cure.key](case, model, step) for step in choice.steps]
-    changes = [action for action, step in zip(made, choice.steps, strict=True) if step.cure.key not in _APART]
-    apart = [action for action, step in zip(made, choice.steps, strict=True) if step.cure.key in _APART]
+    made = [_MAKE[step.change.key](case, model, step) for step in choice.steps]
+    changes = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key not in _APART]
+    apart = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key in _APART]
     memory = None if choice.step(MEMORY) else leave_memory(case)
     return [
         *changes,
@@ -44,7 +44,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
 
 
 def _cap_prompts(case: Case, model: Model, step: Step) -> Action:
-    cap, longest = int(step.cure.value), model.known.outputs.longest
+    cap, longest = int(step.change.value), model.known.outputs.longest
     least, most = model.known.prompts.above(cap)
     flags = case.own.caps(int(cap + longest), int(longest))
     return Action(
@@ -64,7 +64,7 @@ def _cap_prompts(case: Case, model: Model, step: Step) -> Action:
 
 
 def _cap_answers(case: Case, model: Model, step: Step) -> Action:
-    cap = int(step.cure.value)
+    cap = int(step.change.value)
     least, most = model.known.outputs.above(cap)
     return Action(
         key="cap_answers",
@@ -80,7 +80,7 @@ def _cap_answers(case: Case, model: Model, step: Step) -> Action:
 
 
 def _sequences(case: Case, model: Model, step: Step) -> Action:
-    most, limit = int(step.cure.value), case.limits.max_num_seqs
+    most, limit = int(step.change.value), case.limits.max_num_seqs
     return Action(
         key="max_num_seqs",
         title=f"Cut {case.own.words['max_num_seqs']}",
@@ -100,7 +100,7 @@ def _sequences(case: Case, model: Model, step: Step) -> Action:
 
 
 def _kept_free(case: Case, _: Model, step: Step) -> Action:
-    ratio = number(step.cure.value)
+    ratio = number(step.change.value)
     return Action(
         key="kept_free",
         title="Keep a part of the pool for those that run",
@@ -118,7 +118,7 @@ def _kept_free(case: Case, _: Model, step: Step) -> Action:
 
 
 def _step_tokens(case: Case, _: Model, step: Step) -> Action:
-    limit, new = case.limits.max_num_batched_tokens, int(step.cure.value)
+    limit, new = case.limits.max_num_batched_tokens, int(step.change.value)
     return Action(
         key=STEP,
         title=f"Cut {case.own.words[STEP]}",
@@ -157,7 +157,7 @@ def _kv_dtype(case: Case, model: Model, step: Step) -> Action:
 def _replicas(case: Case, _: Model, step: Step) -> Action:
     waiting = number(round(step.expected.waiting.before))
     why = f"With the steps above, if any, {waiting} requests wait still: what is asked needs more pool than there is."
-    return replica(case, why, int(step.cure.value), step.expected)
+    return replica(case, why, int(step.change.value), step.expected)
 
 
 def declined(case: Case, choice: Choice) -> Action | None:
@@ -177,25 +177,25 @@ def declined(case: Case, choice: Choice) -> Action | None:
 
 
 def _told(case: Case, step: Step) -> str:
-    value = number(step.cure.value)
+    value = number(step.change.value)
     words = {
         "cap_prompt": f"prompts at most {value}",
         "cap_output": f"answers at most {value}",
-        "kept_free": f"{step.cure.value:.0%} of the pool kept free for those that run",
+        "kept_free": f"{step.change.value:.0%} of the pool kept free for those that run",
         KV_DTYPE: "the KV cache in 8 bits",
         "add_replica": f"{value} replicas",
         HOLD: "more at once than run now",
-        APART: f"{step.cure.by} servers of which {step.cure.long} for prompts beyond {value}",
+        APART: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",
         SHORT_FIRST: f"prompts up to {value} before longer ones",
         PREFIX_CACHING: "prefix caching (without what prompts may share)",
         OFFLOAD: f"{value} GiB of host memory for preempted KV",
     }
-    return words.get(step.cure.key) or f"{case.own.words[step.cure.key]} {value}"
+    return words.get(step.change.key) or f"{case.own.words[step.change.key]} {value}"
 
 
 def _why_not(step: Step, least: float) -> str:
     shift = step.expected.tokens_per_second
-    if step.cure.at_best:
+    if step.change.at_best:
         return "gains too little even at best"
     if step.expected.shortened_ratio > 0:
         return "answers that are cut short do not count as served"
@@ -209,13 +209,13 @@ def _why_not(step: Step, least: float) -> str:
 
 def _verify(case: Case, choice: Choice) -> Action:
     step = choice.step("max_num_seqs")
-    shared = any(step.cure.by > 1 for step in choice.steps)
+    shared = any(step.change.by > 1 for step in choice.steps)
     together = "" if choice.together is None else " The expected figures are for all steps above together."
     return Action(
         key="verify",
         title="Verify recovery",
         why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{together}",
-        checks=recovered(case, None if step is None else int(step.cure.value), shared=shared),
+        checks=recovered(case, None if step is None else int(step.change.value), shared=shared),
         commands=look_again(case.place),
         expected=choice.together,
     )

@@ -17,7 +17,7 @@ from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, shar
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
-from kvpressure.whatif.cures import STEP
+from kvpressure.whatif.config_changes import STEP
 
 
 def kv_pressure(case: Case) -> list[Action | None]:
@@ -57,10 +57,10 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
 
 def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
     """With what the pool that the memory target leaves is expected to do."""
-    cure = memory(case)
-    if forecast.model is None or cure is None or not action.flags:
+    change = memory(case)
+    if forecast.model is None or change is None or not action.flags:
         return action
-    return replace(action, expected=forecast.model.expected([], [cure]))
+    return replace(action, expected=forecast.model.expected([], [change]))
 
 
 def after_device_oom(case: Case) -> list[Action | None]:

@@ -7,7 +7,7 @@ from kvpressure.advice.shell import add_replica
 from kvpressure.advice.verify import series
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
-from kvpressure.whatif.choice import Choice
+from kvpressure.whatif.greedy_search import Choice
 
 
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
@@ -31,4 +31,4 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
 def replicas(case: Case, choice: Choice, why: str) -> Action | None:
     """As many servers as were chosen; None where none was."""
     step = choice.step("add_replica")
-    return None if step is None else replica(case, why, int(step.cure.value), step.expected)
+    return None if step is None else replica(case, why, int(step.change.value), step.expected)

@@ -8,8 +8,8 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.verify import expected as check
 from kvpressure.advice.verify import series
 from kvpressure.model.action import Action
+from kvpressure.whatif.config_changes import MAX_REPLICAS, replicas
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import MOST_REPLICAS, replicas
 
 NAMED = 3
 
@@ -26,7 +26,7 @@ def route(case: Case, model: Model | None = None) -> Action | None:
         return None
     named = ", ".join(f"{peer.target} ({peer.usage_ratio:.0%} of its KV cache)" for peer in free[:NAMED])
     more = f" and {len(free) - NAMED} more" if len(free) > NAMED else ""
-    shares = None if model is None else model.expected([], [replicas(min(1 + len(free), MOST_REPLICAS))])
+    shares = None if model is None else model.expected([], [replicas(min(1 + len(free), MAX_REPLICAS))])
     return Action(
         key="route",
         title="Send requests to the replicas that have room",

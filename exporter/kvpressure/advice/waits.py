@@ -15,8 +15,8 @@ from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.values import number
 from kvpressure.runtimes.advising import Remedy
-from kvpressure.whatif.cures import STEP
-from kvpressure.whatif.relief import HOLD
+from kvpressure.whatif.config_changes import STEP
+from kvpressure.whatif.other_limits import HOLD
 
 
 def deferred(case: Case) -> list[Action | None]:
@@ -87,7 +87,7 @@ def another_limit(case: Case, forecast: Forecast) -> Action | None:
         step = forecast.choice.step(STEP) if forecast.choice else None
         if forecast.choice is not None and step is None:
             return None
-        new = str(int(2 * budget.value if step is None else step.cure.value))
+        new = str(int(2 * budget.value if step is None else step.change.value))
         return Action(
             key="max_num_batched_tokens",
             title=f"Raise {case.own.words['max_num_batched_tokens']}",

@@ -21,7 +21,7 @@ from kvpressure.features.cost import LONGEST_INTERVAL_SECONDS
 from kvpressure.features.evidence import OutsideEvidence, Restarts, outside_evidence
 from kvpressure.features.gpu import gpus_of, whole_gpus
 from kvpressure.features.gpu_window import GpuWindow
-from kvpressure.features.past import EnginePast, Features
+from kvpressure.features.past import EngineHistory, Features
 from kvpressure.features.starts import Starts
 from kvpressure.features.windows import EngineWindow, stepped_back
 from kvpressure.model.canary import CanaryReport
@@ -33,7 +33,7 @@ from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Workload
 from kvpressure.runtimes.registry import named
-from kvpressure.whatif.room import WithRoom
+from kvpressure.whatif.unconstrained import UnconstrainedThroughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
 
 @dataclass(slots=True)
 class _Engine:
-    past: EnginePast
+    past: EngineHistory
     canary: CanaryWatch = field(default_factory=CanaryWatch)
     diagnostician: Diagnostician = field(default_factory=Diagnostician)
     view: EngineView | None = None
-    room: WithRoom = field(default_factory=WithRoom)
+    room: UnconstrainedThroughput = field(default_factory=UnconstrainedThroughput)
 
 
 class Pipeline:
@@ -239,7 +239,7 @@ class Pipeline:
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target)
-            past = EnginePast(self._window(), self.thresholds, self.settings.longest_interval_seconds)
+            past = EngineHistory(self._window(), self.thresholds, self.settings.longest_interval_seconds)
             engine = self._engines[key] = _Engine(past)
         elif stepped_back(engine.past.window.t, t) or t - engine.past.window.t > self.settings.window_seconds:
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.

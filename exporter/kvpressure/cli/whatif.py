@@ -22,7 +22,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.references import is_reference
 from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.whatif.compare import compared, over_load
-from kvpressure.whatif.cures import Cure
+from kvpressure.whatif.config_changes import ConfigChange
 from kvpressure.whatif.described import DescriptionError
 from kvpressure.whatif.search import Found, search
 
@@ -98,9 +98,9 @@ def command(**options: Any) -> None:
     _check(options)
     try:
         source = source_of(options, load_thresholds())
-        cures = changes(options["given"], source.runtime, source.limits, source.model)
-        found = _searched(source, cures) if options["searching"] else None
-        rows = compared(source.model, cures)
+        config_changes = changes(options["given"], source.runtime, source.limits, source.model)
+        found = _searched(source, config_changes) if options["searching"] else None
+        rows = compared(source.model, config_changes)
     except (SourceError, DescriptionError) as error:
         _fail(f"{error}")
     except UnknownError as error:
@@ -108,11 +108,11 @@ def command(**options: Any) -> None:
     except KeyboardInterrupt:
         sys.exit(CANNOT_TELL)
     if found is not None:
-        shown = [row.cures for row in rows]
-        rows += [row for row in (found.best, found.more) if row is not None and row.cures not in shown]
+        shown = [row.changes for row in rows]
+        rows += [row for row in (found.best, found.more) if row is not None and row.changes not in shown]
     curves = None
     if options["picture"] is not None:
-        curves = [over_load(source.model, row.cures) for row in (rows[0], rows[-1])[: len(rows)]]
+        curves = [over_load(source.model, row.changes) for row in (rows[0], rows[-1])[: len(rows)]]
         from kvpressure.cli.whatif_picture import PictureError, draw  # noqa: PLC0415 - most runs draw nothing
 
         try:
@@ -141,7 +141,7 @@ def _check(options: dict[str, Any]) -> None:
         raise click.UsageError(f"--picture {picture}: the name must end in .svg or .png")
 
 
-def _searched(source: Source, cures: list[Cure]) -> Found:
+def _searched(source: Source, config_changes: list[ConfigChange]) -> Found:
     """With a bar on a terminal."""
     err = console(stderr=True)
     words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} sets")
@@ -153,7 +153,7 @@ def _searched(source: Source, cures: list[Cure]) -> Found:
                 progress.add_task("simulating", total=total)
             progress.update(progress.task_ids[0], completed=done)
 
-        return search(source.model, cures, keeps_free, told)
+        return search(source.model, config_changes, keeps_free, told)
 
 
 def _fail(message: str) -> None:

@@ -12,13 +12,12 @@ import click
 from kvpressure.commandline.numbers import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import (
+from kvpressure.whatif.config_changes import (
     KV_DTYPE,
+    MAX_REPLICAS,
     MEMORY,
-    MOST_REPLICAS,
     STEP,
-    Cure,
+    ConfigChange,
     applied,
     cap_output,
     cap_prompt,
@@ -31,6 +30,7 @@ from kvpressure.whatif.cures import (
     sequences,
     step_tokens,
 )
+from kvpressure.whatif.consequences import Model
 
 _OWN: Final = {
     "max-input-tokens": "cap_prompt",
@@ -49,9 +49,9 @@ def names(runtime: Runtime) -> dict[str, str]:
     return flags | _OWN
 
 
-def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model) -> list[Cure]:
+def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model) -> list[ConfigChange]:
     """The changes in the order given. Raises click.UsageError for one that cannot be simulated, or served."""
-    known, made = names(runtime), dict[str, Cure]()
+    known, made = names(runtime), dict[str, ConfigChange]()
     for text in given:
         name, equals, value = text.partition("=")
         plain = name.strip().lstrip("-").replace("_", "-")
@@ -67,10 +67,10 @@ def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model
     return list(made.values())
 
 
-def written(cure: Cure, runtime: Runtime) -> str:
+def written(change: ConfigChange, runtime: Runtime) -> str:
     """A change as it is given: name and value."""
-    name = next(name for name, kind in names(runtime).items() if kind == cure.key)
-    return f"{name}={runtime.advice.small_kv if cure.key == KV_DTYPE else f'{cure.value:.12g}'}"
+    name = next(name for name, kind in names(runtime).items() if kind == change.key)
+    return f"{name}={runtime.advice.small_kv if change.key == KV_DTYPE else f'{change.value:.12g}'}"
 
 
 class _Given:
@@ -96,7 +96,7 @@ class _Given:
         raise click.UsageError(f"--set {self.text}: {why}")
 
 
-def _memory(given: _Given) -> Cure:
+def _memory(given: _Given) -> ConfigChange:
     now = given.limits.gpu_memory_utilization
     if now is None:
         name = given.runtime.advice.flags[MEMORY]
@@ -106,26 +106,26 @@ def _memory(given: _Given) -> Cure:
     return memory_share(now.value, given.limit())
 
 
-def _kv_dtype(given: _Given) -> Cure:
+def _kv_dtype(given: _Given) -> ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
         given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
     return kv_in_8_bits()
 
 
-def _pool(given: _Given) -> Cure:
+def _pool(given: _Given) -> ConfigChange:
     tokens, now = given.count(), given.model.known.server.pool_tokens
     declared = given.limits.kv_capacity_tokens
     return pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
 
 
-def _replicas(given: _Given) -> Cure:
+def _replicas(given: _Given) -> ConfigChange:
     total = given.count()
-    if total > 100 * MOST_REPLICAS:
+    if total > 100 * MAX_REPLICAS:
         given.refuse("give at most 800")
     return replicas(total)
 
 
-_MAKE: Final[Mapping[str, Callable[[_Given], Cure]]] = {
+_MAKE: Final[Mapping[str, Callable[[_Given], ConfigChange]]] = {
     "max_num_seqs": lambda given: sequences(int(given.limit())),
     STEP: lambda given: step_tokens(int(given.limit())),
     "max_model_len": lambda given: cap_total(int(given.limit())),
@@ -144,9 +144,9 @@ def _meant(name: str, known: Mapping[str, str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; what can: {', '.join(known)}"
 
 
-def _check_start(made: Sequence[Cure], runtime: Runtime, model: Model) -> None:
+def _check_start(made: Sequence[ConfigChange], runtime: Runtime, model: Model) -> None:
     """Refuse what the server would refuse."""
-    keys = {cure.key for cure in made}
+    keys = {change.key for change in made}
     server, _ = applied(model.state, made)
     if "max_model_len" in keys and runtime.planning.needs_longest and server.cap_total > server.pool_tokens:
         raise click.UsageError(

@@ -14,7 +14,7 @@ from kvpressure.cli.whatif_source import Source
 from kvpressure.model.values import number
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.whatif.compare import Point, Row
-from kvpressure.whatif.cures import MOST_REPLICAS
+from kvpressure.whatif.config_changes import MAX_REPLICAS
 from kvpressure.whatif.figures import Figures, Span
 from kvpressure.whatif.search import Found
 
@@ -73,13 +73,13 @@ def json_of(
 
 
 def _row_json(row: Row, runtime: Runtime) -> dict[str, object]:
-    set_ = dict(written(cure, runtime).split("=", 1) for cure in row.cures)
+    set_ = dict(written(change, runtime).split("=", 1) for change in row.changes)
     return {"set": set_, "behind": row.behind, "figures": None if row.figures is None else asdict(row.figures)}
 
 
 def label(row: Row, runtime: Runtime) -> str:
     """A row's changes, a line for each."""
-    return "\n".join(written(cure, runtime).replace("=", " ") for cure in row.cures) or TODAY
+    return "\n".join(written(change, runtime).replace("=", " ") for change in row.changes) or TODAY
 
 
 def _head(source: Source) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         "what is not known (how lengths lie in their buckets, whether long prompts get long answers, what a larger "
         "batch costs)."
     )
-    keys = {cure.key for one in rows for cure in one.cures}
+    keys = {change.key for one in rows for change in one.changes}
     if "kv_cache_dtype" in keys:
         yield "The cache is taken to be in 16 bits now. In 8 bits it costs some accuracy: evaluate answers first."
     if "gpu_memory_utilization" in keys:
@@ -162,12 +162,16 @@ def _search_notes(source: Source, found: Found) -> Iterator[str]:
     seconds = _short(source.model.limit_seconds)
     if found.kept:
         sure = "" if found.surely else " It is not kept over the whole range: leave some room."
-        best = "; none beats today's limits" if not found.best.cures else ""
+        best = "; none beats today's limits" if not found.best.changes else ""
         yield f"Best of {number(found.tried)} sets with a p95 within {seconds} s{best}.{sure}"
         return
-    closest = "the closest is shown" if found.best.cures else "none comes closer than today's limits"
-    total = next((cure.value for cure in found.more.cures if cure.key == "add_replica"), None) if found.more else None
-    more = f"Not even {MOST_REPLICAS} replicas would" if total is None else f"{number(total)} replicas would"
+    closest = "the closest is shown" if found.best.changes else "none comes closer than today's limits"
+    total = (
+        next((change.value for change in found.more.changes if change.key == "add_replica"), None)
+        if found.more
+        else None
+    )
+    more = f"Not even {MAX_REPLICAS} replicas would" if total is None else f"{number(total)} replicas would"
     yield f"None of {number(found.tried)} sets keeps a p95 of {seconds} s; {closest}. {more}."
 
 

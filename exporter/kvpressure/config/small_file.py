@@ -1,4 +1,4 @@
-"""Small text files that people write, read with a bound. Apart from settings, which take time to import."""
+"""Small text files that people write, read with a bound. LengthRouting from settings, which take time to import."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ CANARY_UNANSWERED: Final = "canary_unanswered"
 SHOWN_LATE_SECONDS: Final = 3.0
 """A request may show on the page so long after it was over: polls are seconds apart, and statistics come late."""
 
-LONGEST_SECONDS: Final = 120.0
+MAX_SIMULATED_SECONDS: Final = 120.0
 """One that was given up, because its target changed, is over by then."""
 
 HOPELESS_FACTOR: Final = 10.0
@@ -146,5 +146,5 @@ class CanaryWatch:
         """Whether a request of ours was under way between the poll at `since` and the one after it."""
         if self._sent is None:
             return False
-        over = self._sent + LONGEST_SECONDS if self._over is None else self._over
+        over = self._sent + MAX_SIMULATED_SECONDS if self._over is None else self._over
         return since <= over + SHOWN_LATE_SECONDS

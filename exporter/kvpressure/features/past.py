@@ -45,7 +45,7 @@ class Features:
     signals: frozenset[str]
 
 
-class EnginePast:
+class EngineHistory:
     """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
 
     def __init__(

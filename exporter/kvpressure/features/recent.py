@@ -127,7 +127,7 @@ def count(window: EngineWindow, context: Context) -> Recent:
         preemption_bursts=bursts,
         preempted_ratio=_preempted_ratio(points),
         preempted_in_window=bool(window.delta("preemptions")),
-        preempted_lately=window.grew_lately("preemptions"),
+        preempted_lately=window.increased_in_long_window("preemptions"),
         refused_ratio=refused_ratio(points, window),
         tokens=tokens,
         busy=_busy(points, running, queue),

@@ -49,18 +49,18 @@ class Point:
 
 
 class EngineWindow:
-    """The recent history of one engine: polls over `seconds`, histograms over `shape_seconds`.
+    """The recent history of one engine: polls over `seconds`, histograms over `long_window_seconds`.
 
-    >>> window = EngineWindow(seconds=60, shape_seconds=600)
+    >>> window = EngineWindow(seconds=60, long_window_seconds=600)
     >>> window.add(0.0, EngineSample("m", "0", {"running": 1.0}, {"steps": 10.0}))
     >>> window.add(1.0, EngineSample("m", "0", {"running": 3.0}, {"steps": 25.0}))
     >>> window.mean("running"), window.delta("steps"), window.rate("steps")
     (2.0, 15.0, 15.0)
     """
 
-    def __init__(self, seconds: float, shape_seconds: float) -> None:
+    def __init__(self, seconds: float, long_window_seconds: float) -> None:
         self.seconds = seconds
-        self.shape_seconds = shape_seconds
+        self.long_window_seconds = long_window_seconds
         self.points: deque[Point] = deque()
         self.cache = CacheConfig()
         self.multiprocess = False
@@ -137,7 +137,7 @@ class EngineWindow:
 
     def _note_highest(self, t: float, running: float | None) -> None:
         """Keep the running maximum: readings that no later one reached."""
-        while self._highest and self._highest[0][0] < t - self.shape_seconds:
+        while self._highest and self._highest[0][0] < t - self.long_window_seconds:
             self._highest.popleft()
         if running is not None:
             while self._highest and self._highest[-1][1] <= running:
@@ -145,22 +145,22 @@ class EngineWindow:
             self._highest.append((t, running))
 
     def highest_running(self) -> float | None:
-        """The largest batch read over the longer `shape_seconds`, since the server last started."""
+        """The largest batch read over the longer `long_window_seconds`, since the server last started."""
         return self._highest[0][1] if self._highest else None
 
     def _keep_older(self, point: Point) -> None:
         """Thin what leaves the window out to a few points of the longer one."""
-        if not self._older or point.t - self._older[-1].t >= self.shape_seconds / SHAPE_POINTS:
+        if not self._older or point.t - self._older[-1].t >= self.long_window_seconds / SHAPE_POINTS:
             self._older.append(point)
-        while self._older and self._older[0].t < self.t - self.shape_seconds:
+        while self._older and self._older[0].t < self.t - self.long_window_seconds:
             self._older.popleft()
 
     def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
         self._once_of_histograms.clear()
         _append_spaced(self._recent, t, histograms, self.seconds / (MAX_HISTOGRAM_POINTS - 2))
         _keep_one_older(self._recent, t - self.seconds)
-        _append_spaced(self._shape, t, histograms, self.shape_seconds / SHAPE_POINTS)
-        _keep_one_older(self._shape, t - self.shape_seconds)
+        _append_spaced(self._shape, t, histograms, self.long_window_seconds / SHAPE_POINTS)
+        _keep_one_older(self._shape, t - self.long_window_seconds)
 
     def _kept(self, compute: Callable[..., T], *arguments: Any) -> T:
         """What `compute`, of this window and `arguments`, gives: asked once for each poll."""
@@ -243,8 +243,8 @@ class EngineWindow:
         last = next((p for p in reversed(self.points) if counter in p.counters), None)
         return (first, last) if first and last and last.t > first.t else None
 
-    def grew_lately(self, counter: str) -> bool:
-        """Whether a counter grew within the longer `shape_seconds`."""
+    def increased_in_long_window(self, counter: str) -> bool:
+        """Whether a counter grew within the longer `long_window_seconds`."""
         known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
         newest = self.points[-1].counters.get(counter) if self.points else None
         return newest is not None and newest > next(known)
@@ -304,7 +304,7 @@ class EngineWindow:
         return _difference(list(itertools.islice(self._recent, first, None)), name)
 
     def shape(self, name: str) -> HistogramSample | None:
-        """The same over the longer `shape_seconds`."""
+        """The same over the longer `long_window_seconds`."""
         return self.of_histograms(EngineWindow._of_shape, name)
 
     def _of_shape(self, name: str) -> HistogramSample | None:

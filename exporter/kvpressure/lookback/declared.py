@@ -14,7 +14,7 @@ from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
 """By cluster, namespace and pod, as `pod_of` gives them of a target."""
 
-LONGEST_SECONDS: Final = 30 * 86_400.0
+MAX_SIMULATED_SECONDS: Final = 30 * 86_400.0
 WHERE: Final = "the exporter's series"
 _OF: Final = "max by (cluster, namespace, pod, limit)"
 
@@ -26,7 +26,7 @@ def pod_of(target: Target) -> tuple[str, str, str]:
 
 def declared_there(server: Prometheus, span: Span) -> Declared:
     """What was declared last in that time; {} where no exporter told any, or the server does not say."""
-    window = f"[{round(min(LONGEST_SECONDS, span.seconds))}s]"
+    window = f"[{round(min(MAX_SIMULATED_SECONDS, span.seconds))}s]"
     value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
     try:
         rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)

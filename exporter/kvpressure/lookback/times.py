@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LONGEST_SECONDS: Final = 1_000_000_000_000
+MAX_SIMULATED_SECONDS: Final = 1_000_000_000_000
 _LENGTH: Final = re.compile(r"(?:\d+[smhdw])+")
 
 
@@ -20,7 +20,7 @@ def seconds_of(text: str) -> float:
     if not _LENGTH.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is no length of time such as 30d, 12h or 1h30m")
     total = sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([smhdw])", text))
-    return float(min(total, LONGEST_SECONDS))
+    return float(min(total, MAX_SIMULATED_SECONDS))
 
 
 def moment_of(text: str, now: float) -> float:

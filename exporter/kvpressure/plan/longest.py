@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.plan.case import LONGEST_KNOWN, Case
-from kvpressure.whatif.run import simulate
-from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.scheduler import simulate
+from kvpressure.whatif.server import Demand, RequestShape, Server, StepSeconds
 
 STEPS: Final = StepSeconds(0.03, 0.0, 1 / 16_000)
 """Any: how often requests are preempted hardly depends on it, and not at all on its scale."""
@@ -42,9 +42,9 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
     traffic = case.traffic
     output = max(1, min(round(traffic.output_p95), longest - 1))
     usual = round(traffic.prompt_p50 or traffic.prompt_p95), max(1, round(traffic.output_p50 or traffic.output_p95))
-    asked = [Asked(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
+    asked = [RequestShape(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
     prompt = max(1, _held(case, longest) - output)
-    asked.append(Asked(prompt, prompt, output))
+    asked.append(RequestShape(prompt, prompt, output))
     # Of a large batch a part, with its part of the pool: it would only take longer.
     part = min(1.0, SIMULATED / sequences)
     running = round(part * sequences)

@@ -43,7 +43,7 @@ class BasicAuth:
         self._nobody = f"$2b${cost:02d}${_NOBODY}".encode()
         self._key: bytes = secrets.token_bytes(32) if before is None else before._key  # noqa: SLF001 - its own class
         self._lock = threading.Lock()
-        # Apart, so that a flood of wrong passwords cannot push out the right one.
+        # LengthRouting, so that a flood of wrong passwords cannot push out the right one.
         self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._proven()  # noqa: SLF001
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
 

@@ -16,9 +16,9 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Interval, Observed
-from kvpressure.whatif.lengths import Lengths, lengths
-from kvpressure.whatif.run import simulate
-from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.lengths import LengthDistribution, lengths
+from kvpressure.whatif.scheduler import simulate
+from kvpressure.whatif.server import Demand, RequestShape, Server, StepSeconds
 from kvpressure.whatif.steps import MOST_SHARE, StepsUnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
@@ -59,8 +59,8 @@ class Known:
 
     server: Server
     demand: Demand
-    prompts: Lengths
-    outputs: Lengths
+    prompts: LengthDistribution
+    outputs: LengthDistribution
     measured: Measured
 
 
@@ -78,7 +78,7 @@ def known(
     alike: float = 0.0,
     held: float | None = None,
 ) -> Known:
-    """The engine as it can be simulated. Raises UnknownError.
+    """Return the engine as it can be simulated. Raises UnknownError.
 
     `spread` is how widely lengths lie in their buckets, 0 to 1; `per_sequence` the share of a step's time that grows
     with the batch, where the page is to be asked no more about that. `alike`: 0 where the length of an answer has
@@ -126,7 +126,7 @@ def known(
 
 
 def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
-    """The same with a pool in which as many run as do, and steps that take as long as they do.
+    """Fit the pool so that as many run as were observed, and the steps so that they take as long.
 
     Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run; where
     something else holds the batch back, how many run says nothing of the pool.
@@ -157,7 +157,7 @@ def held_at(observed: Observed | None) -> float | None:
 
 
 def growing_share(observed: Observed | None) -> float:
-    """The share of a step's time that grows with the batch, where the GPU is what limits, by what healthy steps took.
+    """Return the share of a step's time that grows with the batch, from healthy steps, where the GPU is the limit.
 
     Without healthy ones, or against a batch like theirs, the most that is ever believed: such a GPU has no time left.
     """
@@ -192,7 +192,7 @@ def _cached(observed: Observed) -> float:
 
 
 def _shared_in_pool(
-    cached: float, prompts: Lengths, outputs: Lengths, used: float, running: float, pool: float
+    cached: float, prompts: LengthDistribution, outputs: LengthDistribution, used: float, running: float, pool: float
 ) -> float:
     """Tokens of the pool that shared beginnings take: what those that run hold beyond their own."""
     own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
@@ -200,7 +200,12 @@ def _shared_in_pool(
 
 
 def _demand(
-    observed: Observed, intervals: Sequence[Interval], prompts: Lengths, outputs: Lengths, cached: float, alike: float
+    observed: Observed,
+    intervals: Sequence[Interval],
+    prompts: LengthDistribution,
+    outputs: LengthDistribution,
+    cached: float,
+    alike: float,
 ) -> Demand:
     made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, prompts, outputs, cached)
@@ -224,23 +229,29 @@ def growth(intervals: Sequence[Interval]) -> float:
 
 
 def _present(intervals: Sequence[Interval]) -> list[float]:
-    """Requests that run and wait."""
+    """Return the mean number of running and waiting requests."""
     return [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
 
 
-def requests(prompts: Lengths, outputs: Lengths, cached: float, alike: float) -> list[Asked]:
-    """Requests of these lengths, in the order of their prompts; `alike` and `cached` as of an engine's page."""
+def requests(
+    prompts: LengthDistribution, outputs: LengthDistribution, cached: float, alike: float
+) -> list[RequestShape]:
+    """Draw requests of these lengths, in order of prompt length; `alike` and `cached` as of an engine's page."""
     rng = random.Random(1)
     shares = [(place + 0.5) / ASKED for place in range(ASKED)]
-    return [_asked(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares]
+    return [
+        _request_shape(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares
+    ]
 
 
-def _asked(prompt: int, output: int, cached: float) -> Asked:
-    return Asked(prompt, max(1, round(prompt * (1.0 - cached))), output)
+def _request_shape(prompt: int, output: int, cached: float) -> RequestShape:
+    return RequestShape(prompt, max(1, round(prompt * (1.0 - cached))), output)
 
 
-def _under_way(observed: Observed, prompts: Lengths, outputs: Lengths, cached: float) -> list[Asked]:
-    """Requests that run and are unlike those that ended, so that these alone would not tell of them."""
+def _under_way(
+    observed: Observed, prompts: LengthDistribution, outputs: LengthDistribution, cached: float
+) -> list[RequestShape]:
+    """Return running requests that are unlike the finished ones, which alone would not represent them."""
     one, ended = observed.unfinished, observed.outputs
     if one is None or ended is None or ended.count >= FEW_ENDED * one.requests:
         return []
@@ -251,7 +262,7 @@ def _under_way(observed: Observed, prompts: Lengths, outputs: Lengths, cached: f
     output = max(round(outputs.mean), round(2 * one.output_tokens))
     share = one.requests / (one.requests + ended.count)
     count = round(ASKED * share / max(0.05, 1.0 - share))
-    return [_asked(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
+    return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
 
 
 def mean_of(values: Iterable[float | None]) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.whatif.config_changes import ConfigChange, State, applied
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import Cure, State, applied
 from kvpressure.whatif.figures import Figures
 
 LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
@@ -19,7 +19,7 @@ LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 class Row:
     """Changes (none is today) and what the engine does with them; None where it would answer nobody."""
 
-    cures: tuple[Cure, ...]
+    changes: tuple[ConfigChange, ...]
     figures: Figures | None
     behind: bool = False
     """More requests arrive than are answered: queue and latencies are those of the simulated time, and keep growing."""
@@ -34,28 +34,28 @@ class Point:
     latency_p95: float
 
 
-def compared(model: Model, cures: Sequence[Cure]) -> list[Row]:
+def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
     """Today, each change by itself where there are several, and all together."""
-    alone = [(cure,) for cure in cures] if len(cures) > 1 else []
-    together = [tuple(cures)] if cures else []
+    alone = [(change,) for change in changes] if len(changes) > 1 else []
+    together = [tuple(changes)] if changes else []
     return [row(model, changes) for changes in ((), *alone, *together)]
 
 
-def row(model: Model, cures: Sequence[Cure]) -> Row:
-    """What the engine does with these changes."""
-    return Row(tuple(cures), model.figures(cures), _falls_behind(model, applied(model.state, cures)))
+def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
+    """Return the figures of the engine with these changes."""
+    return Row(tuple(changes), model.figures(changes), _falls_behind(model, applied(model.state, changes)))
 
 
-def over_load(model: Model, cures: Sequence[Cure]) -> list[Point]:
+def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
     """From a tenth of today's load to three times as much; loads under which nobody is answered are left out."""
-    by = math.prod(cure.by for cure in cures)
+    by = math.prod(change.by for change in changes)
     factor = model.tokens_factor
     server, demand = model.state
     found: dict[float, Point] = {}
     for times in LOADS:
-        asked = demand.times(times)
-        outcome = model.outcome(applied((server, asked), cures))
-        load = float(asked.clients or asked.rate)
+        scaled = demand.times(times)
+        outcome = model.outcome(applied((server, scaled), changes))
+        load = float(scaled.clients or scaled.rate)
         if outcome is not None and load not in found:
             found[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
     return list(found.values())

@@ -12,12 +12,12 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.expected import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
-from kvpressure.whatif.apart import simulated
 from kvpressure.whatif.calibrate import Known, UnknownError, known
-from kvpressure.whatif.cures import Cure, State, applied
+from kvpressure.whatif.config_changes import ConfigChange, State, applied
 from kvpressure.whatif.described import Traffic, under, within_caps
 from kvpressure.whatif.figures import Figures, Span
-from kvpressure.whatif.run import Outcome, simulate
+from kvpressure.whatif.length_routing import simulated
+from kvpressure.whatif.scheduler import Outcome, simulate
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
 OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
@@ -27,13 +27,13 @@ with the batch, which shows only once that is another; and long answers that are
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much more an engine would do: `worth` counts answers, late ones for less, `goodput` those in time.
+    """How much more an engine would do: `weighted_goodput` counts answers, late ones for less, `goodput` those in time.
 
-    `sure` is the least `worth` over all engines that would show the same page; `helps` whether the change is worth
-    making whatever the engine is of those that it may be.
+    `sure` is the least `weighted_goodput` over all engines that fit the page; `helps` whether the change is worth
+    making on each of them.
     """
 
-    worth: float
+    weighted_goodput: float
     goodput: float
     sure: float
     helps: bool
@@ -58,42 +58,42 @@ class Model:
         return self.known.server, self.known.demand
 
     def outcome(self, state: State) -> Outcome | None:
-        """What clients get, simulated once of each state."""
+        """Return the outcome of a state, simulated once."""
         server, demand = state
-        key = (server, demand.clients, demand.rate, demand.apart)
+        key = (server, demand.clients, demand.rate, demand.length_routing)
         if key not in self._runs:
             self._runs[key] = simulated(server, demand, self.limit_seconds)
         return self._runs[key]
 
-    def outcomes(self, cures: Sequence[Cure]) -> list[Outcome]:
-        """What clients get with `cures`, of each engine that would show the same page."""
-        found = [model.outcome(applied(model.state, cures)) for model in (self, *self._others)]
+    def outcomes(self, changes: Sequence[ConfigChange]) -> list[Outcome]:
+        """Return the outcome with `changes` of each engine that would show the same page."""
+        found = [model.outcome(applied(model.state, changes)) for model in (self, *self._others)]
         return [outcome for outcome in found if outcome is not None]
 
-    def gain(self, before: Sequence[Cure], cure: Cure) -> Gain | None:
-        """What a change is worth after others; None where nobody would be answered."""
-        pair = _pair(self, before, [cure])
+    def gain(self, before: Sequence[ConfigChange], change: ConfigChange) -> Gain | None:
+        """Return the gain of a change made after others; None where no request would be answered."""
+        pair = _pair(self, before, [change])
         if pair is None:
             return None
         first, second = pair
-        thresholds, worth = self.thresholds, _more(pair, cure)
-        least = thresholds.advice_at_best_gain_min_ratio if cure.at_best else thresholds.advice_gain_min_ratio
-        goodput = (cure.by * second.goodput - first.goodput) / max(first.goodput, least * first.worth)
-        sure = worth
-        if worth >= least:
-            others = (_pair(other, before, [cure]) for other in self._others)
-            sure = min(worth, *(_more(one, cure) for one in others if one is not None), worth)
+        thresholds, weighted_goodput = self.thresholds, _more(pair, change)
+        least = thresholds.advice_at_best_gain_min_ratio if change.at_best else thresholds.advice_gain_min_ratio
+        goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
+        sure = weighted_goodput
+        if weighted_goodput >= least:
+            others = (_pair(other, before, [change]) for other in self._others)
+            sure = min(weighted_goodput, *(_more(one, change) for one in others if one is not None), weighted_goodput)
         helps = sure >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
-        return Gain(worth, goodput, sure, helps)
+        return Gain(weighted_goodput, goodput, sure, helps)
 
-    def figures(self, cures: Sequence[Cure]) -> Figures | None:
-        """What the engine does with `cures`, of all servers there are then; None where nobody would be answered."""
-        nominal = self.outcome(applied(self.state, cures))
+    def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
+        """Return the figures with `changes`, over all servers; None where no request would be answered."""
+        nominal = self.outcome(applied(self.state, changes))
         if nominal is None:
             return None
-        others = (other.outcome(applied(other.state, cures)) for other in self._others)
+        others = (other.outcome(applied(other.state, changes)) for other in self._others)
         outcomes = [nominal, *(outcome for outcome in others if outcome is not None)]
-        by = math.prod(cure.by for cure in cures)
+        by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
             values = [factor * read(one) for one in outcomes]
@@ -104,21 +104,21 @@ class Model:
             goodput=span(lambda one: one.goodput, by),
             latency_p95=span(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
-            refused_ratio=self._refused(span(lambda one: one.refused_ratio), cures),
+            refused_ratio=self._refused(span(lambda one: one.refused_ratio), changes),
             shortened_ratio=span(lambda one: one.shortened_ratio),
         )
 
-    def _refused(self, simulated: Span, cures: Sequence[Cure]) -> Span:
-        """A cap between the bounds of a bucket may hit all that lie in it, or none."""
-        cap = applied(self.state, cures)[0].cap_prompt
+    def _refused(self, simulated: Span, changes: Sequence[ConfigChange]) -> Span:
+        """Widen the refused share: a cap between two bounds of a bucket may hit all requests in it, or none."""
+        cap = applied(self.state, changes)[0].cap_prompt
         if math.isinf(cap):
             return simulated
         least, most = self.known.prompts.above(cap)
         return Span(simulated.value, min(simulated.low, least), max(simulated.high, most))
 
-    def expected(self, before: Sequence[Cure], cures: Sequence[Cure]) -> Expected | None:
-        """What `cures` do once those of `before` are in force; None where nobody would be answered."""
-        first, second = self.figures(before), self.figures([*before, *cures])
+    def expected(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Expected | None:
+        """Return what `changes` do once those of `before` are in force; None where no request would be answered."""
+        first, second = self.figures(before), self.figures([*before, *changes])
         if first is None or second is None:
             return None
 
@@ -134,7 +134,7 @@ class Model:
             refused_ratio=second.refused_ratio.value,
             shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
-            at_best=any(cure.at_best for cure in cures),
+            at_best=any(change.at_best for change in changes),
         )
 
     @cached_property
@@ -146,15 +146,17 @@ class Model:
         return self.known.measured.tokens_per_second / now.tokens_per_second
 
 
-def _pair(model: Model, before: Sequence[Cure], cures: Sequence[Cure]) -> tuple[Outcome, Outcome] | None:
+def _pair(
+    model: Model, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]
+) -> tuple[Outcome, Outcome] | None:
     start = applied(model.state, before)
-    first, second = model.outcome(start), model.outcome(applied(start, cures))
+    first, second = model.outcome(start), model.outcome(applied(start, changes))
     return None if first is None or second is None else (first, second)
 
 
-def _more(pair: tuple[Outcome, Outcome], cure: Cure) -> float:
+def _more(pair: tuple[Outcome, Outcome], change: ConfigChange) -> float:
     first, second = pair
-    return cure.by * second.worth / first.worth - 1 if first.worth else 0.0
+    return change.by * second.weighted_goodput / first.weighted_goodput - 1 if first.weighted_goodput else 0.0
 
 
 def model_of(
@@ -167,7 +169,7 @@ def model_of(
     held: float | None = None,
     growing: float | None = None,
 ) -> Model:
-    """The engine as it can be simulated, under other `traffic` than its own where some is given.
+    """Return the model of an engine, under `traffic` instead of its own where given.
 
     `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
     `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls.
@@ -191,7 +193,7 @@ def model_of(
 def modelled(
     found: Known, others: Iterable[Known], thresholds: Thresholds, limit_seconds: float | None = None
 ) -> Model:
-    """An engine, and `others` that it may be as well. Raises UnknownError.
+    """Return the model of an engine, with `others` that fit the page as well. Raises UnknownError.
 
     Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run.
     """

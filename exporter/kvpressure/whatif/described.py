@@ -10,9 +10,9 @@ from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.whatif.calibrate import Known, Measured, UnknownError, requests
-from kvpressure.whatif.lengths import Bucket, Lengths
-from kvpressure.whatif.run import simulate
-from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.lengths import Bucket, LengthDistribution
+from kvpressure.whatif.scheduler import simulate
+from kvpressure.whatif.server import Demand, RequestShape, Server, StepSeconds
 
 _NORMAL: Final = NormalDist()
 Z95: Final = _NORMAL.inv_cdf(0.95)
@@ -32,7 +32,7 @@ class DescriptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Lengths in tokens, at least 1: their mean, and what 5 % of them exceed."""
+    """LengthDistribution in tokens, at least 1: their mean, and what 5 % of them exceed."""
 
     mean: float
     p95: float
@@ -49,7 +49,7 @@ class Traffic:
 
 
 def under(server: Server, traffic: Traffic) -> Iterator[Known]:
-    """The server under this traffic, the likeliest lengths first, then others of the same mean and p95.
+    """Return the server under this traffic: the likeliest lengths first, then others of the same mean and p95.
 
     Raises UnknownError where it would answer nobody, DescriptionError for lengths that nothing can have.
     """
@@ -60,7 +60,7 @@ def under(server: Server, traffic: Traffic) -> Iterator[Known]:
 
 
 def alternatives(server: Server, traffic: Traffic) -> list[Known]:
-    """The same where steps are described too: they may grow with the batch."""
+    """Return the alternatives where step times are described too: they may grow with the batch."""
     found = list(under(server, traffic))
     steps, batch = server.steps, max(1.0, found[0].measured.running)
     growing = StepSeconds((1 - BATCH_SHARE) * steps.fixed, BATCH_SHARE * steps.fixed / batch, steps.prompt_token)
@@ -68,7 +68,7 @@ def alternatives(server: Server, traffic: Traffic) -> list[Known]:
 
 
 def within_caps(server: Server, limits: Limits) -> Server:
-    """The server behind the caps that are in force: traffic that is described knows nothing of them."""
+    """Return the server behind the caps in force, which described traffic knows nothing of."""
     prompt, output, total = limits.max_input_tokens, limits.max_output_tokens, limits.max_model_len
     return replace(
         server,
@@ -78,9 +78,11 @@ def within_caps(server: Server, limits: Limits) -> Server:
     )
 
 
-def _known(server: Server, traffic: Traffic, prompts: Lengths, answers: Lengths, *, alike: float) -> Known:
-    asked: tuple[Asked, ...] = tuple(requests(prompts, answers, 0.0, alike))
-    demand = Demand.at_rate(asked, traffic.rate) if traffic.rate else Demand(asked, clients=traffic.clients)
+def _known(
+    server: Server, traffic: Traffic, prompts: LengthDistribution, answers: LengthDistribution, *, alike: float
+) -> Known:
+    shapes: tuple[RequestShape, ...] = tuple(requests(prompts, answers, 0.0, alike))
+    demand = Demand.at_rate(shapes, traffic.rate) if traffic.rate else Demand(shapes, clients=traffic.clients)
     outcome = simulate(server, demand)
     if outcome is None or not outcome.tokens_per_second:
         raise UnknownError("the simulation completes no request: does one fit the pool?")
@@ -88,8 +90,8 @@ def _known(server: Server, traffic: Traffic, prompts: Lengths, answers: Lengths,
     return Known(server, demand, prompts, answers, measured)
 
 
-def spread(shape: Shape) -> Lengths:
-    """Lengths as requests mostly have them, lognormal; in two groups where that cannot have this mean and p95."""
+def spread(shape: Shape) -> LengthDistribution:
+    """Return a lognormal distribution of this mean and p95, or one of two groups where no lognormal has them."""
     mean, p95 = shape.mean, shape.p95
     if p95 < mean:
         raise DescriptionError(f"a p95 of {p95:g} tokens is below the mean of {mean:g}")
@@ -102,7 +104,7 @@ def spread(shape: Shape) -> Lengths:
     below = [0.0, *(_NORMAL.cdf(_NORMAL.inv_cdf(share) - sigma) for share in _SHARES[1:]), 1.0]
     rows = zip(_SHARES, (*_SHARES[1:], 1.0), bounds, bounds[1:], below, below[1:], strict=False)
     # Each bucket at the mean of those in it: so the mean of all is right.
-    return Lengths(
+    return LengthDistribution(
         tuple(
             Bucket(end - start, low, high, each, each)
             for start, end, low, high, before, after in rows
@@ -111,13 +113,13 @@ def spread(shape: Shape) -> Lengths:
     )
 
 
-def in_two_groups(shape: Shape) -> Lengths:
+def in_two_groups(shape: Shape) -> LengthDistribution:
     """Short ones that are all alike, and a few as long as the p95: of this mean and p95 with no tail beyond it."""
     short = (shape.mean - LONG_RATIO * shape.p95) / (1 - LONG_RATIO)
     if short < 1:
         raise DescriptionError(f"with a p95 of {shape.p95:g} tokens the mean cannot be as small as {shape.mean:g}")
     groups = ((1 - LONG_RATIO, short), (LONG_RATIO, shape.p95))
-    return Lengths(tuple(Bucket(share, tokens, tokens, tokens, tokens) for share, tokens in groups))
+    return LengthDistribution(tuple(Bucket(share, tokens, tokens, tokens, tokens) for share, tokens in groups))
 
 
 def _lognormal(share: float, middle: float, sigma: float) -> float:

@@ -1,4 +1,4 @@
-"""Lengths of requests out of a histogram: what its buckets and its sum allow, and no more."""
+"""LengthDistribution of requests out of a histogram: what its buckets and its sum allow, and no more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthDistribution:
     """Token lengths of requests; buckets in rising order, shares add up to 1."""
 
     buckets: tuple[Bucket, ...]
@@ -40,7 +40,7 @@ class Lengths:
         return self.buckets[-1].high
 
     def at(self, share: float) -> int:
-        """The length that a share 0..1 of the requests does not exceed."""
+        """Return the length that a share 0..1 of the requests does not exceed."""
         below = 0.0
         for one in self.buckets:
             if share <= below + one.share or one is self.buckets[-1]:
@@ -59,8 +59,8 @@ class Lengths:
         return sure, sum(one.share for one in self.buckets if one.high > tokens)
 
 
-def lengths(histogram: HistogramSample, longest: int | None, *, spread: float = 1.0) -> Lengths | None:
-    """What a histogram of tokens says; None for an empty one.
+def lengths(histogram: HistogramSample, longest: int | None, *, spread: float = 1.0) -> LengthDistribution | None:
+    """Return the length distribution of a histogram of tokens; None for an empty one.
 
     Where in their bucket lengths lie is told by their sum alone: it is taken to be at the same height in each, as
     widely around that as the bucket allows times `spread` (0: all at one point).
@@ -77,7 +77,7 @@ def lengths(histogram: HistogramSample, longest: int | None, *, spread: float = 
     height = (ended.sum - floor) / span if span > 0 else 0.5
     height = min(1.0 - _CLEAR_OF_BOUNDS, max(_CLEAR_OF_BOUNDS, height))
     half = spread * min(height, 1.0 - height)
-    return Lengths(
+    return LengthDistribution(
         tuple(
             Bucket(w / total, low, high, low + (height - half) * (high - low), low + (height + half) * (high - low))
             for w, low, high in rows

@@ -1,4 +1,4 @@
-"""What is simulated: a server's limits and the time of its steps, and who asks it for what."""
+"""What is simulated: a server's limits and step times, and the requests that it is sent."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Final
 
 OPEN_SECONDS: Final = 600.0
-MOST_ARRIVALS: Final = 20_000
-"""In one run, where requests come at a rate: of more, a shorter time is simulated, the same of all that is tried."""
+MAX_ARRIVALS: Final = 20_000
+"""Of one run at a request rate. Where more would arrive, a shorter time is simulated, the same for every change."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Seconds of one step: a fixed part, one for each sequence that decodes, one for each prompt token computed."""
+    """Seconds of a step: a fixed part, a part per decoding sequence, and a part per prompt token computed."""
 
     fixed: float
     sequence: float
     prompt_token: float
 
     def of(self, sequences: float, prompt_tokens: float) -> float:
-        """Seconds of a step of so many."""
+        """Return the seconds of a step that decodes `sequences` and computes `prompt_tokens`."""
         return self.fixed + self.sequence * sequences + self.prompt_token * prompt_tokens
 
     def scaled(self, by: float) -> StepSeconds:
-        """Steps that take so many times as long."""
+        """Return step times multiplied by `by`."""
         return StepSeconds(self.fixed * by, self.sequence * by, self.prompt_token * by)
 
 
@@ -32,12 +32,11 @@ class StepSeconds:
 class Server:
     """One engine (a data-parallel rank). Sizes are tokens.
 
-    `held_back_tokens` is what a request that waits must leave free to be admitted. A request holds
-    `footprint_factor` tokens of the pool for each of its own. `reuses` says that a request that was thrown out finds
-    what is left of its own blocks again, `keeps_all` that it finds all of them, in a tier outside the pool. Prompts up
-    to `first_up_to` tokens go before longer ones; infinity is first come, first served. `cap_prompt` and `cap_output`
-    are limits at the edge: a longer prompt is refused, a longer answer ends early; `cap_total` is one of prompt and
-    answer together.
+    `watermark_tokens` must stay free when a waiting request is admitted. A request holds `footprint_factor` tokens of
+    the pool for each of its own. `reuses`: a preempted request finds what is left of its blocks in the prefix cache;
+    `kv_offload`: it finds all of them in a tier outside the pool. Prompts up to `priority_max_prompt_tokens` are
+    scheduled before longer ones; infinity is first come, first served. `cap_prompt`, `cap_output` and `cap_total`
+    (prompt and answer together) are limits at the edge: a longer prompt is refused, a longer answer ends early.
     """
 
     pool_tokens: float
@@ -45,19 +44,19 @@ class Server:
     block_tokens: float = 16.0
     max_num_seqs: float = math.inf
     step_tokens: float = 8192.0
-    held_back_tokens: float = 0.0
+    watermark_tokens: float = 0.0
     footprint_factor: float = 1.0
     reuses: bool = True
-    keeps_all: bool = False
-    first_up_to: float = math.inf
+    kv_offload: bool = False
+    priority_max_prompt_tokens: float = math.inf
     cap_prompt: float = math.inf
     cap_output: float = math.inf
     cap_total: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request: tokens of its prompt, those of them that no cache holds, and of its answer."""
+class RequestShape:
+    """Token counts of one request: its prompt, the part of it (`own`) that no prefix cache holds, and its answer."""
 
     prompt: int
     own: int
@@ -65,8 +64,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """Prompts up to so many tokens go to `short` servers, longer ones to `long` others."""
+class LengthRouting:
+    """Routing by prompt length: up to `tokens` to one of `short` servers, longer ones to one of `long` others."""
 
     tokens: float
     short: int
@@ -75,30 +74,31 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Who asks. `clients` wait for their answer before they ask again; or, where that is 0, requests come at `rate`.
+    """The load. A closed loop of `clients`, each waiting for its answer before the next request; or, with 0, a `rate`.
 
-    Each client keeps to its part of `asked`, which is in the order of prompt length: who sends documents goes on to.
+    Each client draws from its own part of `requests`, which are in order of prompt length: who sends documents goes on
+    sending documents.
     """
 
-    asked: tuple[Asked, ...]
+    requests: tuple[RequestShape, ...]
     clients: int = 0
     rate: float = 0.0
     queue: int = 0
-    """Requests that wait already where they come at a rate."""
+    """Requests that wait already at the start of an open loop."""
     seconds: float = OPEN_SECONDS
-    """Of requests that come at a rate; the same for all that are compared (`at_rate`)."""
-    apart: Apart | None = None
+    """Simulated time of an open loop; the same for all that are compared (`at_rate`)."""
+    length_routing: LengthRouting | None = None
 
     @staticmethod
-    def at_rate(asked: tuple[Asked, ...], rate: float, queue: int = 0) -> Demand:
-        """Requests that come at a rate above 0, whoever is answered."""
-        return Demand(asked, 0, rate, queue, min(OPEN_SECONDS, MOST_ARRIVALS / rate))
+    def at_rate(requests: tuple[RequestShape, ...], rate: float, queue: int = 0) -> Demand:
+        """Return demand of an open loop: requests arrive at `rate` a second (above 0), whether answered or not."""
+        return Demand(requests, 0, rate, queue, min(OPEN_SECONDS, MAX_ARRIVALS / rate))
 
     def times(self, factor: float) -> Demand:
-        """So many times as many clients, or requests."""
+        """Return `factor` times as many clients, or as high a rate."""
         return self.divided(1 / factor)
 
     def divided(self, by: float) -> Demand:
-        """The share of it that one of so many servers gets."""
+        """Return the share of the demand that one of `by` servers gets."""
         clients = max(1, round(self.clients / by)) if self.clients else 0
-        return Demand(self.asked, clients, self.rate / by, round(self.queue / by), self.seconds, self.apart)
+        return Demand(self.requests, clients, self.rate / by, round(self.queue / by), self.seconds, self.length_routing)

@@ -68,7 +68,7 @@ def _computed(one: Interval) -> float:
 def _prompt_token(
     rows: Sequence[_Row], prefill: tuple[float, float] | None, seconds: float, steps: float, computed: float
 ) -> float:
-    """What a prompt's token takes: the slope over the intervals where it is clear, else what prefills took."""
+    """Return the seconds of a prompt token: the slope over the intervals where significant, else from prefill times."""
     if len(rows) >= LEAST_INTERVALS and (slope := _slope(rows)) is not None:
         return slope
     if prefill is None:
@@ -104,7 +104,7 @@ def _products(rows: Sequence[_Row]) -> tuple[list[tuple[float, float]], ...]:
 
 
 def _per_sequence(rows: Sequence[_Row], token: float) -> float:
-    """What a sequence adds to a step: the slope of steps' seconds over their batch, 0 where none is sure."""
+    """Return the seconds a sequence adds to a step: the slope over the batch size, 0 where not significant."""
     known = [row for row in rows if row.generated]
     if len(known) < LEAST_INTERVALS:
         return 0.0

@@ -9,9 +9,9 @@ from kvpressure.advice.further import by_priority, caching, keep_apart, tier
 from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
-from kvpressure.whatif.choice import Step
+from kvpressure.whatif.config_changes import ConfigChange, apart, offload, prefix_caching, short_first
 from kvpressure.whatif.consequences import Model, model_of
-from kvpressure.whatif.cures import Cure, apart, offload, prefix_caching, short_first
+from kvpressure.whatif.greedy_search import Step
 from tests.support.observed import pressed_view
 
 THRESHOLDS = load_thresholds()
@@ -29,10 +29,10 @@ def model() -> Model:
     return model_of(view.observed, view.limits, THRESHOLDS)
 
 
-def step(cure: Cure) -> Step:
-    expected = model().expected([], [cure])
+def step(change: ConfigChange) -> Step:
+    expected = model().expected([], [change])
     assert expected is not None
-    return Step(cure, expected)
+    return Step(change, expected)
 
 
 def test_priorities_are_a_flag_and_a_number_that_clients_send():

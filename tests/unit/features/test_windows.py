@@ -72,7 +72,7 @@ def test_a_mean_per_event_looks_back_just_far_enough():
 
 @pytest.mark.fault("several replicas answer at one address by turns", "what another one counted before is no growth")
 def test_what_another_replica_counted_before_it_answered_is_not_growth():
-    window = EngineWindow(seconds=60, shape_seconds=600)
+    window = EngineWindow(seconds=60, long_window_seconds=600)
     ours, other = 1_000_000.0, 999_000.0  # when each process began
     window.add(ours + 100, sample(counters={"steps": 500.0, "started": 7.0}), started=ours)
     window.add(ours + 101, sample(counters={"steps": 90_000.0, "started": 9000.0}), started=other, restarted=True)
@@ -82,7 +82,7 @@ def test_what_another_replica_counted_before_it_answered_is_not_growth():
 
 
 def test_counters_that_fall_although_the_process_is_an_old_one_are_another_process_too():
-    window, bounds = EngineWindow(seconds=60, shape_seconds=600), (1.0, math.inf)
+    window, bounds = EngineWindow(seconds=60, long_window_seconds=600), (1.0, math.inf)
     for t, steps, counts in ((100.0, 500.0, (5.0, 6.0)), (101.0, 400.0, (1.0, 4.0)), (110.0, 420.0, (3.0, 7.0))):
         histogram = HistogramSample(bounds, counts, 10.0 * counts[-1])
         window.add(1e6 + t, EngineSample("m", "0", {}, {"steps": steps}, {"ttft": histogram}), started=1e6 - 100)
@@ -91,7 +91,7 @@ def test_counters_that_fall_although_the_process_is_an_old_one_are_another_proce
 
 
 def test_a_process_that_is_new_counts_from_zero_whatever_its_clock_says():
-    window = EngineWindow(seconds=60, shape_seconds=600)
+    window = EngineWindow(seconds=60, long_window_seconds=600)
     window.add(1e6, sample(counters={"steps": 500.0}), started=1e6 - 4000)
     window.add(1e6 + 30, sample(counters={"steps": 40.0}), started=1e6 - 20, restarted=True)
     assert window.delta("steps") == 40.0
@@ -248,7 +248,7 @@ def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
         asked.append((before.t, after.t))
         return after.t - before.t
 
-    window = EngineWindow(seconds=3, shape_seconds=30)
+    window = EngineWindow(seconds=3, long_window_seconds=30)
     times = [0.0, 1.0, 1.5, 3.0, 4.0, 7.5, 8.0]
     for index, t in enumerate(times):
         window.add(t, sample())
@@ -272,7 +272,7 @@ def test_what_histograms_say_is_asked_again_when_some_came():
         window.add(t, sample(histograms=histograms))
         return window.of_histograms(count, 2.0)
 
-    window = EngineWindow(seconds=60, shape_seconds=600)
+    window = EngineWindow(seconds=60, long_window_seconds=600)
     assert polled(0.0, 1.0, 1.0) == 0.0
     assert [polled(1.0), polled(2.0)] == [0.0, 0.0]
     assert polled(6.0, 2.0, 4.0) == 6.0
@@ -281,7 +281,7 @@ def test_what_histograms_say_is_asked_again_when_some_came():
 
 
 def test_what_a_poll_is_asked_twice_is_still_that_poll():
-    window = EngineWindow(seconds=2, shape_seconds=30)
+    window = EngineWindow(seconds=2, long_window_seconds=30)
     for t, running in ((0.0, 1.0), (1.0, 2.0), (2.0, 6.0), (3.0, 4.0)):
         window.add(t, sample({"running": running, f"at_{t:.0f}": 1.0}))
         assert window.series("running")[-1] == window.series("running")[-1] == running

@@ -8,7 +8,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.observed import Observed, Unfinished
 from kvpressure.whatif.calibrate import UnknownError, known
 from kvpressure.whatif.consequences import model_of
-from kvpressure.whatif.run import simulate
+from kvpressure.whatif.scheduler import simulate
 from tests.support.observed import pressed_view
 
 THRESHOLDS = load_thresholds()
@@ -80,10 +80,11 @@ def test_long_requests_under_way_count_where_hardly_any_has_ended():
     assert observed.outputs is not None
     long = Unfinished(observed.outputs.count, 6000.0, 400.0)
     found = known(replace(observed, unfinished=long), replace(view.limits), THRESHOLDS).demand
-    assert max(one.prompt for one in found.asked) == 6000
+    assert max(one.prompt for one in found.requests) == 6000
     few = replace(long, requests=1.0)
     assert (
-        max(one.prompt for one in known(replace(observed, unfinished=few), view.limits, THRESHOLDS).demand.asked) < 5000
+        max(one.prompt for one in known(replace(observed, unfinished=few), view.limits, THRESHOLDS).demand.requests)
+        < 5000
     )
 
 

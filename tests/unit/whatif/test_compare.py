@@ -7,8 +7,8 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.whatif import consequences
 from kvpressure.whatif.compare import compared, over_load, row
+from kvpressure.whatif.config_changes import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
 from kvpressure.whatif.consequences import Model, model_of, modelled
-from kvpressure.whatif.cures import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
 from kvpressure.whatif.described import Shape, Traffic, alternatives
 from kvpressure.whatif.figures import Figures
 from kvpressure.whatif.server import Server, StepSeconds
@@ -30,8 +30,8 @@ def described(server: Server = SERVER, **load: float) -> Model:
     return modelled(first, others, THRESHOLDS)
 
 
-def figures(model: Model, *cures: object) -> Figures:
-    found = row(model, cures).figures  # type: ignore[arg-type]
+def figures(model: Model, *config_changes: object) -> Figures:
+    found = row(model, config_changes).figures  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -39,9 +39,9 @@ def figures(model: Model, *cures: object) -> Figures:
 def test_rows_are_today_each_change_and_all_together():
     model = collapse()
     changes = (kv_in_8_bits(), replicas(2))
-    assert [one.cures for one in compared(model, changes)] == [(), changes[:1], changes[1:], changes]
-    assert [one.cures for one in compared(model, changes[:1])] == [(), changes[:1]]
-    assert [one.cures for one in compared(model, ())] == [()]
+    assert [one.changes for one in compared(model, changes)] == [(), changes[:1], changes[1:], changes]
+    assert [one.changes for one in compared(model, changes[:1])] == [(), changes[:1]]
+    assert [one.changes for one in compared(model, ())] == [()]
 
 
 def test_predicted_is_what_the_real_scheduler_then_did():
@@ -57,7 +57,7 @@ def test_predicted_is_what_the_real_scheduler_then_did():
 def test_a_comparison_is_a_handful_of_simulations_for_each_engine_that_it_may_be(monkeypatch: pytest.MonkeyPatch):
     model, made = collapse(), []
     monkeypatch.setattr(consequences, "simulated", lambda *given: made.append(given) or simulate(*given))
-    from kvpressure.whatif.run import simulate  # noqa: PLC0415 - the one that is counted
+    from kvpressure.whatif.scheduler import simulate  # noqa: PLC0415 - the one that is counted
 
     changes = (kv_in_8_bits(), replicas(2), sequences(4))
     compared(model, changes)
@@ -79,7 +79,7 @@ def test_a_request_is_no_longer_than_the_model_length_with_its_answer():
     today, capped = figures(model), figures(model, cap_total(2048))
     assert today.refused_ratio.value == 0
     assert capped.refused_ratio.value == pytest.approx(
-        sum(one.prompt >= 2048 for one in model.known.demand.asked) / 512
+        sum(one.prompt >= 2048 for one in model.known.demand.requests) / 512
     )
     assert capped.shortened_ratio.value > 0
 

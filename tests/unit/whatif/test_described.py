@@ -53,9 +53,9 @@ def test_described_traffic_is_the_likeliest_one_and_others_of_the_same_descripti
     found = alternatives(ROOMY, TRAFFIC)
     assert len(found) == 4
     assert all(one.demand.clients == 40 for one in found)
-    alike = [one.output for one in found[1].demand.asked]
+    alike = [one.output for one in found[1].demand.requests]
     assert alike == sorted(alike)
-    assert [one.output for one in found[0].demand.asked] != alike
+    assert [one.output for one in found[0].demand.requests] != alike
     growing = found[3].server.steps
     batch = found[0].measured.running
     assert growing.of(batch, 0) == pytest.approx(0.03)

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.whatif.config_changes import MAX_REPLICAS, ConfigChange, applied, cap_prompt, kv_in_8_bits, sequences
 from kvpressure.whatif.consequences import Model, modelled
-from kvpressure.whatif.cures import MOST_REPLICAS, Cure, applied, cap_prompt, kv_in_8_bits, sequences
 from kvpressure.whatif.described import Shape, Traffic, alternatives
 from kvpressure.whatif.search import search
 from kvpressure.whatif.server import Server, StepSeconds
@@ -21,15 +21,15 @@ def engine(slo_seconds: float, *, clients: int = 60, most: float = 64, pool: flo
     return modelled(first, others, THRESHOLDS, slo_seconds)
 
 
-def keys(cures: tuple[Cure, ...]) -> set[str]:
-    return {cure.key for cure in cures}
+def keys(changes: tuple[ConfigChange, ...]) -> set[str]:
+    return {change.key for change in changes}
 
 
 def test_where_todays_limits_keep_the_objective_as_well_as_any_nothing_is_changed():
     found = search(engine(100.0, clients=8), (), keeps_free=True)
     assert found.kept
     assert found.surely
-    assert found.best.cures == ()
+    assert found.best.changes == ()
 
 
 def test_a_batch_limit_that_is_too_small_is_raised_and_hardly_anybody_refused():
@@ -37,7 +37,7 @@ def test_a_batch_limit_that_is_too_small_is_raised_and_hardly_anybody_refused():
     assert not_kept(model)
     found = search(model, (), keeps_free=True)
     assert found.kept
-    assert "max_num_seqs" in keys(found.best.cures)
+    assert "max_num_seqs" in keys(found.best.changes)
     assert found.best.figures is not None
     assert found.best.figures.refused_ratio.value <= THRESHOLDS.advice_goodput_loss_max_ratio
 
@@ -61,8 +61,8 @@ def test_no_set_that_keeps_the_objective_refuses_fewer():
 def test_the_search_goes_on_from_what_was_changed_and_leaves_it():
     base = (kv_in_8_bits(), sequences(10))
     found = search(engine(45.0), base, keeps_free=True)
-    assert found.best.cures[:2] == base
-    assert sum(cure.key == "max_num_seqs" for cure in found.best.cures) == 1
+    assert found.best.changes[:2] == base
+    assert sum(change.key == "max_num_seqs" for change in found.best.changes) == 1
 
 
 def test_an_objective_that_no_limits_keep_is_told_with_the_replicas_that_would():
@@ -71,8 +71,8 @@ def test_an_objective_that_no_limits_keep_is_told_with_the_replicas_that_would()
     assert found.more is not None
     assert found.more.figures is not None
     assert found.more.figures.latency_p95.value <= 15.0
-    (more,) = (cure for cure in found.more.cures if cure.key == "add_replica")
-    assert 2 <= more.value <= MOST_REPLICAS
+    (more,) = (change for change in found.more.changes if change.key == "add_replica")
+    assert 2 <= more.value <= MAX_REPLICAS
     never = search(engine(0.1), (), keeps_free=True)
     assert (never.kept, never.more) == (False, None)
 
@@ -90,7 +90,7 @@ def test_what_the_runtime_has_no_flag_for_is_not_tried(monkeypatch: pytest.Monke
     monkeypatch.setattr(model, "outcome", lambda state: asked.append(state) or outcome(state))
     search(model, (), keeps_free=False)
     assert asked
-    assert all(server.held_back_tokens == 0 for server, _ in asked)
+    assert all(server.watermark_tokens == 0 for server, _ in asked)
 
 
 def not_kept(model: Model) -> bool:

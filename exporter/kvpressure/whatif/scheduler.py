@@ -1,8 +1,9 @@
-"""A scheduler in little, over minutes of virtual time: milliseconds of ours, so that every change can be tried.
+"""Discrete-event simulation of vLLM's scheduler: minutes of virtual time in milliseconds, so that changes can be tried.
 
-Running requests first; one that finds no room throws out the last to come, which is computed again; a step that did so
-admits nobody; whoever waits is admitted in order, when the whole prompt fits and the batch has a place; prompts are
-computed in chunks of a step's tokens. Steps in which nothing happens but another token each are taken at once.
+Running requests are scheduled first. One that finds no free block preempts the last one scheduled, which is
+recomputed; a step with a preemption admits nothing. Waiting requests are admitted in order, when the whole prompt fits
+and the batch is below `max_num_seqs`. Prompts are computed in chunks of a step's token budget. Consecutive steps in
+which every sequence only decodes one token are taken at once.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.whatif.order import Request, order_of
-from kvpressure.whatif.server import Asked, Demand, Server
+from kvpressure.whatif.queue_order import Request, queue_of
+from kvpressure.whatif.server import Demand, RequestShape, Server
 
 WARM_UP_TURNS: Final = 2.0
-"""So many answers for each request under way are not counted: everybody has begun at once."""
+"""Answers per running request that are not counted at the start, when all clients begin at once."""
 WARM_UP_ANSWERS: Final = 20
 ANSWERS: Final = 240
-"""Counted at least, and twice as many as there are clients."""
-LONGEST_SECONDS: Final = 7200.0
-"""Of virtual time, however slow the server."""
+"""Least number of counted answers; with many clients twice their number."""
+MAX_SIMULATED_SECONDS: Final = 7200.0
+"""Limit of virtual time, however slow the server."""
 OPEN_WARM_UP_RATIO: Final = 0.1
-MOST_TURNS: Final = 40_000
-"""Turns of the loop of one run: about a tenth of a second."""
+MAX_TURNS: Final = 40_000
+"""Limit of loop turns of one run: about a tenth of a second of CPU."""
 START_SECONDS: Final = 2.0
 THINK_SECONDS: Final = 0.05
 REFUSED_SECONDS: Final = 30.0
@@ -34,16 +35,16 @@ SEED: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What clients get. Latencies are seconds from the request to the last token, of those answered.
+    """What clients get. Latencies are seconds from arrival to the last token, of answered requests.
 
-    `goodput` counts answers a second that were whole and within the limit that was asked about, `worth` the late ones
-    too, each by the limit over what it took: it tells late from later. `running` and `waiting` are means.
-    `preempted_ratio` is preemptions over answers, `refused_ratio` of what is asked today, `shortened_ratio` of answers.
+    `goodput` is whole answers a second within the latency limit; `weighted_goodput` counts late ones too, each by the
+    limit over its latency, so that late and later differ. `running` and `waiting` are means. `preempted_ratio` is
+    preemptions per answer, `refused_ratio` a share of the requests sent today, `shortened_ratio` a share of answers.
     """
 
     tokens_per_second: float
     goodput: float
-    worth: float
+    weighted_goodput: float
     latency_p50: float
     latency_p95: float
     running: float
@@ -59,7 +60,7 @@ class Outcome:
 
 
 def simulate(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
-    """What clients of the server get once it has settled; None where nobody is ever answered."""
+    """Return what clients get in steady state; None where no request is ever answered."""
     return _Run(server, demand, limit_seconds).outcome()
 
 
@@ -70,7 +71,7 @@ class _Run:
         self.now = 0.0
         self.step = 0
         self.arrivals: list[tuple[float, int]] = []
-        self.waiting = order_of(server)
+        self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
         self.ends: list[tuple[int, int, Request]] = []
@@ -84,10 +85,10 @@ class _Run:
         self.running_seconds = self.waiting_seconds = 0.0
         self.latencies: list[float] = []
         self.good = self.shortened = 0
-        self.worth = 0.0
+        self.weighted_goodput = 0.0
         self.answered = 0
 
-    # who asks
+    # the load
 
     def _start(self) -> None:
         demand, rng = self.demand, self.rng
@@ -97,9 +98,9 @@ class _Run:
             self.arrivals = [(0.0, -2)] * demand.queue + [(rng.expovariate(demand.rate), -1)]
         heapq.heapify(self.arrivals)
 
-    def _drawn(self, client: int) -> Asked:
-        """Of a client's own part of all there are, or any."""
-        every = self.demand.asked
+    def _drawn(self, client: int) -> RequestShape:
+        """Draw a request: of the client's own part, or in an open loop any."""
+        every = self.demand.requests
         if client < 0:
             return every[int(self.rng.random() * len(every))]
         place = (client + self.rng.random()) / self.demand.clients
@@ -114,13 +115,13 @@ class _Run:
             one = self._drawn(client)
             if self._is_refused(one):
                 if client >= 0:
-                    # Asks for something else a while later: one in the same part may be short enough.
+                    # The client sends another request later: one of the same part may be short enough.
                     heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
                 continue
             output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
             self.waiting.add(Request(one, output, at, client, tokens=one.prompt))
 
-    def _is_refused(self, one: Asked) -> bool:
+    def _is_refused(self, one: RequestShape) -> bool:
         """Too long for the edge, or for the pool."""
         server = self.server
         most = min(server.cap_prompt, server.cap_total - 1)
@@ -132,7 +133,7 @@ class _Run:
         return (tokens + self.server.block_tokens / 2) * self.server.footprint_factor
 
     def _shared(self, request: Request) -> int:
-        return request.asked.prompt - request.asked.own
+        return request.shape.prompt - request.shape.own
 
     @property
     def free(self) -> float:
@@ -145,31 +146,37 @@ class _Run:
         tokens = self._tokens_now(request) - self._shared(request)
         self.used -= self._holds(tokens)
 
-    def _throw_out(self) -> None:
+    def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
         del self.running[request]
         self._release(request)
         if request.decoding:
             grown = self.step - request.since
             request.tokens += grown
-            request.made += grown
+            request.generated += grown
             request.decoding = False
             self.decoding -= 1
         else:
             self.prefilling.remove(request)
         request.turn += 1
-        request.thrown_at, request.spared = self.allocated, max(0.0, self.free - self._holds(request.tokens))
-        self.waiting.put_back(request)
+        request.preempted_at_allocated_tokens, request.free_tokens_at_preemption = (
+            self.allocated,
+            max(0.0, self.free - self._holds(request.tokens)),
+        )
+        self.waiting.push_back(request)
         self.preempted += self.counting
 
     def _cached(self, request: Request) -> int:
-        """Tokens it need not compute: those that all share, and what nobody has taken since it was thrown out."""
+        """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
         shared = self._shared(request)
-        if request.thrown_at >= 0 and self.server.keeps_all:
+        if request.preempted_at_allocated_tokens >= 0 and self.server.kv_offload:
             return request.tokens - 1
-        if request.thrown_at < 0 or not self.server.reuses:
+        if request.preempted_at_allocated_tokens < 0 or not self.server.reuses:
             return shared
-        lost = max(0.0, self.allocated - request.thrown_at - request.spared) / self.server.footprint_factor
+        lost = (
+            max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
+            / self.server.footprint_factor
+        )
         return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
 
     # steps
@@ -179,7 +186,7 @@ class _Run:
         while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
             request = self.waiting.first()
             needed = self._holds(request.tokens - self._shared(request))
-            if needed > self.free - server.held_back_tokens and self.running:
+            if needed > self.free - server.watermark_tokens and self.running:
                 break
             self.waiting.take()
             request.left = request.tokens - self._cached(request)
@@ -194,12 +201,12 @@ class _Run:
         """One step, or as many as nothing happens in."""
         server = self.server
         each = server.footprint_factor
-        threw = False
+        preempted = False
         while self.decoding and self.free < self.decoding * each and len(self.running) > 1:
-            self._throw_out()
-            threw = True
+            self._preempt()
+            preempted = True
         budget = server.step_tokens - self.decoding
-        if not threw:
+        if not preempted:
             self._admit(budget - sum(one.left for one in self.prefilling))
         if self.prefilling:
             self._prefill(budget)
@@ -213,11 +220,11 @@ class _Run:
         room = int(self.free / (self.decoding * each))
         steps = max(1, min(steps, room))
         seconds = server.steps.of(self.decoding, 0.0)
-        blocked = self.waiting and not threw
+        blocked = self.waiting and not preempted
         if not blocked and self.arrivals:
             until = self.arrivals[0][0] - self.now
             steps = max(1, min(steps, math.ceil(until / seconds)))
-        if threw:
+        if preempted:
             steps = 1
         self._advance(steps, seconds * steps, self.decoding)
 
@@ -236,12 +243,12 @@ class _Run:
             self.decoding += 1
             self.number += 1
             request.turn = self.number
-            request.made += 1
+            request.generated += 1
             request.tokens += 1
             self.used += self.server.footprint_factor
             self.allocated += self.server.footprint_factor
             self.tokens += self.counting
-            end = self.step + request.output - request.made
+            end = self.step + request.output - request.generated
             if end <= self.step:
                 self._end(request)
             else:
@@ -269,12 +276,12 @@ class _Run:
         request.decoding = False
         self.answered += 1
         if self.counting:
-            seconds = self.now - request.came
+            seconds = self.now - request.arrived
             self.latencies.append(seconds)
-            short = request.output < request.asked.output
+            short = request.output < request.shape.output
             self.shortened += short
             self.good += seconds <= self.limit and not short
-            self.worth += 0.0 if short else min(1.0, self.limit / seconds)
+            self.weighted_goodput += 0.0 if short else min(1.0, self.limit / seconds)
         if request.client >= 0:
             heapq.heappush(self.arrivals, (self.now + THINK_SECONDS, request.client))
 
@@ -283,21 +290,21 @@ class _Run:
         demand = self.demand
         warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
         wanted = max(ANSWERS, 2 * demand.clients)
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             self._come()
             if not self.running and not self.waiting:
-                if not self.arrivals or self.now >= LONGEST_SECONDS:
+                if not self.arrivals or self.now >= MAX_SIMULATED_SECONDS:
                     break
                 self._idle_until(self.arrivals[0][0])
                 continue
             self._turn()
             if not self.counting and self._is_warm(warm):
                 self._count()
-            if self.now >= (LONGEST_SECONDS if demand.clients else demand.seconds):
+            if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
                 break
             if demand.clients and len(self.latencies) >= wanted:
                 break
-        return self._told()
+        return self._outcome()
 
     def _is_warm(self, answers: float) -> bool:
         return self.answered >= answers if self.demand.clients else self.now >= OPEN_WARM_UP_RATIO * self.demand.seconds
@@ -308,7 +315,7 @@ class _Run:
     def _idle_until(self, t: float) -> None:
         self.now = max(self.now, t)
 
-    def _told(self) -> Outcome | None:
+    def _outcome(self) -> Outcome | None:
         seconds = self.now - self.begun
         if not self.latencies or seconds <= 0:
             return None
@@ -316,14 +323,14 @@ class _Run:
         return Outcome(
             tokens_per_second=self.tokens / seconds,
             goodput=self.good / seconds,
-            worth=self.worth / seconds,
+            weighted_goodput=self.weighted_goodput / seconds,
             latency_p50=_quantile(ordered, 0.5),
             latency_p95=_quantile(ordered, 0.95),
             running=self.running_seconds / seconds,
             waiting=self.waiting_seconds / seconds,
             preempted_per_second=self.preempted / seconds,
             preempted_ratio=self.preempted / len(ordered),
-            refused_ratio=sum(self._is_refused(one) for one in self.demand.asked) / len(self.demand.asked),
+            refused_ratio=sum(self._is_refused(one) for one in self.demand.requests) / len(self.demand.requests),
             shortened_ratio=self.shortened / len(ordered),
             answers=len(ordered),
             answers_per_second=len(ordered) / seconds,

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.whatif.apart import parts, simulated
 from kvpressure.whatif.calibrate import Known, Measured
-from kvpressure.whatif.choice import choose
+from kvpressure.whatif.config_changes import apart, replicas
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import apart, replicas
-from kvpressure.whatif.lengths import Bucket, Lengths
-from kvpressure.whatif.run import simulate
-from kvpressure.whatif.server import Apart, Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.greedy_search import choose
+from kvpressure.whatif.length_routing import parts, simulated
+from kvpressure.whatif.lengths import Bucket, LengthDistribution
+from kvpressure.whatif.scheduler import simulate
+from kvpressure.whatif.server import Demand, LengthRouting, RequestShape, Server, StepSeconds
 
 STEPS = StepSeconds(0.03, 0.0, 1 / 16_000)
 SERVER = Server(16_368.0, STEPS)
-CHAT, DOCUMENT = Asked(200, 200, 140), Asked(5700, 5700, 280)
+CHAT, DOCUMENT = RequestShape(200, 200, 140), RequestShape(5700, 5700, 280)
 MIXED = Demand(tuple([CHAT] * 360 + [DOCUMENT] * 152), clients=50)
 
 
@@ -24,28 +24,28 @@ def model(demand: Demand = MIXED, limit_seconds: float = 20.0) -> Model:
     outcome = simulate(SERVER, demand)
     assert outcome is not None
     measured = Measured(outcome.tokens_per_second, outcome.running, outcome.waiting, outcome.preempted_per_second)
-    prompts = Lengths((Bucket(0.7, 100, 200, 200, 200), Bucket(0.3, 5000, 10_000, 5700, 5700)))
-    answers = Lengths((Bucket(1.0, 100, 500, 140, 280),))
+    prompts = LengthDistribution((Bucket(0.7, 100, 200, 200, 200), Bucket(0.3, 5000, 10_000, 5700, 5700)))
+    answers = LengthDistribution((Bucket(1.0, 100, 500, 140, 280),))
     return Model(Known(SERVER, demand, prompts, answers, measured), limit_seconds, load_thresholds())
 
 
 def test_requests_are_parted_by_the_length_of_their_prompts_and_clients_with_them():
-    (short, two), (long, one) = parts(MIXED, Apart(5000, 2, 1))
+    (short, two), (long, one) = parts(MIXED, LengthRouting(5000, 2, 1))
     assert (two, one) == (2, 1)
-    assert {a.prompt for a in short.asked} == {200}
-    assert {a.prompt for a in long.asked} == {5700}
+    assert {a.prompt for a in short.requests} == {200}
+    assert {a.prompt for a in long.requests} == {5700}
     assert 2 * short.clients + long.clients == pytest.approx(MIXED.clients, abs=1)
     open_ones = dict.fromkeys((True, False), 0.0)
-    for part, servers in parts(Demand.at_rate(MIXED.asked, 3.0), Apart(5000, 2, 1)):
-        open_ones[part.asked[0] == CHAT] = servers * part.rate
+    for part, servers in parts(Demand.at_rate(MIXED.requests, 3.0), LengthRouting(5000, 2, 1)):
+        open_ones[part.requests[0] == CHAT] = servers * part.rate
     assert open_ones[True] == pytest.approx(3.0 * 360 / 512)
     assert sum(open_ones.values()) == pytest.approx(3.0)
 
 
 def test_what_is_told_is_the_mean_of_one_server_and_the_latencies_of_all():
-    kept = replace(MIXED, apart=Apart(5000, 1, 1))
+    kept = replace(MIXED, length_routing=LengthRouting(5000, 1, 1))
     both = simulated(SERVER, kept, 20.0)
-    alone = [simulate(SERVER, part, 20.0) for part, _ in parts(kept, Apart(5000, 1, 1))]
+    alone = [simulate(SERVER, part, 20.0) for part, _ in parts(kept, LengthRouting(5000, 1, 1))]
     assert both is not None
     found = [one for one in alone if one is not None]
     assert both.tokens_per_second == pytest.approx(sum(one.tokens_per_second for one in found) / 2)
@@ -55,7 +55,7 @@ def test_what_is_told_is_the_mean_of_one_server_and_the_latencies_of_all():
 
 def test_with_all_on_one_side_it_is_what_so_many_servers_do():
     chats = Demand((CHAT,), clients=50)
-    kept = simulated(SERVER, replace(chats, apart=Apart(5000, 2, 1)))
+    kept = simulated(SERVER, replace(chats, length_routing=LengthRouting(5000, 2, 1)))
     usual = simulate(SERVER, chats.divided(2))
     assert kept is not None
     assert usual is not None
@@ -68,11 +68,11 @@ def test_kept_apart_is_advised_only_where_it_does_more_than_as_many_servers_for_
     assert (kept is None) != (plain is None)
     found = model()
     if kept is not None:
-        same = found.expected([], [replicas(kept.cure.by)])
+        same = found.expected([], [replicas(kept.change.by)])
         assert same is not None
         assert kept.expected.goodput.after >= 1.04 * same.goodput.after or kept.expected.waiting.after < 0.5
     else:
-        (told,) = (step for step in choice.declined if step.cure.key == "apart")
+        (told,) = (step for step in choice.declined if step.change.key == "apart")
         assert "no more than as many servers" in told.against
 
 
@@ -85,7 +85,7 @@ def test_requests_that_are_all_alike_are_not_parted():
 
 def test_two_kinds_on_two_servers_answer_chats_in_time_that_documents_would_hold_up():
     found = model()
-    parted, plain = (found.outcome(cure.apply(found.state)) for cure in (apart(5000, 1, 1), replicas(2)))
+    parted, plain = (found.outcome(change.apply(found.state)) for change in (apart(5000, 1, 1), replicas(2)))
     assert parted is not None
     assert plain is not None
     assert parted.latency_p50 < plain.latency_p50

@@ -8,13 +8,13 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.limits import Limit
 from kvpressure.whatif.calibrate import Known, Measured, growing_share, held_at
-from kvpressure.whatif.choice import choose
+from kvpressure.whatif.config_changes import kv_in_8_bits, sequences
 from kvpressure.whatif.consequences import Model, model_of
-from kvpressure.whatif.cures import kv_in_8_bits, sequences
-from kvpressure.whatif.lengths import Bucket, Lengths
-from kvpressure.whatif.relief import larger_steps, more_sequences, more_servers, without_hold
-from kvpressure.whatif.run import simulate
-from kvpressure.whatif.server import Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.greedy_search import choose
+from kvpressure.whatif.lengths import Bucket, LengthDistribution
+from kvpressure.whatif.other_limits import larger_steps, more_sequences, more_servers, without_hold
+from kvpressure.whatif.scheduler import simulate
+from kvpressure.whatif.server import Demand, RequestShape, Server, StepSeconds
 from tests.support.observed import pressed_view
 
 THRESHOLDS = load_thresholds()
@@ -37,7 +37,7 @@ def test_a_cap_is_raised_as_far_as_the_pool_holds_and_servers_serve_the_rest():
     assert raised is not None
     assert more is not None
     # Of 16,000 tokens some 3,000 are the shared prefix: 490 each for 26 at most.
-    assert 20 <= raised.cure.value <= 26
+    assert 20 <= raised.change.value <= 26
     assert raised.expected.tokens_per_second.after > 1.2 * raised.expected.tokens_per_second.before
     assert more.expected.waiting.after < 0.5
 
@@ -46,20 +46,20 @@ def test_with_room_for_all_the_cap_goes_to_what_is_asked_and_no_server_is_added(
     choice = more_sequences(capped(4.0), 16, 4.0)
     raised = choice.step("max_num_seqs")
     assert raised is not None
-    assert raised.cure.value == 40
+    assert raised.change.value == 40
     assert choice.step("add_replica") is None
 
 
 def test_a_cap_goes_no_further_than_the_factor_at_once():
     raised = more_sequences(capped(4.0), 16, 2.0).step("max_num_seqs")
     assert raised is not None
-    assert raised.cure.value == 32
+    assert raised.change.value == 32
 
 
 def test_where_the_pool_holds_no_more_raising_the_cap_is_declined_with_the_reason():
     choice = more_sequences(capped(0.55), 16, 4.0)
     assert choice.step("max_num_seqs") is None
-    (declined,) = (step for step in choice.declined if step.cure.key == "max_num_seqs")
+    (declined,) = (step for step in choice.declined if step.change.key == "max_num_seqs")
     assert "preempt each other" in declined.against
 
 
@@ -69,7 +69,7 @@ def test_steps_of_few_tokens_are_made_larger_where_prompts_wait_for_them():
     model = Model(replace(known, server=few), 60.0, THRESHOLDS)
     step = larger_steps(model, 64).step("max_num_batched_tokens")
     assert step is not None
-    assert step.cure.value in (128, 256)
+    assert step.change.value in (128, 256)
     assert step.expected.tokens_per_second.after > step.expected.tokens_per_second.before
 
 
@@ -116,16 +116,16 @@ def test_what_healthy_steps_took_tells_what_a_sequence_adds_to_one():
 def test_a_cut_of_sequences_is_taken_back_where_a_larger_pool_does_more_without_it():
     slow = StepSeconds(0.02, 0.0, 0.00135)
     server = Server(7138.0, slow, reuses=False)
-    demand = Demand((Asked(460, 460, 830),), clients=32)
+    demand = Demand((RequestShape(460, 460, 830),), clients=32)
     outcome = simulate(server, demand)
     assert outcome is not None
     measured = Measured(outcome.tokens_per_second, outcome.running, outcome.waiting, outcome.preempted_per_second)
-    prompts = Lengths((Bucket(1.0, 200, 500, 460, 460),))
-    answers = Lengths((Bucket(1.0, 500, 1000, 830, 830),))
+    prompts = LengthDistribution((Bucket(1.0, 200, 500, 460, 460),))
+    answers = LengthDistribution((Bucket(1.0, 500, 1000, 830, 830),))
     model = Model(Known(server, demand, prompts, answers, measured), 60.0, THRESHOLDS)
     alone, larger = choose(model, (), ()), choose(model, (), (kv_in_8_bits(),))
     cut = alone.step("max_num_seqs")
     assert cut is not None
     assert larger.step("kv_cache_dtype") is not None
     kept = larger.step("max_num_seqs")
-    assert kept is None or kept.cure.value > cut.cure.value
+    assert kept is None or kept.change.value > cut.change.value

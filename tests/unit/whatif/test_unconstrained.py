@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvpressure.model.limits import Limit, Limits
 from kvpressure.model.observed import Interval, Observed
 from kvpressure.model.samples import CacheConfig, HistogramSample
-from kvpressure.whatif.room import WithRoom, rate_with_room
+from kvpressure.whatif.unconstrained import UnconstrainedThroughput, unconstrained_tokens_per_second
 
 STEP, TOKEN = 0.03, 0.0001
 OUTPUTS = HistogramSample((float("inf"),), (100.0,), 20_000.0)
@@ -48,11 +48,11 @@ def with_all(batch: float, prompts_each: float) -> float:
 
 
 def test_all_who_ask_are_in_the_batch_and_prompts_take_their_time():
-    assert rate_with_room(STEADY, Limits()) == pytest.approx(with_all(16.0, 20_000 / 4_800), rel=1e-6)
+    assert unconstrained_tokens_per_second(STEADY, Limits()) == pytest.approx(with_all(16.0, 20_000 / 4_800), rel=1e-6)
 
 
 def test_no_more_than_the_engine_may_run():
-    capped = rate_with_room(STEADY, Limits(max_num_seqs=Limit(8.0)))
+    capped = unconstrained_tokens_per_second(STEADY, Limits(max_num_seqs=Limit(8.0)))
     assert capped == pytest.approx(with_all(8.0, 20_000 / 4_800), rel=1e-6)
 
 
@@ -62,28 +62,28 @@ def test_a_queue_that_grows_or_drains_tells_what_is_asked_for(by):
     moving = observed(*(interval(number, waiting=100.0 + by * number) for number in range(60)))
     seconds = sum(one.seconds for one in moving.intervals)
     asked = (4_800 + by * 60 * 200) / seconds
-    assert rate_with_room(moving, Limits()) == pytest.approx(max(0.0, asked), rel=0.03)
+    assert unconstrained_tokens_per_second(moving, Limits()) == pytest.approx(max(0.0, asked), rel=0.03)
 
 
 def test_a_queue_that_moves_by_chance_is_one_of_clients_who_wait():
     moving = observed(*(interval(number, waiting=12.0 + number % 3) for number in range(60)))
-    assert rate_with_room(moving, Limits()) == pytest.approx(with_all(17.0, 20_000 / 4_800), rel=0.01)
+    assert unconstrained_tokens_per_second(moving, Limits()) == pytest.approx(with_all(17.0, 20_000 / 4_800), rel=0.01)
 
 
 def test_without_tokens_or_polls_nothing_is_told():
-    assert rate_with_room(observed(*STEADY.intervals[:5]), Limits()) is None
+    assert unconstrained_tokens_per_second(observed(*STEADY.intervals[:5]), Limits()) is None
     silent = [replace(one, generated=0.0) for one in STEADY.intervals]
-    assert rate_with_room(observed(*silent), Limits()) is None
+    assert unconstrained_tokens_per_second(observed(*silent), Limits()) is None
 
 
 def test_it_is_computed_every_ten_seconds_while_there_is_trouble():
-    room, other = WithRoom(), observed(*(interval(number, running=8.0) for number in range(60)))
+    room, other = UnconstrainedThroughput(), observed(*(interval(number, running=8.0) for number in range(60)))
     room.update(0.0, STEADY, Limits())
     first = room.rate
     room.update(9.0, other, Limits())
-    assert room.rate == first == rate_with_room(STEADY, Limits())
+    assert room.rate == first == unconstrained_tokens_per_second(STEADY, Limits())
     room.update(10.0, other, Limits())
-    assert room.rate == rate_with_room(other, Limits())
+    assert room.rate == unconstrained_tokens_per_second(other, Limits())
     room.update(11.0, None, Limits())
     assert room.rate is None
     room.update(12.0, STEADY, Limits())
@@ -109,5 +109,5 @@ def test_no_page_is_too_strange(rows):
         )
         for number, (running, waiting, steps, generated, prompted, computed, finished) in enumerate(rows)
     )
-    rate = rate_with_room(observed(*intervals), Limits())
+    rate = unconstrained_tokens_per_second(observed(*intervals), Limits())
     assert rate is None or math.isfinite(rate)

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.whatif.run import _Run, simulate
-from kvpressure.whatif.server import MOST_ARRIVALS, Asked, Demand, Server, StepSeconds
+from kvpressure.whatif.scheduler import _Run, simulate
+from kvpressure.whatif.server import MAX_ARRIVALS, Demand, RequestShape, Server, StepSeconds
 
 STEPS = StepSeconds(0.03, 0.0, 1 / 16_000)
 ROOMY = Server(1e6, STEPS)
 
 
 def alike(clients: int, prompt: int, output: int) -> Demand:
-    return Demand((Asked(prompt, prompt, output),), clients)
+    return Demand((RequestShape(prompt, prompt, output),), clients)
 
 
 def test_one_client_alone_gets_what_its_steps_give():
@@ -64,8 +64,8 @@ def test_a_request_that_was_thrown_out_finds_what_nobody_has_taken_since():
 
 def test_what_the_lab_showed_of_cutting_max_num_seqs():
     """The real scheduler at the same step times: 62.1 and 62.1 under the collapse, 262.8 and 211.8 under thrash."""
-    collapse = Demand(tuple(Asked(p, p, 850 + p % 150) for p in range(2550, 3000, 3)), 12)
-    thrash = Demand(tuple(Asked(p, p, 765 + 9 * p % 135) for p in range(425, 500)), 32)
+    collapse = Demand(tuple(RequestShape(p, p, 850 + p % 150) for p in range(2550, 3000, 3)), 12)
+    thrash = Demand(tuple(RequestShape(p, p, 765 + 9 * p % 135) for p in range(425, 500)), 32)
     server = Server(8176.0, StepSeconds(0.0305, 0.0002, 1 / 16_000))
     for demand, most, before, after in ((collapse, 2, 62.1, 62.1), (thrash, 7, 262.8, 211.8)):
         now, cut = simulate(server, demand), simulate(replace(server, max_num_seqs=most), demand)
@@ -76,7 +76,7 @@ def test_what_the_lab_showed_of_cutting_max_num_seqs():
 
 
 def test_prompts_above_the_cap_are_refused_and_answers_above_it_end_early():
-    demand = Demand((*[Asked(100, 100, 50)] * 9, Asked(900, 900, 400)), 10)
+    demand = Demand((*[RequestShape(100, 100, 50)] * 9, RequestShape(900, 900, 400)), 10)
     outcome = simulate(replace(ROOMY, cap_prompt=500.0, cap_output=40.0), demand, limit_seconds=100.0)
     assert outcome is not None
     assert outcome.refused_ratio == pytest.approx(0.1)
@@ -86,7 +86,7 @@ def test_prompts_above_the_cap_are_refused_and_answers_above_it_end_early():
 
 
 def test_requests_that_come_at_a_rate_do_not_wait_for_answers():
-    demand = Demand((Asked(100, 100, 50),), rate=2.0)
+    demand = Demand((RequestShape(100, 100, 50),), rate=2.0)
     outcome = simulate(ROOMY, demand)
     assert outcome is not None
     assert outcome.tokens_per_second == pytest.approx(2.0 * 50, rel=0.1)
@@ -101,7 +101,7 @@ def test_nobody_is_answered_where_nothing_fits():
 
 def test_a_change_is_simulated_in_milliseconds():
     """All that advice tries must take less than two seconds of CPU: thirty runs of a large batch do."""
-    demand = Demand(tuple(Asked(p, p, 200 + p % 300) for p in range(500, 1500)), 256)
+    demand = Demand(tuple(RequestShape(p, p, 200 + p % 300) for p in range(500, 1500)), 256)
     began = time.process_time()
     for number in range(30):
         simulate(Server(200_000.0 + number, StepSeconds(0.02, 1e-4, 1e-5)), demand)
@@ -128,7 +128,7 @@ def test_what_holds_of_any_server(pool, clients, prompt, output, most, budget, f
     assert 0 < outcome.running <= min(most, clients) + 1e-6
     assert outcome.running + outcome.waiting <= clients + 1e-6
     assert outcome.latency_p50 <= outcome.latency_p95 < math.inf
-    assert outcome.goodput <= outcome.worth + 1e-9
+    assert outcome.goodput <= outcome.weighted_goodput + 1e-9
     # A sequence gets at most a token a step.
     assert outcome.tokens_per_second <= min(most, clients) / fixed * 1.001
     assert outcome.latency_p50 >= output * fixed * 0.999
@@ -139,7 +139,7 @@ def test_a_flood_costs_no_more_than_a_queue_and_everything_tried_on_it_covers_th
     drawn = []
     plain = _Run._drawn
     monkeypatch.setattr(_Run, "_drawn", lambda self, client: drawn.append(client) or plain(self, client))
-    flood = Demand.at_rate((Asked(100, 100, 50),), rate)
+    flood = Demand.at_rate((RequestShape(100, 100, 50),), rate)
     simulate(ROOMY, flood)
-    assert len(drawn) <= 1.1 * MOST_ARRIVALS
+    assert len(drawn) <= 1.1 * MAX_ARRIVALS
     assert flood.divided(2).seconds == flood.times(3).seconds == flood.seconds

@@ -1,4 +1,4 @@
-"""Short and long requests on servers of their own: simulated as two kinds of servers, told as one."""
+"""Routing by prompt length: the servers for short and for long prompts are simulated apart and averaged."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kvpressure.whatif.run import Outcome, simulate
-from kvpressure.whatif.server import Apart, Asked, Demand, Server
+from kvpressure.whatif.scheduler import Outcome, simulate
+from kvpressure.whatif.server import Demand, LengthRouting, RequestShape, Server
 
 
 def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
-    """What clients get, a mean of all servers where requests are kept apart; None where some are never answered."""
-    if demand.apart is None:
+    """Return the outcome, the mean over all servers with length routing; None where some clients are never answered."""
+    if demand.length_routing is None:
         return simulate(server, demand, limit_seconds)
     found = []
-    for part, servers in parts(demand, demand.apart):
+    for part, servers in parts(demand, demand.length_routing):
         outcome = simulate(server, part, limit_seconds)
         if outcome is None:
             return None
@@ -23,25 +23,30 @@ def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -
     return _together(found) if found else None
 
 
-def parts(demand: Demand, apart: Apart) -> Iterator[tuple[Demand, int]]:
-    """What one server of each kind is asked, and how many there are of it."""
-    short = tuple(one for one in demand.asked if one.prompt <= apart.tokens)
-    long = tuple(one for one in demand.asked if one.prompt > apart.tokens)
-    for asked, servers in ((short, apart.short), (long, apart.long)):
-        if asked:
-            yield _part(demand, asked).divided(servers), servers
+def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Demand, int]]:
+    """Yield the demand of one server of each kind, and the number of such servers."""
+    short = tuple(one for one in demand.requests if one.prompt <= length_routing.tokens)
+    long = tuple(one for one in demand.requests if one.prompt > length_routing.tokens)
+    for requests, servers in ((short, length_routing.short), (long, length_routing.long)):
+        if requests:
+            yield _part(demand, requests).divided(servers), servers
 
 
-def _part(demand: Demand, asked: tuple[Asked, ...]) -> Demand:
-    share = len(asked) / len(demand.asked)
+def _part(demand: Demand, requests: tuple[RequestShape, ...]) -> Demand:
+    share = len(requests) / len(demand.requests)
     clients = max(1, round(share * demand.clients)) if demand.clients else 0
     return replace(
-        demand, asked=asked, clients=clients, rate=share * demand.rate, queue=round(share * demand.queue), apart=None
+        demand,
+        requests=requests,
+        clients=clients,
+        rate=share * demand.rate,
+        queue=round(share * demand.queue),
+        length_routing=None,
     )
 
 
 def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
-    """The mean of one server; latencies and shares by how many are answered."""
+    """Return the mean over servers; latencies and ratios are weighted by answers."""
     total = sum(servers for servers, _ in found)
     answers = sum(servers * one.answers_per_second for servers, one in found)
 
@@ -51,7 +56,7 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
     def by_answers(name: str) -> float:
         return float(sum(servers * one.answers_per_second * getattr(one, name) for servers, one in found) / answers)
 
-    weighed = sorted(
+    weighted = sorted(
         (seconds, servers * one.answers_per_second / len(one.latencies))
         for servers, one in found
         for seconds in one.latencies
@@ -59,9 +64,9 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
     return Outcome(
         tokens_per_second=mean("tokens_per_second"),
         goodput=mean("goodput"),
-        worth=mean("worth"),
-        latency_p50=_quantile(weighed, 0.5 * answers),
-        latency_p95=_quantile(weighed, 0.95 * answers),
+        weighted_goodput=mean("weighted_goodput"),
+        latency_p50=_quantile(weighted, 0.5 * answers),
+        latency_p95=_quantile(weighted, 0.95 * answers),
         running=mean("running"),
         waiting=mean("waiting"),
         preempted_per_second=mean("preempted_per_second"),
@@ -70,14 +75,14 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
         shortened_ratio=by_answers("shortened_ratio"),
         answers=sum(one.answers for _, one in found),
         answers_per_second=answers / total,
-        latencies=tuple(seconds for seconds, _ in weighed),
+        latencies=tuple(seconds for seconds, _ in weighted),
     )
 
 
-def _quantile(weighed: Sequence[tuple[float, float]], wanted: float) -> float:
+def _quantile(weighted: Sequence[tuple[float, float]], wanted: float) -> float:
     below = 0.0
-    for seconds, weight in weighed:
+    for seconds, weight in weighted:
         below += weight
         if below >= wanted:
             return seconds
-    return weighed[-1][0]
+    return weighted[-1][0]

@@ -1,4 +1,4 @@
-"""Tokens a second that an engine would generate for those who ask now, if the pool had room for all of them."""
+"""Tokens a second that an engine would generate for the present load if the pool were no limit."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ CHANCE_DEVIATIONS: Final = 2.0
 EVERY_SECONDS: Final = 10.0
 
 
-class WithRoom:
-    """What an engine in trouble would do with room for all, computed anew every so often."""
+class UnconstrainedThroughput:
+    """Throughput of an engine under pressure if the pool were no limit, computed again every `EVERY_SECONDS`."""
 
     def __init__(self) -> None:
         self.rate: float | None = None
         self._t = -math.inf
 
     def update(self, t: float, observed: Observed | None, limits: Limits) -> None:
-        """Look at it at `t`; None: it is in no trouble."""
+        """Compute the rate at time `t`; `observed` is None where the engine is not under pressure."""
         if observed is None:
             self.rate, self._t = None, -math.inf
         elif abs(t - self._t) >= EVERY_SECONDS:
-            self.rate, self._t = rate_with_room(observed, limits), t
+            self.rate, self._t = unconstrained_tokens_per_second(observed, limits), t
 
 
-def rate_with_room(observed: Observed, limits: Limits) -> float | None:
+def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float | None:
     """By the engine's own steps over the window; None where these do not tell.
 
     Clients who wait for their answers would all be in the batch. Where requests come at a rate, so that the queue grows
@@ -55,11 +55,11 @@ def rate_with_room(observed: Observed, limits: Limits) -> float | None:
     step = steps.of(batch, batch * max(0.0, prompts) / generated)
     if not (step > 0 and math.isfinite(batch / step)):
         return None
-    asked = _asked(intervals, observed, seconds, generated / seconds)
-    return batch / step if asked is None else min(batch / step, asked)
+    offered = _offered_tokens_per_second(intervals, observed, seconds, generated / seconds)
+    return batch / step if offered is None else min(batch / step, offered)
 
 
-def _asked(
+def _offered_tokens_per_second(
     intervals: Sequence[Interval], observed: Observed, seconds: float, generated_per_second: float
 ) -> float | None:
     """Tokens a second that are asked for, where clients do not wait for their answers; None where they do.

@@ -1,4 +1,4 @@
-"""What would help where requests wait for something else than the pool: a limit, a slot, the GPU itself."""
+"""Changes that help where requests wait for another limit than the pool: max_num_seqs, the token budget, the GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.whatif.choice import Choice, Search, Step, add_replicas, preempts_nobody, told
+from kvpressure.whatif.config_changes import ConfigChange, sequences, step_tokens
 from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.cures import Cure, sequences, step_tokens
+from kvpressure.whatif.greedy_search import Choice, Search, Step, add_replicas, build_choice, preempts_nobody
 
 RAISES: Final = (1.25, 1.5, 2.0, 3.0)
 """Times a limit as it is, tried beside the most it may be raised to."""
@@ -27,7 +27,7 @@ def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
     stopped = _climb(search, [sequences(value) for value in values])
     if stopped:
         add_replicas(search)
-    return told(search)
+    return build_choice(search)
 
 
 def larger_steps(model: Model, limit: float) -> Choice:
@@ -38,53 +38,53 @@ def larger_steps(model: Model, limit: float) -> Choice:
     search = Search(model)
     if _climb(search, [step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:
         add_replicas(search)
-    return told(search)
+    return build_choice(search)
 
 
-def more_servers(model: Model, vain: Iterable[Cure] = ()) -> Choice:
-    """As few as answer in time with nobody waiting; `vain` is what somebody might think of and is only told about."""
+def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
+    """Return as few as answer in time with nobody waiting, and the gains of `rejected`, which a reader may think of."""
     search = Search(model)
-    for cure in vain:
-        if model.gain([], cure) is not None:
-            search.tried[cure.key] = cure
+    for change in rejected:
+        if model.gain([], change) is not None:
+            search.tried[change.key] = change
     add_replicas(search, in_time=True)
-    return told(search)
+    return build_choice(search)
 
 
-def let_go(most: float) -> Cure:
-    """Nothing but the pool, and `most` sequences, holds the batch back any more."""
-    return Cure(HOLD, most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
+def lift_sequence_cap(most: float) -> ConfigChange:
+    """Lift every limit on the batch but the pool and `most` sequences."""
+    return ConfigChange(HOLD, most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
 
 
 def without_hold(model: Model, most: float) -> Choice:
-    """What would come of it if nothing but the pool, and `most` sequences, held the batch back: that at best."""
-    cure = let_go(most)
-    expected, gain = model.expected([], [cure]), model.gain([], cure)
+    """Return what lifting every limit but the pool, and `most` sequences, would give at best."""
+    change = lift_sequence_cap(most)
+    expected, gain = model.expected([], [change]), model.gain([], change)
     if expected is None or gain is None:
         return Choice()
-    step = Step(cure, replace(expected, at_best=True))
-    helps = gain.worth >= model.thresholds.advice_gain_min_ratio
+    step = Step(change, replace(expected, at_best=True))
+    helps = gain.weighted_goodput >= model.thresholds.advice_gain_min_ratio
     return Choice((step,)) if helps else Choice(declined=(step,))
 
 
-def _climb(search: Search, ladder: Sequence[Cure]) -> bool:
+def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
     """Take the lowest rung that gains about as much as the best; False where the last rung is it.
 
-    Only rungs on which nobody is thrown out of the pool.
+    Only rungs on which no request is preempted.
     """
     model, least = search.model, search.model.thresholds.advice_gain_min_ratio
-    safe = [cure for cure in ladder if preempts_nobody(model, [*search.chosen, cure])]
+    safe = [change for change in ladder if preempts_nobody(model, [*search.chosen, change])]
     if not safe and ladder:
         search.tried[ladder[0].key] = ladder[0]
         search.against[ladder[0].key] = "requests would preempt each other"
         return True
-    gains = [(gain, cure) for cure in safe if (gain := model.gain(search.chosen, cure)) is not None]
-    for _, cure in gains:
-        search.tried.setdefault(cure.key, cure)
-    helping = [(gain, cure) for gain, cure in gains if gain.helps]
+    gains = [(gain, change) for change in safe if (gain := model.gain(search.chosen, change)) is not None]
+    for _, change in gains:
+        search.tried.setdefault(change.key, change)
+    helping = [(gain, change) for gain, change in gains if gain.helps]
     if not helping:
         return True
-    best = max(gain.worth for gain, _ in helping)
-    chosen = next(cure for gain, cure in helping if 1 + gain.worth >= (1 + best) * (1 - least))
+    best = max(gain.weighted_goodput for gain, _ in helping)
+    chosen = next(change for gain, change in helping if 1 + gain.weighted_goodput >= (1 + best) * (1 - least))
     search.chosen.append(chosen)
     return chosen is not ladder[-1]
