@@ -25,6 +25,9 @@ LIBRARIES = (
 )
 """What a CPython built from source links, and what the official image installs beside it."""
 
+_RECIPE = Path(__file__).read_text()
+"""A base made by other code is another base."""
+
 DOCUMENTS = ("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/groff")
 SLIM = (*DOCUMENTS, "usr/share/lintian", "usr/share/linda", "var/lib/apt/lists", "var/cache/apt", "var/cache/debconf")
 """Folders that slim images empty; copyright files stay."""
@@ -42,7 +45,7 @@ class Layout:
     @property
     def archive(self) -> Path:
         """Where the base is kept; another recipe is another file."""
-        recipe = repr((self.packages, str(self.python), suite(), Path(__file__).read_text()))
+        recipe = repr((self.packages, str(self.python), suite(), _RECIPE))
         return CACHE / f"base-{self.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.tar"
 
 
@@ -65,7 +68,7 @@ def pinned() -> tuple[str, str]:
 
 
 def built_python() -> Path:
-    """The prefix of a CPython built from source: of the pinned version if there is one, else the newest that will do."""
+    """The prefix of a CPython built from source: of the pinned version if there is one, else the newest."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     here = [path for path in pyenv.glob("3.1[123].*") if (path / "bin" / "python3").exists()]
     if sys.base_prefix not in ("/usr", "/usr/local"):
@@ -127,10 +130,8 @@ def _mirror() -> tuple[str, ...]:
 
 def _copy_python(prefix: Path, tree: Path) -> None:
     """Put an installation under /usr/local, without what the official image removes from its own."""
+    ignored = shutil.ignore_patterns("__pycache__", "test", "tests", "idle_test", "*.a", "config-3*", "site-packages")
     for name in ("bin", "lib"):
-        ignored = shutil.ignore_patterns(
-            "__pycache__", "test", "tests", "idle_test", "*.a", "config-3*", "site-packages"
-        )
         shutil.copytree(prefix / name, tree / "usr/local" / name, symlinks=True, ignore=ignored, dirs_exist_ok=True)
     for program in (tree / "usr/local/bin").iterdir():
         if not re.fullmatch(r"python(3(\.\d+)?)?", program.name):

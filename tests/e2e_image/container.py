@@ -1,4 +1,4 @@
-"""The image as a running container, with what the chart asks for: user, no capability, no new privileges, read-only root.
+"""The image as a running container, with what the chart asks for: user, no capability or new privilege, read-only root.
 
 buildah's chroot isolation cannot start on a read-only root: it makes mount points first. So the container waits at a
 gate, its root is remounted read-only from outside, and only then its entrypoint runs.
@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,16 @@ async def _waiting_at_the_gate(starter: Process) -> int:
     """The process that will be the entrypoint: a process keeps its number when it becomes another program."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end and starter.process.returncode is None:
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (path / "cmdline").read_text().split("\0")
-                if words[:2] == ["sh", "-c"] and words[3:4] == ["gate"] and path.stat().st_uid == int(USER[:5]):
-                    return int(path.name)
+        for pid in _at_the_gate():
+            return pid
         await asyncio.sleep(0.1)
     raise FailedError(f"the container did not start:\n{starter.output()[-3000:]}")
+
+
+def _at_the_gate() -> Iterator[int]:
+    uid = int(USER.partition(":")[0])
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (path / "cmdline").read_text().split("\0")
+            if words[:2] == ["sh", "-c"] and words[3:4] == ["gate"] and path.stat().st_uid == uid:
+                yield int(path.name)
