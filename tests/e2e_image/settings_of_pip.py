@@ -14,19 +14,10 @@ from pathlib import Path
 from tests.e2e_image.programs import output
 
 REACHING = frozenset(
-    [
-        "cert",
-        "client-cert",
-        "default-timeout",
-        "extra-index-url",
-        "find-links",
-        "index-url",
-        "no-index",
-        "proxy",
-        "retries",
-        "timeout",
-        "trusted-host",
-    ]
+    (
+        *("cert", "client-cert", "default-timeout", "extra-index-url", "find-links", "index-url", "no-index"),
+        *("proxy", "retries", "timeout", "trusted-host"),
+    )
 )
 """Settings that say how packages are reached; others say what a person likes."""
 
