@@ -97,5 +97,5 @@ def _at_the_gate() -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (path / "cmdline").read_text().split("\0")
-            if words[:2] == ["sh", "-c"] and words[3:4] == ["gate"] and path.stat().st_uid == uid:
+            if (words[1:2], words[3:4]) == (["-c"], ["gate"]) and path.stat().st_uid == uid:
                 yield int(path.name)
