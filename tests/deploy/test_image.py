@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e_image import bases, contents, settings_of_pip
+from tests.e2e_image.programs import MissingError, check
 from tests.support.tools import ROOT
 
 TAG = "cpython-313"
@@ -112,3 +113,19 @@ def test_no_index_of_packages_or_images_is_named() -> None:
     texts.append((ROOT / "deploy/docker/Dockerfile").read_text())
     assert len(texts) > 5
     assert [found for text in texts for found in re.findall(r"https?://(?!127\.0\.0\.1|\{)\S+", text)] == []
+
+
+def test_a_missing_program_is_named_and_never_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingError, match="buildah, debootstrap, iproute2, binutils, util-linux"):
+        check()
+
+
+def test_slim_leaves_out_documents_and_keeps_copyright(tmp_path: Path) -> None:
+    for name in ("usr/share/doc/a/copyright", "usr/share/doc/b/README", "var/lib/apt/lists/x", "usr/bin/a"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    bases._trim(tmp_path)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"usr/share/doc/a/copyright", "usr/bin/a"}
+    assert not (tmp_path / "usr/share/doc/b").exists()

@@ -25,6 +25,9 @@ LIBRARIES = (
 )
 """What a CPython built from source links, and what the official image installs beside it."""
 
+OWN_MOUNTS = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
+"""debootstrap mounts /proc in the tree: nothing of that, and no process, outlives it, however it ends."""
+
 _RECIPE = Path(__file__).read_text()
 """A base made by other code is another base."""
 
@@ -97,7 +100,7 @@ def make(layout: Layout, say: Callable[[str], None]) -> None:
     packages.mkdir(parents=True, exist_ok=True)
     include = f"--include={','.join(layout.packages)}"
     fixed = ("debootstrap", "--variant=minbase", f"--cache-dir={packages}", include, suite(), str(tree))
-    output((*fixed, *_mirror()))
+    output((*OWN_MOUNTS, *fixed, *_mirror()))
     if layout.python is not None:
         _copy_python(layout.python, tree)
     _trim(tree)
@@ -149,7 +152,8 @@ def _trim(tree: Path) -> None:
     for folder in SLIM:
         for path in sorted((tree / folder).rglob("*"), reverse=True):
             if path.is_dir() and not path.is_symlink():
-                _ = any(path.iterdir()) or path.rmdir()
+                if not any(path.iterdir()):
+                    path.rmdir()
             elif path.name != "copyright":
                 path.unlink()
     for log in (tree / "var/log").glob("*.log"):

@@ -10,7 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "e2e-image"
 
-DEBIAN = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux", "strip": "binutils"}
+DEBIAN = {
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "strip": "binutils",
+    "unshare": "util-linux",
+}
 """Program: package that brings it. The Makefile installs them."""
 
 LONGEST_SECONDS = 900
