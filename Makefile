@@ -102,7 +102,7 @@ e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the ex
 	$(BIN)/python -m tests.e2e_kubernetes
 
 .PHONY: e2e-image
-e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by buildah on two bases and run as the chart runs it (root, internet, 8 minutes)
+e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by buildah on two bases and run as the chart runs it (root, internet, minutes)
 	@$(MAKE) --no-print-directory tools DEBIAN="binutils:strip buildah:buildah debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg debootstrap:/usr/sbin/debootstrap iproute2:ip util-linux:unshare"
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_image
 

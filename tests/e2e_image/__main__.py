@@ -45,6 +45,9 @@ def main() -> int:
     except FailedError as error:
         _say(f"{error}")
         return 1
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
     finally:
         _remove()
 
