@@ -101,6 +101,11 @@ e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the ex
 	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes
 
+.PHONY: e2e-image
+e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by buildah on two bases and run as the chart runs it (root, internet, minutes)
+	@$(MAKE) --no-print-directory tools DEBIAN="binutils:strip buildah:buildah debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg debootstrap:/usr/sbin/debootstrap iproute2:ip util-linux:unshare"
+	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_image
+
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
 	$(BIN)/python -c 'from kvpressure.config.settings import settings_reference; print(settings_reference(), end="")' > docs/configuration.md

@@ -61,7 +61,22 @@ def test_the_image_says_what_it_is_based_on_and_has_nothing_to_build_with() -> N
     assert ("ARG", "PYTHON_IMAGE") in stage
     assert "org.opencontainers.image.base.name=${PYTHON_IMAGE}" in dict(stage)["LABEL"]
     assert [words for name, words in stage if name == "COPY"] == ["--from=build /opt/kvpressure /opt/kvpressure"]
-    assert "uninstall --yes pip" in "".join(words for name, words in steps() if name == "RUN")
+    runs = [words for name, words in steps() if name == "RUN"]
+    (venv,) = (run for run in runs if "venv --without-pip /opt/kvpressure" in run)
+    assert not [run for run in runs if "/opt/kvpressure/bin/pip" in run]
+    assert "/build/bin/pip --python /opt/kvpressure/bin/python install" in venv
+
+
+def test_the_build_knows_neither_pythons_version_nor_where_it_lies() -> None:
+    """Debian's has no `python`, and lies under /usr; the official image's lies under /usr/local."""
+    text = "".join(f"{name} {words}\n" for name, words in steps() if name != "ARG")
+    assert re.findall(r"python3\.\d+|site-packages|dist-packages|/usr/\S*", text) == []
+    assert re.findall(r"(?<![\w/.])python -m", text) == []
+
+
+def test_the_page_says_how_the_health_check_is_kept() -> None:
+    assert "--format docker" in (DOCKER / "Dockerfile").read_text()
+    assert "--format docker" in (ROOT / "docs" / "deploy.md").read_text()
 
 
 def test_the_health_check_is_python_that_compiles() -> None:

@@ -1,0 +1,40 @@
+"""A simulated engine on loopback, short of KV cache from its first second on, and the settings that poll it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import yaml
+from aiohttp import web
+
+from kvpressure.simulator.scenarios import scenario
+from kvpressure.simulator.server import simulator_app
+from kvpressure.simulator.service import Scenario, SimulatedServer
+
+NAME = "simulated"
+CAUSE = "kv_cache_pressure"
+
+
+@contextlib.asynccontextmanager
+async def engine() -> AsyncIterator[str]:
+    """Its address."""
+    episode = scenario(CAUSE, seed=1)
+    (pressed,) = (phase for phase in episode.phases if phase.label == CAUSE)
+    simulated = SimulatedServer(Scenario(CAUSE, episode.engine, (pressed,)), start=time.time())
+    runner = web.AppRunner(simulator_app(simulated, time.time), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def write_settings(folder: Path, url: str) -> None:
+    """kvpressure.yaml for this engine; everything else is as it comes."""
+    folder.mkdir(mode=0o755)
+    settings = {"engines": {"targets": [{"name": NAME, "url": url}]}}
+    (folder / "kvpressure.yaml").write_text(yaml.safe_dump(settings))
