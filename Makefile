@@ -83,7 +83,7 @@ e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into 
 e2e-rules: $(VENV)/.dev ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator and what else is installed read them
 	@mkdir -p .tools && GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/prometheus3 -trimpath -buildvcs=false -o "$(CURDIR)/.tools/prometheus3-rules" .
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/operator -trimpath -buildvcs=false -o "$(CURDIR)/.tools/operator-objects" .
-	@for every in 15s 30s 60s; do for names in --no-runbooks --old-names --flavour=vllm-only; do \
+	@for every in 15s 30s 60s; do for names in --no-runbooks --flavour=vllm-only; do \
 	  $(BIN)/python -m kvpressure generate --out build/e2e-rules --all-alerts --scrape-interval $$every $$names >/dev/null && \
 	  files=$$(ls build/e2e-rules/prometheus/*/*.yaml) && echo "scraped every $$every, $$names" && \
 	  promtool check rules $$files | grep -c SUCCESS && .tools/prometheus3-rules $$files && \
