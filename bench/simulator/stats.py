@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvpressure.simulator import histograms as bounds
-from kvpressure.simulator.histograms import Histogram
-from kvpressure.simulator.request import Request
+from bench.simulator import histograms as bounds
+from bench.simulator.histograms import Histogram
+from bench.simulator.request import Request
 
 
 class RankStats:

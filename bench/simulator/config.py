@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kvpressure.simulator.cost import LinearCost, RooflineCost
+from bench.simulator.cost import LinearCost, RooflineCost
 
 Version = Literal["0.32.0", "0.12.0"]
 

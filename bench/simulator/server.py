@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from kvpressure.simulator.service import ServerDownError, SimulatedServer
+from bench.simulator.service import ServerDownError, SimulatedServer
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

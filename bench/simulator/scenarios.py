@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal
 
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import ClosedLoop, Label, Lengths, OpenLoop, Phase, Traffic
-from kvpressure.simulator.profiles import H100, H200, LLAMA_8B, MI300X, gpu_engine
-from kvpressure.simulator.service import Scenario
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, Label, Lengths, OpenLoop, Phase, Traffic
+from bench.simulator.profiles import H100, H200, LLAMA_8B, MI300X, gpu_engine
+from bench.simulator.service import Scenario
 
 CAUSES: Final[tuple[Label, ...]] = (
     "idle",

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.simulator import case_loads as loads
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import Label, Phase
-from kvpressure.simulator.profiles import (
+from bench.simulator import case_loads as loads
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import Label, Phase
+from bench.simulator.profiles import (
     H100,
     H200,
     LLAMA_8B,
@@ -26,7 +26,7 @@ from kvpressure.simulator.profiles import (
     Model,
     gpu_engine,
 )
-from kvpressure.simulator.service import Scenario
+from bench.simulator.service import Scenario
 
 BEFORE_SECONDS: Final = 120.0
 AFTER_SECONDS: Final = 120.0

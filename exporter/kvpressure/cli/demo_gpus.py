@@ -1,4 +1,4 @@
-"""GPUs that are simulated in this process: a source without a child, whose reports come from a callable."""
+"""The demo's GPUs: a source without a child, whose reports come from a callable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.sources.gpu.status import Status
 
-SOURCE: Final = "simulated"
+SOURCE: Final = "recorded"
 """The name of this source in health series."""
 
 

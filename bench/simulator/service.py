@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from bench.simulator.clients import Clients
+from bench.simulator.config import EngineConfig
+from bench.simulator.frontend import Frontend
+from bench.simulator.gpu import GpuReader
+from bench.simulator.load import Phase
+from bench.simulator.pages import PageWriter
+from bench.simulator.request import Request
+from bench.simulator.scheduler import Rank
 from kvpressure.model.samples import GpuSample
-from kvpressure.simulator.clients import Clients
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.frontend import Frontend
-from kvpressure.simulator.gpu import GpuReader
-from kvpressure.simulator.load import Phase
-from kvpressure.simulator.pages import PageWriter
-from kvpressure.simulator.request import Request
-from kvpressure.simulator.scheduler import Rank
 
 DEFAULT_START = 1_800_000_000.0
 

@@ -13,13 +13,13 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from kvpressure.simulator.activity import Activity
-from kvpressure.simulator.blocks import BlockPool
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.cost import StepTime, StepWork
-from kvpressure.simulator.decoding import DecodingSet
-from kvpressure.simulator.request import Request
-from kvpressure.simulator.stats import RankStats
+from bench.simulator.activity import Activity
+from bench.simulator.blocks import BlockPool
+from bench.simulator.config import EngineConfig
+from bench.simulator.cost import StepTime, StepWork
+from bench.simulator.decoding import DecodingSet
+from bench.simulator.request import Request
+from bench.simulator.stats import RankStats
 
 _LONGEST_RUN = 64
 """Steps taken at once; the step time is that of the first, so a run must stay short against the context's growth."""

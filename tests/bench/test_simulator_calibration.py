@@ -12,11 +12,11 @@ from functools import cache
 
 import pytest
 
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from kvpressure.simulator.profiles import TINY_CPU, TINY_CPU_0_12
-from kvpressure.simulator.service import Scenario
-from kvpressure.simulator.trace import frames
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
+from bench.simulator.profiles import TINY_CPU, TINY_CPU_0_12
+from bench.simulator.service import Scenario
+from bench.simulator.trace import frames
 from tests.support.tools import FIXTURES
 
 TRACES = FIXTURES / "traces"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpressure.simulator.text import number
+from bench.simulator.text import number
 
 _ROWS = (
     ("python_gc_objects_collected_total", "counter", "Objects collected during gc", (15710, 2221, 653)),

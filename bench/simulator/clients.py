@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import ClosedLoop, OpenLoop, Phase, Traffic
-from kvpressure.simulator.request import Request
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, OpenLoop, Phase, Traffic
+from bench.simulator.request import Request
 
 Schedule = Callable[[float, Callable[[float], None]], None]
 """Run a function of the time at that time."""

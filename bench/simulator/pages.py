@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from kvpressure.simulator.cache_config import cache_config_labels
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.families import COUNTER, FAMILIES, HISTOGRAM, Family
-from kvpressure.simulator.frontend import Frontend
-from kvpressure.simulator.histograms import Histogram
-from kvpressure.simulator.process import process_lines
-from kvpressure.simulator.scheduler import Rank
-from kvpressure.simulator.text import braces, number
+from bench.simulator.cache_config import cache_config_labels
+from bench.simulator.config import EngineConfig
+from bench.simulator.families import COUNTER, FAMILIES, HISTOGRAM, Family
+from bench.simulator.frontend import Frontend
+from bench.simulator.histograms import Histogram
+from bench.simulator.process import process_lines
+from bench.simulator.scheduler import Rank
+from bench.simulator.text import braces, number
 
 _HTTP = 'handler="/v1/completions"'
 _HTTP_HELP = {

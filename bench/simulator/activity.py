@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kvpressure.simulator.cost import StepTime
+from bench.simulator.cost import StepTime
 
 SAMPLE_SECONDS = 1 / 6
 """NVML's shortest averaging interval of GPU utilization."""

@@ -3,8 +3,8 @@
 Seeded and deterministic: the same scenario and seed give the same bytes. It imports nothing of ours but `samples`.
 """
 
-from kvpressure.simulator.scenarios import SCENARIOS, scenario
-from kvpressure.simulator.service import SimulatedServer
-from kvpressure.simulator.trace import write_trace
+from bench.simulator.scenarios import SCENARIOS, scenario
+from bench.simulator.service import SimulatedServer
+from bench.simulator.trace import write_trace
 
 __all__ = ["SCENARIOS", "SimulatedServer", "scenario", "write_trace"]

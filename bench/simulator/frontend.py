@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.histograms import HTTP_FINE_SECONDS, HTTP_SECONDS, Histogram
-from kvpressure.simulator.request import Request
+from bench.simulator.config import EngineConfig
+from bench.simulator.histograms import HTTP_FINE_SECONDS, HTTP_SECONDS, Histogram
+from bench.simulator.request import Request
 
 
 class Frontend:

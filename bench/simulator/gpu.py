@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from bench.simulator.activity import SAMPLE_SECONDS
+from bench.simulator.config import EngineConfig, GpuConfig
+from bench.simulator.scheduler import Rank
 from kvpressure.model.samples import GpuSample
-from kvpressure.simulator.activity import SAMPLE_SECONDS
-from kvpressure.simulator.config import EngineConfig, GpuConfig
-from kvpressure.simulator.scheduler import Rank
 
 
 class GpuReader:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.simulator.service import DEFAULT_START, Scenario, ServerDownError, SimulatedServer
 from kvpressure.model.samples import GpuSample
-from kvpressure.simulator.service import DEFAULT_START, Scenario, ServerDownError, SimulatedServer
 
 
 def frames(scenario: Scenario, seed: int, interval_seconds: float = 1.0) -> Iterator[dict[str, Any]]:
@@ -25,7 +25,7 @@ def frames(scenario: Scenario, seed: int, interval_seconds: float = 1.0) -> Iter
             frame: dict[str, Any] = {"t": t, "label": label, "page": server.page(t).decode()}
         except ServerDownError:
             continue
-        gpus = [_gpu(sample) for sample in server.gpus(t)]
+        gpus = [gpu_record(sample) for sample in server.gpus(t)]
         yield {**frame, "gpus": gpus} if gpus else frame
 
 
@@ -39,10 +39,14 @@ def write_trace(scenario: Scenario, seed: int, path: Path) -> int:
     return lines
 
 
-def _gpu(sample: GpuSample) -> dict[str, Any]:
+def gpu_record(sample: GpuSample) -> dict[str, Any]:
+    """Return a GPU as recordings have it."""
     mean = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
     values = {
         "uuid": sample.uuid,
+        "index": sample.index,
+        "vendor": sample.vendor,
+        "name": sample.name,
         "memory_used_bytes": sample.memory_used_bytes,
         "memory_total_bytes": sample.memory_total_bytes,
         "utilization_ratio": mean,

@@ -7,8 +7,8 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import ClosedLoop, Lengths, OpenLoop, Phase, Traffic
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, Lengths, OpenLoop, Phase, Traffic
 
 CAUSE_SECONDS: Final = 240.0
 PRESSURE_SECONDS: Final = 480.0

@@ -13,14 +13,14 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.simulator import SCENARIOS, SimulatedServer, scenario, write_trace
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from kvpressure.simulator.profiles import H100, LLAMA_8B, MI300X, TINY_CPU, TINY_CPU_0_12, gpu_engine
-from kvpressure.simulator.scenarios import CAUSES, episode
-from kvpressure.simulator.server import filter_page, scaled_clock, simulator_app
-from kvpressure.simulator.service import Scenario
-from kvpressure.simulator.text import number
+from bench.simulator import SCENARIOS, SimulatedServer, scenario, write_trace
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
+from bench.simulator.profiles import H100, LLAMA_8B, MI300X, TINY_CPU, TINY_CPU_0_12, gpu_engine
+from bench.simulator.scenarios import CAUSES, episode
+from bench.simulator.server import filter_page, scaled_clock, simulator_app
+from bench.simulator.service import Scenario
+from bench.simulator.text import number
 from tests.support.tools import FIXTURES
 
 CHAT = Traffic(Lengths(50, "normal", 0.2), Lengths(100, "normal", 0.2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.simulator.config import EngineConfig
+from bench.simulator.config import EngineConfig
 
 _V0_32: Final = {
     "_block_size_resolved": "True",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 
-from kvpressure.simulator.request import Request
+from bench.simulator.request import Request
 
 
 class DecodingSet:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.simulator.config import EngineConfig, GpuConfig
-from kvpressure.simulator.cost import LinearCost, RooflineCost
+from bench.simulator.config import EngineConfig, GpuConfig
+from bench.simulator.cost import LinearCost, RooflineCost
 
 TINY_CPU: Final = EngineConfig(
     cost=LinearCost(step=1.55e-3, sequence=5.6e-5, context_token=6e-8, prefill_token=2.2e-5, prefill_pair=8e-9),
