@@ -1,4 +1,4 @@
-"""No module of the package imports itself by way of others, wherever in a file the import stands."""
+"""No module of the package imports itself by way of others, wherever in a file; imports for types alone do not count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cycle(graph: grimp.ImportGraph) -> list[str]:
 
 
 def test_modules_import_each_other_in_one_direction():
-    graph = grimp.build_graph("kvpressure")
+    graph = grimp.build_graph("kvpressure", exclude_type_checking_imports=True)
     assert cycle(graph) == []
     graph.add_import(importer="kvpressure.cli.triage_run", imported="kvpressure.cli.triage_pod")
     assert {"kvpressure.cli.triage_run", "kvpressure.cli.triage_pod"} <= set(cycle(graph))
