@@ -1,4 +1,4 @@
-"""No module of the package imports itself by way of others, wherever in a file; imports for types alone do not count."""
+"""No module of the package imports itself by way of others, wherever in a file; imports for types alone are none."""
 
 from __future__ import annotations
 
