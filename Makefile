@@ -18,6 +18,10 @@ help: ## this list
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
 
+.PHONY: demo-recording
+demo-recording: $(VENV)/.dev ## simulate and record again the incident that the demo plays
+	PYTHONPATH=exporter $(BIN)/python -m bench.simulator.demo exporter/kvpressure/cli/data/demo.jsonl.xz
+
 # What is missing is installed first, each with a line that says so.
 test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (a quarter of an hour on two free cores)
 	@echo "running all tests: a quarter of an hour on two free cores, longer on busy ones; each dot is a test"
@@ -80,10 +84,10 @@ e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into 
 # two small programs: promtool takes ten minutes to build.
 # mimirtool, cortextool and vmalert look too where they are on PATH; none of them can be built through every module proxy.
 .PHONY: e2e-rules
-e2e-rules: $(VENV)/.dev ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator and what else is installed read them
+e2e-rules: dashboards ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator and what else is installed read them
 	@mkdir -p .tools && GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/prometheus3 -trimpath -buildvcs=false -o "$(CURDIR)/.tools/prometheus3-rules" .
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/operator -trimpath -buildvcs=false -o "$(CURDIR)/.tools/operator-objects" .
-	@for every in 15s 30s 60s; do for names in --no-runbooks --old-names --flavour=vllm-only; do \
+	@for every in 15s 30s 60s; do for names in --no-runbooks --flavour=vllm-only; do \
 	  $(BIN)/python -m kvpressure generate --out build/e2e-rules --all-alerts --scrape-interval $$every $$names >/dev/null && \
 	  files=$$(ls build/e2e-rules/prometheus/*/*.yaml) && echo "scraped every $$every, $$names" && \
 	  promtool check rules $$files | grep -c SUCCESS && .tools/prometheus3-rules $$files && \
@@ -112,11 +116,11 @@ docs: $(VENV)/.dev ## write the generated pages under docs/ again
 
 # Built, and not in git (docs/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
 .PHONY: bundle chart
-bundle: $(VENV)/.dev ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds; build/vllm-only
+bundle: dashboards ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds; build/vllm-only
 	$(BIN)/python -m kvpressure generate --out build/bundle
 	$(BIN)/python -m kvpressure generate --flavour vllm-only --out build/vllm-only
 
-chart: $(VENV)/.dev ## the rules and dashboards that deploy/helm/kvpressure takes along
+chart: dashboards ## the rules and dashboards that deploy/helm/kvpressure takes along
 	$(BIN)/python -m deploy.chart_files
 
 rules: bundle ## write docs/alerts.md again, and the hash of the thresholds in rules/tests
@@ -125,8 +129,9 @@ rules: bundle ## write docs/alerts.md again, and the hash of the thresholds in r
 	sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 
 .PHONY: dashboards e2e-dashboards tools-dashboards
-dashboards: $(VENV)/.dev ## write dashboards/templates again
-	$(BIN)/python -m dashboards
+dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/decisions/0402-templates-are-built.md)
+	@echo "building the dashboards' templates"
+	@$(BIN)/python -m dashboards
 
 e2e-dashboards: $(VENV)/.dev tools tools-dashboards ## every query of every dashboard on a real Prometheus; draws docs/images (8 minutes)
 	PICTURES=docs/images $(BIN)/python -m pytest -m slow tests/dashboards
@@ -166,7 +171,7 @@ dist: $(RELEASE)/.done ## the wheel and the source archive, in dist/
 sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
 	$(RELEASE)/bin/python -m deploy.release.sbom --wheel dist/*.whl --out dist/sbom.cdx.json
 
-assets: sbom $(VENV)/.dev ## dist/, as a release has it: with the chart and the bundle as archives
+assets: sbom dashboards ## dist/, as a release has it: with the chart and the bundle as archives
 	$(BIN)/python -m deploy.release.assets --out dist
 
 KREW_REPOSITORY ?= OWNER/REPO
@@ -178,7 +183,7 @@ audit-deps: $(RELEASE)/.done ## ask for known vulnerabilities of every pin (inte
 	$(RELEASE)/bin/python -m deploy.release.audit $(if $(STRICT),--strict)
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) $(RELEASE) .venv-lock build dist deploy/helm/kvpressure/files .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
+	rm -rf $(VENV) $(RELEASE) .venv-lock build dist dashboards/templates deploy/helm/kvpressure/files .mypy_cache .ruff_cache .import_linter_cache .hypothesis exporter/*.egg-info
 
 # Debian packages that tests use: "package:program it brings". RUNLEVEL=1 keeps a package's service from starting.
 tools:

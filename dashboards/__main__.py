@@ -1,7 +1,8 @@
-"""`python -m dashboards`: write the templates again, from which `kvpressure generate` makes the dashboards."""
+"""`python -m dashboards`: write the templates from which `kvpressure generate` makes the dashboards."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dashboards import capacity, engine, exporter, fleet, vllm_only
@@ -20,11 +21,19 @@ def templates() -> dict[str, str]:
     return made | own
 
 
-def main() -> None:
-    """Write them."""
-    for name, text in templates().items():
-        (TEMPLATES / name).parent.mkdir(exist_ok=True)
-        (TEMPLATES / name).write_text(text, "utf-8")
+def main() -> int:
+    """Bring TEMPLATES up to date and return how many files that changed; readers never see half a file."""
+    made = {TEMPLATES / name: text for name, text in templates().items()}
+    stale = [path for path in TEMPLATES.rglob("*.json.j2") if path not in made]
+    changed = {path: text for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text}
+    for path in stale:
+        path.unlink()
+    for path, text in changed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_name(f".{path.name}.{os.getpid()}")
+        written.write_text(text, "utf-8")
+        written.replace(path)
+    return len(changed) + len(stale)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _worst() -> Panel:
         Query(by_identity(engine("requests_waiting")), "Waiting"),
         Query(by_identity(engine("requests_running")), "Running"),
         Query(by_identity(quantile("effective_batch_size_quantile", "0.95")), "Batch p95"),
-        Query(by_identity(engine("latency_inflation_ratio", 'kind="e2e"')), "Latency factor"),
+        Query(by_identity(engine("latency_inflation_factor", 'kind="e2e"')), "Latency factor"),
         Query(by_identity(engine("tokens_per_second", 'kind="generation"')), "Tokens/s"),
         sort="Score",
     )
@@ -170,7 +170,7 @@ def _models() -> Row:
                 "p95 end-to-end latency against the engine's own healthy one, the worst engine of each namespace and "
                 "model. The line is where latency counts as inflated.",
                 "short",
-                Query(recorded("latency_inflation_ratio:max", 'kind="e2e"'), MODEL),
+                Query(recorded("latency_inflation_factor:max", 'kind="e2e"'), MODEL),
                 lines=[Line(limit("latency_inflated_min_factor"), BAD)],
                 axis="times healthy",
                 none="no baseline yet: it takes a minute of healthy requests",

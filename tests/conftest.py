@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 import structlog
+from dashboards.__main__ import main as build_dashboards
 from hypothesis import HealthCheck, settings
 
 SLOW_TIMEOUT_SECONDS = 3600
@@ -24,6 +26,12 @@ def its_own_log_level() -> Iterator[None]:
     """No test hears less of the log because one before it ran a command that is quiet."""
     yield
     structlog.reset_defaults()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Build the dashboards' templates, which are not in git, once and before any worker starts."""
+    if not hasattr(config, "workerinput") and (changed := build_dashboards()):
+        sys.stderr.write(f"built dashboards/templates: {changed} files changed\n")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench.detection.truth import Accepted, accepted_series, observed
+from bench.simulator.case_loads import PRESSURE_SECONDS
+from bench.simulator.cases import CASES, case
+from bench.simulator.load import Label
+from bench.simulator.scenarios import CAUSES, episode
+from bench.simulator.service import Scenario, ServerDownError
 from kvpressure.model.samples import EnginePage, EngineSample, GpuSample
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import SUFFIXES, TraceError, read_trace, stem
-from kvpressure.simulator.case_loads import PRESSURE_SECONDS
-from kvpressure.simulator.cases import CASES, case
-from kvpressure.simulator.load import Label
-from kvpressure.simulator.scenarios import CAUSES, episode
-from kvpressure.simulator.service import Scenario, ServerDownError
 
 RECORDINGS: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "traces"
 CLEAR_SEEDS: Final = 18

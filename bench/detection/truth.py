@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.cost import LinearCost, StepTime, StepWork
-from kvpressure.simulator.frontend import Frontend
-from kvpressure.simulator.pages import PageWriter
-from kvpressure.simulator.request import Request
-from kvpressure.simulator.scheduler import Rank
-from kvpressure.simulator.service import Scenario, SimulatedServer
+from bench.simulator.config import EngineConfig
+from bench.simulator.cost import LinearCost, StepTime, StepWork
+from bench.simulator.frontend import Frontend
+from bench.simulator.pages import PageWriter
+from bench.simulator.request import Request
+from bench.simulator.scheduler import Rank
+from bench.simulator.service import Scenario, SimulatedServer
 
 Accepted = frozenset[str]
 """The causes that may be named in a second: one where the truth is clear, more where it is between two."""

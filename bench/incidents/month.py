@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from kvpressure.simulator.load import Lengths, OpenLoop, Phase, Traffic
-from kvpressure.simulator.scenarios import CAUSES, episode
-from kvpressure.simulator.service import Scenario, ServerDownError, SimulatedServer
+from bench.simulator.load import Lengths, OpenLoop, Phase, Traffic
+from bench.simulator.scenarios import CAUSES, episode
+from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
 
 START: Final = 1_700_006_400.0
 """A whole day, as promtool cuts blocks."""

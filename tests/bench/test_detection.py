@@ -15,13 +15,13 @@ from bench.detection.judge import Outcome, outcome, watched
 from bench.detection.score import Score
 from bench.detection.table import by_variant, confusion_table, merged, percent, variants_table
 from bench.detection.variants import AS_IS, PRIOR, VARIANTS, chosen, live_names
+from bench.simulator.server import filter_page
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.signals import COUNTERS
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace, stem
-from kvpressure.simulator.server import filter_page
 
 TRACES = sorted(RECORDINGS.glob("*.jsonl.xz"))
 RIGHT_RATIO = 0.97

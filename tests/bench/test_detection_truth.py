@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from bench.detection.truth import accepted, accepted_series, observed
-from kvpressure.simulator.cases import CASES, case, engine_of
-from kvpressure.simulator.config import EngineConfig
-from kvpressure.simulator.load import ClosedLoop, Fault, Lengths, Phase, Traffic
-from kvpressure.simulator.profiles import TINY_CPU
-from kvpressure.simulator.scenarios import CAUSES
-from kvpressure.simulator.service import Scenario, SimulatedServer
+from bench.simulator.cases import CASES, case, engine_of
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, Fault, Lengths, Phase, Traffic
+from bench.simulator.profiles import TINY_CPU
+from bench.simulator.scenarios import CAUSES
+from bench.simulator.service import Scenario, SimulatedServer
 
 NOTHING = dict.fromkeys(("kv", "cap", "both", "budget", "paused", "work", "behind"), 0.0) | {"present": 1.0}
 AROUND = {"present": 1.0, "preempted": 0.0, "started": 10.0}

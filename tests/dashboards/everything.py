@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from bench.simulator.load import Label
+from bench.simulator.scenarios import episode
+from bench.simulator.service import SimulatedServer
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.snapshot import Snapshot
@@ -30,9 +33,6 @@ from kvpressure.model.workload import (
     Workload,
 )
 from kvpressure.scrape.reader import PageReader
-from kvpressure.simulator.load import Label
-from kvpressure.simulator.scenarios import episode
-from kvpressure.simulator.service import SimulatedServer
 from tests.support.snapshots import FakeTarget
 
 LABELS = {"cluster": "west"}

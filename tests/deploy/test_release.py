@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from dashboards.__main__ import templates
 from deploy.release import assets, audit
 from deploy.release.dist import repacked, sources
 from deploy.release.pins import Pin, normalized, read_pins
@@ -81,7 +83,8 @@ def package_files() -> set[str]:
     Where a link leads to a folder of the project that holds more than the package needs, only the templates count.
     """
     package = ROOT / "exporter" / "kvpressure"
-    there = {(ROOT / name).resolve() for name in sources(ROOT)}
+    built = [path.resolve() for path in (ROOT / "dashboards" / "templates").rglob("*.json.j2")]
+    there = {*built, *((ROOT / name).resolve() for name in sources(ROOT))}
     folders = [(package, Path("kvpressure"))]
     found: set[str] = set()
     for folder, name in folders:
@@ -111,6 +114,21 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path
     assert {name.rpartition(".")[2] for name in package} >= {"py", "j2", "css", "js", "md", "yaml", "typed"}
 
 
+def test_the_wheel_holds_the_dashboards_that_are_built_and_not_in_git(archives: tuple[Path, Path]) -> None:
+    made = {f"kvpressure/bundle/data/dashboards/{name}": text for name, text in templates().items()}
+    assert len(made) == 5
+    with zipfile.ZipFile(archives[0]) as wheel:
+        assert {name: wheel.read(name).decode() for name in wheel.namelist() if name in made} == made
+    assert not [name for name in sources(ROOT) if name.startswith("dashboards/templates/")]
+
+
+def test_what_a_build_needs_is_pinned_to_what_it_was_tested_with() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (sdk,) = (one for one in needed if one.startswith("grafana-foundation-sdk"))
+    for name in ("dev", "release"):
+        assert f"\n{sdk} \\\n" in (ROOT / "requirements" / f"{name}.txt").read_text()
+
+
 def test_the_wheel_holds_no_tests_and_no_path_of_the_machine_that_built_it(archives: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(archives[0]) as wheel:
         contents = {name: wheel.read(name) for name in wheel.namelist()}
@@ -128,7 +146,7 @@ def test_the_source_archive_holds_the_package_and_no_tests_or_caches(archives: t
         name.removeprefix("exporter/") for name in names if name.startswith("exporter/kvpressure/")
     }
     rest = {name for name in names if not name.startswith("exporter/")}
-    assert rest == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+    assert rest == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
     assert all(member.isreg() or member.isdir() for member in members)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.simulator.scenarios import episode
 from kvpressure.cli import main
-from kvpressure.simulator.scenarios import episode
 from tests.support.past import START, Scrape, make_blocks, openmetrics, simulated
 from tests.support.past import prometheus as past_prometheus
 from tests.support.processes import PATIENCE_SECONDS, eventually, free_port, get, running

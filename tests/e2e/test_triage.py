@@ -61,11 +61,11 @@ async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp
     assert mixed[0] == 2
     healthy, unreachable = json.loads(mixed[1])["engines"]
     assert (healthy["cause"], healthy["symptoms"]["admission_blocked"]["state"]) == ("idle", False)
-    assert (unreachable["cause"], REFUSED in unreachable["problem"]) == ("unknown", True)
+    assert (unreachable["cause"], REFUSED in unreachable["error"]) == ("unknown", True)
 
     assert (dead[0], dead_advice[0]) == (2, 2)
     assert REFUSED in " ".join(dead[1].split())
-    assert REFUSED in json.loads(dead_advice[1])["engines"][0]["problem"]
+    assert REFUSED in json.loads(dead_advice[1])["engines"][0]["error"]
 
     assert (watch[0], "Traceback" in watch[1]) == (1, False), watch
 

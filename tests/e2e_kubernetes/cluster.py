@@ -16,9 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
-from kvpressure.simulator.scenarios import episode
-from kvpressure.simulator.server import scaled_clock, simulator_app
-from kvpressure.simulator.service import SimulatedServer
+from bench.simulator.scenarios import episode
+from bench.simulator.server import scaled_clock, simulator_app
+from bench.simulator.service import SimulatedServer
 from tests.e2e_kubernetes.api import Api, Object
 from tests.e2e_kubernetes.control_plane import NODE_IP, run
 

@@ -1,4 +1,4 @@
-"""A runtime is one folder: nothing outside it, and the simulator of one, knows its names."""
+"""A runtime is one folder: nothing outside it knows its names."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ NAMED_BY_INTENT = {
 
 
 def sources(runtime: Runtime) -> Iterator[tuple[str, str]]:
-    """The package's Python files outside the runtime's folder and the simulator, with their text."""
+    """The package's Python files outside the runtime's folder, with their text."""
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
-        if inside.parts[0] != "simulator" and inside.parts[:2] != ("runtimes", runtime.name):
+        if inside.parts[:2] != ("runtimes", runtime.name):
             yield str(inside), path.read_text()
 
 

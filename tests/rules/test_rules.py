@@ -11,7 +11,6 @@ import yaml
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.rules import SEVERITIES
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.alert_names import FORMERLY
 from tests.support.rules import (
     ROOT,
     TESTS,
@@ -70,7 +69,6 @@ def test_every_alert_that_was_asked_for_exists() -> None:
 
 def test_every_name_says_whose_alert_it_is() -> None:
     assert [name for name in NAMES if not name.startswith("KVPressure")] == []
-    assert set(FORMERLY) <= set(NAMES)
 
 
 @each_alert
@@ -185,7 +183,7 @@ def test_numbers_that_mean_bad_come_from_the_thresholds(alert) -> None:
 def test_an_alert_says_what_it_must(alert) -> None:
     assert alert.severity in SEVERITIES
     annotations = alert.rule["annotations"]
-    assert set(annotations) == {"summary", "description"} | ({"formerly"} if alert.name in FORMERLY else set())
+    assert set(annotations) == {"summary", "description"}
     assert alert.words.endswith(".")
     assert "\n" not in annotations["summary"]
     assert set(alert.rule["labels"]) == {"severity", "component"}

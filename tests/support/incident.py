@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from dataclasses import replace
+from itertools import accumulate
 
+from bench.simulator.scenarios import scenario
+from bench.simulator.service import Scenario, SimulatedServer
 from kvpressure import logs
 from kvpressure.cli.demo import Demo
-from kvpressure.simulator.service import Scenario, SimulatedServer
+from kvpressure.cli.demo_recording import Phase
+from kvpressure.model.samples import GpuSample
 
 COLLAPSE_SECONDS = 420.0
 
@@ -22,12 +27,26 @@ def longer(scenario: Scenario) -> Scenario:
     return replace(scenario, phases=tuple(phases))
 
 
+class Simulated:
+    """A scenario as the demo plays it, simulated as it goes."""
+
+    def __init__(self, played: Scenario) -> None:
+        self._server = SimulatedServer(played, 0, time.time())
+        ends = list(accumulate(phase.seconds for phase in played.phases))
+        begins = [0.0, *ends]
+        self.phases = tuple(Phase(a, b, one.note) for a, b, one in zip(begins, ends, played.phases, strict=False))
+
+    def page(self, seconds: float) -> bytes:
+        return self._server.page(self._server.start + seconds)
+
+    def gpus(self, seconds: float) -> list[GpuSample]:
+        return self._server.gpus(self._server.start + seconds)
+
+
 def main(listen_address: str) -> None:
     """Serve it until interrupted, in real time."""
     logs.configure("warning", "logfmt")
-    demo = Demo(speed=1.0, seed=0)
-    demo.simulated = SimulatedServer(longer(demo.simulated.scenario), 0, demo.clock.wall())
-    asyncio.run(demo.run(listen_address))
+    asyncio.run(Demo(1.0, Simulated(longer(scenario("demo")))).run(listen_address))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvpressure.simulator.service import Scenario, ServerDownError, SimulatedServer
+from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
 from tests.support.processes import free_port
 from tests.support.prometheus import wait_until_ready
 from tests.support.tools import need

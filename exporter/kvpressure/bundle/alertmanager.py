@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kvpressure.bundle.flavours import EXPORTER
 from kvpressure.bundle.options import Options
-from kvpressure.bundle.rules import Alert, shown
+from kvpressure.bundle.rules import Alert
 from kvpressure.bundle.templates import render
 
 DEPLOYMENT: Final = "deployment"
@@ -53,7 +53,7 @@ class Inhibition:
 def inhibitions(alerts: Iterable[Alert], options: Options) -> tuple[Inhibition, ...]:
     """Those that hold for any alerts, then one for each set of alerts that mutes others, in the order of the alerts."""
     known = list(alerts)
-    usual = _always(options) if options.flavour is EXPORTER else (_beside_the_exporter(),)
+    usual = _of_the_exporter() if options.flavour is EXPORTER else (_beside_the_exporter(),)
     return (*usual, *_causes(known))
 
 
@@ -91,9 +91,9 @@ def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, 
     }
 
 
-def _always(options: Options) -> tuple[Inhibition, ...]:
-    down = shown("KVPressureExporterDown", options)
-    replicas = "|".join(shown(f"KVPressure{name}", options) for name in ("CacheTooSmall", "ExhaustionPredicted"))
+def _of_the_exporter() -> tuple[Inhibition, ...]:
+    down = "KVPressureExporterDown"
+    replicas = "KVPressureCacheTooSmall|KVPressureExhaustionPredicted"
     ours = Matcher("component", "=~", ".+")
     return (
         Inhibition(
@@ -116,7 +116,7 @@ def _always(options: Options) -> tuple[Inhibition, ...]:
         ),
         Inhibition(
             "A model's page mutes the tickets of its replicas.",
-            (_named(shown("KVPressureCacheTooSmall", options)), Matcher("component", "=", DEPLOYMENT)),
+            (_named("KVPressureCacheTooSmall"), Matcher("component", "=", DEPLOYMENT)),
             (_named(replicas), Matcher("component", "=", "engine")),
             _SAME[DEPLOYMENT],
         ),

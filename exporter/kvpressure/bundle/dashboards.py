@@ -1,7 +1,8 @@
 """The Grafana dashboards of a bundle: templates filled in, ready for provisioning and for a sidecar.
 
-A template is Grafana's own JSON, written by the builders under `dashboards/`. In its texts `[[ limits.NAME ]]` is a
-threshold and `[[ selector ]]` finds the exporters' series; a text that is nothing but a threshold becomes a number.
+A template is Grafana's own JSON, written by the builders under `dashboards/` when a wheel or a bundle is built.
+In its texts `[[ limits.NAME ]]` is a threshold and `[[ selector ]]` finds the exporters' series; a text that is nothing
+but a threshold becomes a number.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 from kvpressure.bundle.dump import dump
 from kvpressure.bundle.options import EXPORTER_RUNBOOKS, Options
 from kvpressure.bundle.templates import render
+from kvpressure.config.strict_yaml import ConfigError, Problem
 
 FOLDER: Final = "KV pressure"
 """Grafana's folder that the dashboards are shown in."""
@@ -23,6 +25,7 @@ DASHBOARDS: Final = "grafana/dashboards"
 PROVIDER: Final = "grafana/provisioning/dashboards/kvpressure.yaml"
 _PATH: Final = "/var/lib/grafana/dashboards/kvpressure"
 _SUFFIX: Final = ".json.j2"
+_DATA: Final = resources.files("kvpressure.bundle") / "data" / "dashboards"
 _NUMBER: Final = re.compile(r"\[\[ limits\.\w+ \]\]")
 _INSTANCE: Final = "{{ $labels.instance }}"
 
@@ -80,7 +83,10 @@ def _filled(value: Any, path: str, options: Options, more: dict[str, str]) -> An
 
 
 def _templates(options: Options) -> Iterator[tuple[str, str]]:
-    folder = resources.files("kvpressure.bundle") / "data" / "dashboards" / options.flavour.folder
+    folder = _DATA / options.flavour.folder
+    if not folder.is_dir():
+        said = "are built, and not built here yet: `make dashboards` does; --no-dashboards leaves them out"
+        raise ConfigError([Problem("generate", None, "the dashboards", said)])
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(_SUFFIX):
             yield file.name.removesuffix(_SUFFIX), file.read_text("utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -11,7 +11,6 @@ from kvpressure.bundle.options import Options
 from kvpressure.bundle.rules import Alert
 from kvpressure.bundle.templates import percent
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.alert_names import FORMERLY, NOW_CALLED
 
 _INTRO: Final = """# Alerts
 
@@ -47,24 +46,14 @@ cause tells itself twice. Import `grafana/dashboards/`. **Runbooks** are those o
 that name `kvpressure_` series have no answer without it, commands work as they stand.
 
 """
-_RENAMED: Final = """
-## Old names
-
-Until 0.1.0 names had no prefix. Each alert carries the old one as the annotation `formerly`; `kvpressure generate
---old-names` writes the old ones as names, for this release only. Addresses of runbooks by old names lead to the new.
-
-| until 0.1.0 | now |
-|---|---|
-"""
 
 
 def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
     """The whole page: a table of all alerts, then one section each."""
     thresholds = options.thresholds
     on = {alert.name for alert in alerts if not alert.off_because}
-    of_exporter = options.flavour is EXPORTER
     parts = [
-        (_INTRO if of_exporter else _VLLM_ONLY_INTRO).format(
+        (_INTRO if options.flavour is EXPORTER else _VLLM_ONLY_INTRO).format(
             hash=f"`{thresholds.hash}`",
             share=percent(thresholds.values["alert_replicas_min_ratio"]),
             on=len(on),
@@ -76,15 +65,7 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
     parts += [_row(alert) for alert in sorted(alerts, key=lambda alert: alert.name not in on)]
     for name, rules in groupby(alerts, key=lambda alert: alert.name):
         parts.append(_section(name, list(rules), thresholds))
-    return "".join([*parts, *(_renamed(alerts) if of_exporter else ())])
-
-
-def _renamed(alerts: Iterable[Alert]) -> Iterator[str]:
-    """The old names, for whoever has routes, silences or links with them."""
-    yield _RENAMED
-    known = {alert.name for alert in alerts}
-    for new, old in FORMERLY.items():
-        yield f"| `{old}` | {f'[{new}](#{new.lower()})' if new in known else f'`{new}`'} |\n"
+    return "".join(parts)
 
 
 def _row(alert: Alert) -> str:
@@ -104,7 +85,7 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
         parts.append("| threshold | value | why |\n|---|---|---|\n")
         parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
         parts.append("\n")
-    book = rules[0].runbook or NOW_CALLED.get(name, name)
+    book = rules[0].runbook or name
     parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
     return "".join(parts)
 

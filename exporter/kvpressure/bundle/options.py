@@ -39,8 +39,7 @@ class Options:
     address that runbooks lie under, `dashboard_url` is Grafana's; with "" alerts carry no such link, for an exporter's
     address is a pod's, which nobody can open from a laptop. `scrape_seconds` is the time between scrapes, which every
     window holds four of. `all_alerts` writes those too that neither page nor make a ticket by default.
-    `old_names` calls alerts what they were called before they had the project's prefix, for one release. `flavour` says
-    whose series the rules read, `profile` which of them the exporters export.
+    `flavour` says whose series the rules read, `profile` which of them the exporters export.
     """
 
     thresholds: Thresholds
@@ -52,7 +51,6 @@ class Options:
     labels: Mapping[str, str] = field(default_factory=dict)
     scrape_seconds: int = SCRAPE_SECONDS
     all_alerts: bool = False
-    old_names: bool = False
     flavour: Flavour = EXPORTER
     profile: Profile = Profile.FULL
 
@@ -81,8 +79,6 @@ class Options:
                 yield "--profile", f"is of exporters, and the flavour {self.flavour.name} reads none"
             if _INSTANCE in self.runbook_url:
                 yield "--runbook-url", f"{_INSTANCE} is an engine's address here, and engines have no runbooks"
-            if self.old_names:
-                yield "--old-names", f"alerts of the flavour {self.flavour.name} never had other names"
 
 
 def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:

@@ -18,7 +18,6 @@ from kvpressure.bundle import links, windows
 from kvpressure.bundle.options import Options
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
-from kvpressure.model.alert_names import FORMERLY
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """critical wakes someone, warning makes a ticket, info is read when someone looks."""
@@ -91,7 +90,7 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
                 rules.append({**given, "expr": _expr(given, options)})
             elif options.all_alerts or "off_because" not in given:
                 rules.append(_complete(given, options))
-                muted_by = tuple(shown(name, options) for name in given.get("muted_by", ()))
+                muted_by = tuple(given.get("muted_by", ()))
                 off = " ".join(given.get("off_because", "").split())
                 words, book = " ".join(given["words"].split()), given.get("runbook", "")
                 alerts.append(Alert(path, rules[-1], words, muted_by, used, off, book))
@@ -105,13 +104,11 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
     texts = {key: " ".join(windows.ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
-    if name in FORMERLY and not options.old_names:
-        annotations["formerly"] = FORMERLY[name]
     annotations |= links.links(
         options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
     )
     complete = {
-        "alert": shown(name, options),
+        "alert": name,
         "expr": _expr(rule, options),
         "for": windows.waiting(rule["for"], every),
     }
@@ -122,11 +119,6 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
 def _expr(rule: Mapping[str, Any], options: Options) -> str:
     return windows.ranges(rule["expr"].strip(), options.scrape_seconds)
-
-
-def shown(name: str, options: Options) -> str:
-    """The alert's name as this bundle writes it."""
-    return FORMERLY.get(name, name) if options.old_names else name
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:

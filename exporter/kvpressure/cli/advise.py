@@ -15,7 +15,7 @@ from kvpressure.cli.findings import CANNOT_TELL, Finding, advice_json, exit_code
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import advice_report, console, show
 from kvpressure.cli.say import say, say_json
-from kvpressure.cli.triage import Triage, prepare, sample
+from kvpressure.cli.triage_run import Triage, prepare, sample
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import EngineView
 from kvpressure.scrape.recordings import TraceError, stem

@@ -19,7 +19,6 @@ from kvpressure.audit.sarif import as_sarif
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.old_names import OldNames
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.small_file import read_text
@@ -30,7 +29,7 @@ _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000
 
 
-@click.command(cls=OldNames, old={"--config": "--model-config"})
+@click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR|-]...", type=click.Path(allow_dash=True))
 @click.option("--cluster", is_flag=True, help="Read a live cluster, with your kubeconfig.")
 @click.option("-n", "--namespace", multiple=True, help="With --cluster: this namespace; may be repeated.")

@@ -1,4 +1,4 @@
-"""`kvpressure demo`: the exporter beside a simulated engine that lives through an incident."""
+"""`kvpressure demo`: the exporter beside an engine whose recorded incident is played to it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from aiohttp import web
 from kvpressure import logs
 from kvpressure.app.exporter import Daemon
 from kvpressure.app.pollers import GpuReader, OnReport
+from kvpressure.cli.demo_gpus import SOURCE, InProcessGpuSource
+from kvpressure.cli.demo_recording import Incident, Recorded, engine_app
+from kvpressure.cli.demo_recording import at as at_time
 from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import refuse
 from kvpressure.cli.report import cause_words
@@ -29,15 +32,12 @@ from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure.simulator.gpu_source import SOURCE, InProcessGpuSource
-from kvpressure.simulator.scenarios import scenario
-from kvpressure.simulator.server import simulator_app
-from kvpressure.simulator.service import SimulatedServer
 
 ROW_SECONDS = 5.0
 SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
 """What `triage --duration` takes at least, and without being told."""
-COLLAPSED = Cause.KV_CACHE_PRESSURE.value
+COLLAPSED = "collapsed"
+"""How the note of the phase begins in which a triage shows most."""
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
 
 
@@ -63,16 +63,16 @@ class DemoClock:
 
 
 class Demo:
-    """The simulated server, the exporter's view of it, and the story told on the terminal."""
+    """The engine that is played, the exporter's view of it, and the story told on the terminal."""
 
-    def __init__(self, speed: float, seed: int) -> None:
+    def __init__(self, speed: float, incident: Incident | None = None) -> None:
         self.clock = DemoClock(speed)
-        self.simulated = SimulatedServer(scenario("demo"), seed, self.clock.wall())
+        self.incident = incident or Recorded()
         self._engine_url = ""
 
     async def run(self, listen_address: str) -> None:
         """Serve until interrupted. Raises ConfigError when the address cannot be bound."""
-        runner = web.AppRunner(simulator_app(self.simulated, self.clock.wall), access_log=None)
+        runner = web.AppRunner(engine_app(self.incident, self.clock.monotonic), access_log=None)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -87,14 +87,14 @@ class Demo:
 
     def _gpus(self, _: Settings, on_report: OnReport) -> Iterable[GpuReader]:
         def report(t: float) -> GpuReport:
-            return GpuReport(t, tuple(self.simulated.gpus(t)))
+            return GpuReport(t, at_time(self.incident.gpus(self.clock.monotonic()), t))
 
         interval = 1.0 / self.clock.speed
         return [InProcessGpuSource(report, interval, lambda r: on_report(SOURCE, r), self.clock.wall)]
 
     def _triage(self) -> list[str]:
         """The line to type in another terminal, fit for the time that there is."""
-        collapsed = next(phase.seconds for phase in self.simulated.scenario.phases if phase.label == COLLAPSED)
+        collapsed = next(phase.seconds for phase in self.incident.phases if phase.note.startswith(COLLAPSED))
         seconds = triage_seconds(collapsed / self.clock.speed)
         if seconds is None:
             slow = collapsed / SHORTEST_SECONDS
@@ -110,7 +110,8 @@ class Demo:
         ]
 
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
-        minutes = self.simulated.scenario.seconds / self.clock.speed / 60
+        phases = self.incident.phases
+        minutes = phases[-1].end / self.clock.speed / 60
         say(
             f"A simulated engine on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.",
             "",
@@ -123,9 +124,9 @@ class Demo:
             "",
         )
         told, verdict, next_row = None, "", 0.0
-        while self.clock.monotonic() < self.simulated.scenario.seconds:
-            phase = self.simulated.phase
-            if phase is not None and phase is not told:
+        while (seconds := self.clock.monotonic()) < phases[-1].end:
+            phase = next(phase for phase in phases if seconds < phase.end)
+            if phase is not told:
                 told = phase
                 say("", f"{_clock_text(self.clock.monotonic())}  {phase.note}", HEAD)
             if self.clock.monotonic() >= next_row:
@@ -164,7 +165,7 @@ def _settings(url: str, listen_address: str) -> Settings:
         {"--web.listen-address": listen_address, "--log.level": "error"},
         {
             "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
-            # The story is the simulator's alone, wherever it is told.
+            # The story is the recording's alone, wherever it is told.
             "KVPRESSURE_ENGINES__CANARY__ENABLED": "false",
             "KVPRESSURE_KUBERNETES__ENABLED": "false",
             "KVPRESSURE_POD_RESOURCES__ENABLED": "false",
@@ -208,15 +209,14 @@ def _clock_text(seconds: float) -> str:
 @click.command()
 @click.option("--web.listen-address", "listen_address", default="127.0.0.1:10405", show_default=True, metavar="TEXT")
 @click.option("--speed", default=1.0, show_default=True, type=click.FloatRange(0.1, 20), help="Times real time.")
-@click.option("--seed", default=0, show_default=True, help="Another seed gives other requests.")
-def command(listen_address: str, speed: float, seed: int) -> None:
+def command(listen_address: str, speed: float) -> None:
     """Watch an incident: idle, healthy, building, collapsed, recovered.
 
-    Needs no GPU, no model, no root and no network: the exporter reads a simulated server over loopback.
+    Needs no GPU, no model, no root and no network: the exporter reads a recorded server over loopback.
     """
     # A slow machine misses deadlines that the demo's clock makes short; that is no part of the story.
     logs.configure("error", "logfmt")
     try:
-        run_to_the_end(Demo(speed, seed).run(listen_address))
+        run_to_the_end(Demo(speed).run(listen_address))
     except ConfigError as error:
         refuse(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from kvpressure.advice import Limits, Place, advise
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.sampling import Seen
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.peer import peers_of
 from kvpressure.model.view import EngineView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,22 +65,33 @@ class EngineFacts:
             place |= {"kind": kind, "workload": workload} if slash else {"workload": kind}
         return cls(limits, place)
 
-    def finding(self, view: EngineView, thresholds: Thresholds, url: str = "") -> Finding:
-        """The finding on one engine, with its advice."""
+    def finding(
+        self, view: EngineView, thresholds: Thresholds, url: str = "", beside: Sequence[EngineView] = ()
+    ) -> Finding:
+        """Return the finding on one engine, with its advice; `beside` are the engines that are sampled beside it."""
         if view.diagnosis is None:
             return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
         limits = view.limits.with_declared(self.limits)
         shown = view.shown.model_name
         place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
         silent = view.silence is not None
-        actions = advise(view.diagnosis, view.derived, limits, place, thresholds, silent=silent, observed=view.observed)
+        actions = advise(
+            view.diagnosis,
+            view.derived,
+            limits,
+            place,
+            thresholds,
+            silent=silent,
+            observed=view.observed,
+            peers=peers_of(view, beside),
+        )
         return Finding(view.key.target, view, limits=limits, actions=actions)
 
-    def findings(self, seen: Seen, thresholds: Thresholds) -> list[Finding]:
-        """The findings on one sampled target: its engines, or why none was seen."""
+    def findings(self, seen: Seen, thresholds: Thresholds, beside: Sequence[EngineView] = ()) -> list[Finding]:
+        """Return the findings on one sampled target: its engines, or why none was seen."""
         problem = "" if seen.health is None or seen.health.up else seen.health.error
         if not seen.engines:
             nothing = "the page answers, but shows no engine yet: has it served a request?"
             return [Finding(seen.target.name, problem=problem or nothing, limits=Limits())]
-        found = [self.finding(view, thresholds, seen.target.url) for view in seen.engines]
+        found = [self.finding(view, thresholds, seen.target.url, beside) for view in seen.engines]
         return [Finding(one.target, one.view, problem or one.problem, one.limits, one.actions) for one in found]

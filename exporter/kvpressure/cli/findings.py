@@ -76,7 +76,7 @@ def as_json(findings: Sequence[Finding], gpus: Sequence[GpuView] = ()) -> dict[s
 
 def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
     """The actions only."""
-    kept = ("target", "model_name", "engine", "cause", "problem", "limits", "actions")
+    kept = ("target", "model_name", "engine", "cause", "error", "limits", "actions")
     engines = [_engine(finding) for finding in advised(findings)]
     return {"exit_code": exit_code(findings), "engines": [{key: engine[key] for key in kept} for engine in engines]}
 
@@ -86,5 +86,4 @@ def _engine(finding: Finding) -> dict[str, object]:
         found = unread_json(finding.target, finding.problem, answering=False)
     else:
         found = engine_json(replace(finding.view, limits=finding.limits), finding.actions, finding.problem)
-    # "problem": the key's name up to 0.1, kept for a release. A verdict is always there, `unknown` without a page.
-    return {**found, "cause": finding.cause.value, "problem": finding.problem or None}
+    return {**found, "cause": finding.cause.value}  # always there: `unknown` without a page

@@ -65,7 +65,6 @@ from kvpressure.exposition.profile import Profile
 @click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
-@click.option("--old-names", is_flag=True, help="Alerts by their names until 0.1.0, for this release only.")
 @click.option("--runbooks/--no-runbooks", default=True, show_default=True, help="Copy the runbooks into the bundle.")
 @click.option("--dashboards/--no-dashboards", default=True, show_default=True, help="Write the Grafana dashboards.")
 def command(

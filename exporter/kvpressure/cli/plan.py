@@ -13,7 +13,6 @@ import click
 from kvpressure.cli.access import access_of, access_options
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.old_names import OldNames
 from kvpressure.cli.plan_page import LiveError, LiveShape
 from kvpressure.cli.plan_report import flags, report
 from kvpressure.cli.say import say, say_json
@@ -63,17 +62,7 @@ _COUNT = click.IntRange(1, 10_000_000)
 _RANKS = click.IntRange(1, 1024)
 
 
-_OLD_NAMES = {
-    "--config": "--model-config",
-    "--seconds": "--duration",
-    "--tensor-parallel": "--tensor-parallel-size",
-    "--pipeline-parallel": "--pipeline-parallel-size",
-    "--data-parallel": "--data-parallel-size",
-    "--expert-parallel": "--enable-expert-parallel",
-}
-
-
-@click.command(cls=OldNames, old=_OLD_NAMES)
+@click.command()
 @click.option(
     "--model-config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json."
 )
@@ -138,7 +127,6 @@ _OLD_NAMES = {
     metavar="SIZE",
     help="Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB.",
 )
-@click.option("--kv-cache-memory", type=size_bytes, hidden=True, help="The name until 0.1; a bare number is GiB.")
 @click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")
@@ -278,7 +266,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         max_num_batched_tokens=options["max_num_batched_tokens"],
         weights_bytes=None if weights is None else weights * GIB,
         reserve_bytes=None if reserve is None else reserve * GIB,
-        kv_cache_bytes=options["kv_cache_memory_bytes"] or options["kv_cache_memory"],
+        kv_cache_bytes=options["kv_cache_memory_bytes"],
         runtime=runtime,
     )
 

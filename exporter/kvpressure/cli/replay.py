@@ -14,7 +14,7 @@ from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.model.codec import engine_json
 from kvpressure.model.target import ALL_GPUS
-from kvpressure.model.values import at, plain
+from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
@@ -126,8 +126,6 @@ def _print_json(line: TraceLine, views: list[EngineView]) -> None:
         del record["actions"]  # advice is for the end of a recording: `advise --trace`
         if line.label is not None:
             record["label"] = line.label
-        # Derived values beside the keys, as they stood up to 0.1: kept for a release. Histograms are only there.
-        record.update((name, plain(value)) for name, value in view.derived.items())
         say_json(record, indent=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -60,6 +60,11 @@ class Seen:
     target: Target
     health: SourceHealth | None = None
     engines: list[EngineView] = field(default_factory=list)
+
+
+def engines_of(all_seen: Sequence[Seen]) -> list[EngineView]:
+    """Return every engine of every target."""
+    return [view for seen in all_seen for view in seen.engines]
 
 
 class Sampler:

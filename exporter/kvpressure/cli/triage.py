@@ -4,145 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn
 
-from kvpressure import logs
-from kvpressure.cli.access import access_of, access_options
-from kvpressure.cli.engine_options import EngineFacts, facts_options
-from kvpressure.cli.findings import CANNOT_TELL, Finding, as_json, exit_code
-from kvpressure.cli.report import console, gpu_table, show, triage_report, verdict_line
-from kvpressure.cli.sampling import Sampler, targets_of
-from kvpressure.cli.say import say, say_json
-from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.cli.access import access_options
+from kvpressure.cli.engine_options import facts_options
+from kvpressure.cli.findings import CANNOT_TELL, exit_code
+from kvpressure.cli.pod_options import pod_options
+from kvpressure.cli.triage_run import prepare
 from kvpressure.kubernetes.references import is_reference
-from kvpressure.printable import clean
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-REFRESH_SECONDS = 1.0
-REDRAW_SECONDS = 0.25
-STUCK_WITHIN_SECONDS = 45.0
-"""By then an engine that has got nowhere is called stuck, whatever else it was called before."""
-
-
-@dataclass(slots=True)
-class Triage:
-    """One run of the command."""
-
-    sampler: Sampler
-    facts: EngineFacts
-    thresholds: Thresholds
-    seconds: float
-    as_json: bool
-    gpus: bool
-
-    async def once(self) -> int:
-        """Sample, print, and give the exit code."""
-        async with self.sampler:
-            await sample(self.sampler, self.seconds)
-            return self._print()
-
-    async def watch(self) -> None:
-        """Print again and again: in place every second on a terminal, elsewhere every `seconds`."""
-        out = console()
-        async with self.sampler:
-            if out.is_terminal and not self.as_json:
-                await self._redraw(out)
-            while True:
-                await sample(self.sampler, self.sampler.seconds + self.seconds, give_up=False)
-                self._print(brief=True)
-
-    def findings(self) -> list[Finding]:
-        """What is known now."""
-        return [finding for seen in self.sampler.seen() for finding in self.facts.findings(seen, self.thresholds)]
-
-    def _print(self, *, brief: bool = False) -> int:
-        found, now = self.findings(), self.sampler.clock.wall()
-        if self.as_json:
-            record = self.record(found, now)
-            say_json(record, indent=None if brief else 1)
-        elif brief:
-            for finding in found:
-                say(verdict_line(finding, now))
-        else:
-            self.show(console(), found, now)
-        return exit_code(found)
-
-    def record(self, found: list[Finding], now: float) -> dict[str, object]:
-        """Everything for programs."""
-        sampled = {"t": now, "duration_seconds": round(self.sampler.seconds, 3)}
-        return {**sampled, **as_json(found, self.sampler.gpus())}
-
-    def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """Everything for people."""
-        if self.gpus:
-            show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
-        show(out, triage_report(found, now))
-
-    async def _redraw(self, out: Console) -> None:
-        with Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") as live:
-            while True:
-                live.update(self._screen(), refresh=True)
-                await asyncio.sleep(REFRESH_SECONDS)
-
-    def _screen(self) -> Group:
-        report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)
-        gpus = [gpu_table(self.sampler.gpus(), self.sampler.gpu_health())] if self.gpus else []
-        return Group(
-            *gpus,
-            report,
-            f"watching for {self.sampler.seconds:.0f} s; Ctrl-C ends it, triage without --watch prints the commands",
-        )
-
-
-async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> None:
-    """Wait until the sampler has run for `seconds`, with a bar on a terminal.
-
-    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict, and as long as
-    it takes to tell one that gets nowhere from one that pauses.
-    """
-    err = console(stderr=True)
-    words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s")
-    names = ", ".join(clean(target.name) for target in sampler.targets)
-    with Progress(*words, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task(f"sampling {names}", total=seconds)
-        while sampler.seconds < seconds and not (give_up and sampler.hopeless):
-            progress.update(task, completed=sampler.seconds)
-            await asyncio.sleep(min(REDRAW_SECONDS, seconds - sampler.seconds))
-        while give_up and sampler.undecided and sampler.seconds < 2 * seconds:
-            progress.update(task, description=f"{names}: answers are slow, sampling on", completed=sampler.seconds)
-            await asyncio.sleep(REDRAW_SECONDS)
-        while give_up and sampler.not_yet_stuck and sampler.seconds < seconds + STUCK_WITHIN_SECONDS:
-            progress.update(task, description=f"{names}: nothing moves, sampling on", completed=sampler.seconds)
-            await asyncio.sleep(REDRAW_SECONDS)
-
-
-_SELECTOR = click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
-_POD_OPTIONS = (
-    click.option("--context", default=None, help="Context of the kubeconfig; without it the current one."),
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
-    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
-)
-
-
-def pod_options(function: F) -> F:
-    """How to find and reach pods."""
-    return _SELECTOR(reach_options(function))
-
-
-def reach_options(function: F) -> F:
-    """How to reach pods."""
-    for option in reversed(_POD_OPTIONS):
-        function = option(function)
-    return function
 
 
 @click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
@@ -167,7 +38,7 @@ def command(engines: tuple[str, ...], **options: Any) -> None:
     engines 1 wins over 2, and 2 over 0.
     """
     if options["selector"] or any(map(is_reference, engines)):
-        from kvpressure.cli import triage_pod  # noqa: PLC0415 - it builds on this module, and URLs do without
+        from kvpressure.cli import triage_pod  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
 
         sys.exit(triage_pod.run(triage_pod.wanted(engines, options), options))
     given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
@@ -181,14 +52,3 @@ def command(engines: tuple[str, ...], **options: Any) -> None:
     except KeyboardInterrupt:
         found = triage.findings()
         sys.exit(exit_code(found) if options["watch"] else CANNOT_TELL)
-
-
-def prepare(urls: tuple[str, ...], options: dict[str, Any], *, seconds: float, as_json: bool, gpus: bool) -> Triage:
-    """Check what was given. Raises click.BadParameter for a URL that cannot be one."""
-    try:
-        targets = targets_of(urls, access_of(options), gpus=gpus)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}", param_hint="URL") from error
-    logs.configure("error", "logfmt")
-    thresholds = load_thresholds()
-    return Triage(Sampler(targets, thresholds, gpus=gpus), EngineFacts.of(options), thresholds, seconds, as_json, gpus)

@@ -19,10 +19,10 @@ from kvpressure.cli.access import Access, access_of
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
 from kvpressure.cli.report import show
-from kvpressure.cli.sampling import Sampler, Seen
+from kvpressure.cli.sampling import Sampler, Seen, engines_of
 from kvpressure.cli.say import say
-from kvpressure.cli.triage import Triage, sample
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
+from kvpressure.cli.triage_run import Triage, sample
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.client import KubeClient
@@ -32,6 +32,7 @@ from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.references import Found, Reference, is_reference, parse_reference
+from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Workload
 
 MOST_PODS = 16
@@ -204,8 +205,9 @@ class PodTriage(Triage):
 
     def findings(self) -> list[Finding]:
         """Worst first; a pod that cannot be reached is one too."""
-        seen = {one.target.name: one for one in self.sampler.seen()}
-        return worst_first(finding for pod in self.pods for finding in self._of(pod, seen.get(pod.engine.name)))
+        all_seen = self.sampler.seen()
+        seen, beside = {one.target.name: one for one in all_seen}, engines_of(all_seen)
+        return worst_first(finding for pod in self.pods for finding in self._of(pod, seen.get(pod.engine.name), beside))
 
     def record(self, found: list[Finding], now: float) -> dict[str, object]:
         """With the pods."""
@@ -216,12 +218,12 @@ class PodTriage(Triage):
         show(out, pods_report(self.pods, now))
         super(PodTriage, self).show(out, found, now)
 
-    def _of(self, pod: ForwardedPod, seen: Seen | None) -> list[Finding]:
+    def _of(self, pod: ForwardedPod, seen: Seen | None, beside: Sequence[EngineView]) -> list[Finding]:
         if seen is None:
             return [Finding(pod.engine.name, problem=pod.problem)]
         # Commands are for later, when this run's own port is gone.
         later = replace(seen, target=replace(seen.target, url=f"http://localhost:{pod.engine.port}"))
-        found = facts_of(pod.engine, self.facts).findings(later, self.thresholds)
+        found = facts_of(pod.engine, self.facts).findings(later, self.thresholds, beside)
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
     async def _look(self) -> None:

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from kvpressure.cli.access import access_options
 from kvpressure.cli.engine_options import limit_options
+from kvpressure.cli.pod_options import reach_options
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
-from kvpressure.cli.triage import reach_options
 from kvpressure.cli.whatif_changes import changes, names
 from kvpressure.cli.whatif_report import json_of, table_report
 from kvpressure.cli.whatif_source import Source, SourceError, UnknownError, source_of

@@ -17,7 +17,7 @@ from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, Seen, targets_of
 from kvpressure.cli.say import say
-from kvpressure.cli.triage import sample
+from kvpressure.cli.triage_run import sample
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.kubernetes.references import is_reference
 from kvpressure.model.limits import Limits

@@ -33,12 +33,11 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
 def _engine(view: EngineView, advise: Advise, error: str) -> dict[str, object]:
     found = engine_json(view, advise(view), error)
     found["incident"] = incident_json(view.incident)
-    return {**found, "advice": found["actions"]}  # "advice": the key's name up to 0.1, kept for a release
+    return found
 
 
 def _unread(health: SourceHealth) -> dict[str, object]:
     return {
         **unread_json(health.target, health.error, answering=False if health.errors else None),
         "incident": None,
-        "advice": [],
     }

@@ -57,10 +57,6 @@ def _engine(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
     return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
 
 
-def _formerly(key: str, now: str, *labels: str) -> Family:
-    return Family(key, "gauge", Scope.ENGINE, f"Former name of {PREFIX}{now}, for one release.", labels)
-
-
 def _gpu(key: str, text: str, *labels: str) -> Family:
     return Family(key, "gauge", Scope.GPU, text, labels)
 
@@ -140,7 +136,6 @@ FAMILIES: tuple[Family, ...] = (
         "kind is e2e, ttft or inter_token.",
         "kind",
     ),
-    _formerly("latency_inflation_ratio", "latency_inflation_factor", "kind"),
     _engine(
         "tokens_total",
         "Tokens processed, as the engine counts them; kind is prompt or generation.",
@@ -196,7 +191,6 @@ FAMILIES: tuple[Family, ...] = (
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     _engine("arrival_burstiness_factor", "Highest over mean arrivals in five-second bins of the window."),
-    _formerly("arrival_burstiness_ratio", "arrival_burstiness_factor"),
     _engine("engine_gpu_info", "1 for each GPU that serves this engine and no other.", "gpu_uuid"),
     _engine("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
     _engine("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
@@ -236,7 +230,6 @@ FAMILIES: tuple[Family, ...] = (
         "1; device details as labels.",
         "name",
         "driver_version",
-        "memory_total_bytes",
         "profile",
         "parent_uuid",
         "memory_kind",

@@ -13,12 +13,6 @@ __all__ = ["Context", "Derived", "Recent", "Value", "compute", "derive_gpu"]
 
 _FAMILIES = (batch.derive, kv.derive, latency.derive, throughput.derive, traffic.derive, refusals.derive, gpu.derive)
 
-FORMERLY = {
-    "latency_inflation_ratio": "latency_inflation_factor",
-    "arrival_burstiness_ratio": "arrival_burstiness_factor",
-}
-"""Former names of values, kept for a release."""
-
 
 def compute(window: EngineWindow, context: Context) -> tuple[Derived, Recent]:
     """Every feature of one engine: the families that are exported, and the newest polls as a verdict counts them.
@@ -28,7 +22,6 @@ def compute(window: EngineWindow, context: Context) -> tuple[Derived, Recent]:
     derived: Derived = {}
     for family in _FAMILIES:
         derived.update(family(window, context))
-    derived.update((old, derived[new]) for old, new in FORMERLY.items() if new in derived)
     recent = count(window, context)
     return derived | known(_judged(recent)) | saturation.derive(window, context, recent), recent
 

@@ -48,9 +48,8 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _info(sample: GpuSample) -> Value:
-    total = "" if sample.memory_total_bytes is None else f"{sample.memory_total_bytes:.0f}"
     value: Value = 1.0
-    labels = (sample.name, sample.driver_version, total, sample.profile, sample.parent_uuid, sample.memory_kind)
+    labels = (sample.name, sample.driver_version, sample.profile, sample.parent_uuid, sample.memory_kind)
     for label in reversed(labels):
         value = {label: value}
     return value

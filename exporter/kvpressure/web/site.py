@@ -18,7 +18,6 @@ from kvpressure.exposition import diagnosis_json, runbooks, status
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
-from kvpressure.model.alert_names import NOW_CALLED
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
@@ -187,9 +186,6 @@ class Site:
 
     async def _runbook(self, request: web.Request) -> web.Response:
         name = request.match_info.get("alert", runbooks.INDEX)
-        if name in NOW_CALLED:  # a link that somebody kept; relative, as above
-            query = request.rel_url.raw_query_string
-            raise web.HTTPMovedPermanently(NOW_CALLED[name] + (f"?{query}" if query else ""))
         work = functools.partial(_runbook, name, request.query)
         found, page = await self.drawing.run(("runbook", request.path_qs), request.remote or "", work)
         headers = {"Content-Security-Policy": runbooks.content_security_policy()}

@@ -224,18 +224,18 @@ def test_the_collapse_shows_a_batch_of_two_and_blocked_admission():
     start = rows[0]["t"]
     late = [row for row in rows if row["t"] - start >= 30]
     assert len(rows) == 63
-    assert all(1.9 <= row["effective_batch_size_quantile"]["0.95"] <= 3 for row in late)
-    assert all(row["admission_blocked_ratio"] >= 0.7 for row in late)
+    assert all(1.9 <= row["derived"]["effective_batch_size_quantile"]["0.95"] <= 3 for row in late)
+    assert all(row["derived"]["admission_blocked_ratio"] >= 0.7 for row in late)
     assert {row["label"] for row in rows} == {"kv_cache_pressure"}
 
 
 @pytest.mark.parametrize("name", ["sequence-cap-queue", "idle", "light-load", "full-batch"])
 def test_without_kv_pressure_admission_is_never_blocked(name):
-    assert {row["admission_blocked_ratio"] for row in replay(name)["0"]} == {0.0}
+    assert {row["derived"]["admission_blocked_ratio"] for row in replay(name)["0"]} == {0.0}
 
 
 def test_the_thrash_shows_its_preemptions():
-    last = replay("preemption-thrash")["0"][-1]
+    last = replay("preemption-thrash")["0"][-1]["derived"]
     assert 3 <= last["preemptions_per_second"] <= 5
     assert last["preempted_request_ratio"] > 0.5
     assert last["admission_blocked_ratio"] > 0.7
@@ -245,12 +245,12 @@ def test_on_the_merged_page_of_two_ranks_the_batch_is_not_halved_by_over_counted
     rows = replay("two-ranks")
     assert set(rows) == {"0", "1"}
     for engine in rows.values():
-        healthy = engine[40]
+        healthy = engine[40]["derived"]
         assert healthy["effective_batch_size_quantile"]["0.5"] == pytest.approx(healthy["requests_running"], rel=0.2)
 
 
 def test_an_old_version_without_the_newer_metrics_is_read_too():
-    last = replay("v0.12-preemption")["0"][-1]
+    last = replay("v0.12-preemption")["0"][-1]["derived"]
     assert last["kv_capacity_tokens"] == 127 * 32
     assert 2 <= last["effective_batch_size_quantile"]["0.95"] <= 4
     assert last["admission_blocked_ratio"] > 0.7
@@ -306,7 +306,7 @@ def test_a_recordings_gpus_reach_the_score(tmp_path):
         for line in lines("long-context-collapse")[:10]:
             file.write(json.dumps({"t": line.t, "page": line.page.decode(), "gpus": [gpu], "extra": None}) + "\n")
     result = CliRunner().invoke(main, ["replay", "--json", str(path)])
-    last = json.loads(result.stdout.splitlines()[-1])
+    last = json.loads(result.stdout.splitlines()[-1])["derived"]
     assert last["memory_high_compute_low_score"] == 1.0
     assert last["engine_gpu_info"] == {"GPU-1": 1.0}
 
@@ -329,7 +329,7 @@ def test_a_recordings_gpus_are_believed_no_more_than_a_drivers(tmp_path, gpu):
     result = CliRunner().invoke(main, ["replay", "--json", str(path)])
     assert result.exit_code == 0
     for line in result.stdout.splitlines():
-        row = json.loads(line, parse_constant=pytest.fail)
+        row = json.loads(line, parse_constant=pytest.fail)["derived"]
         assert "requests_running" in row
         assert not {"engine_gpu_memory_used_ratio", "engine_gpu_utilization_ratio"} & row.keys()
 

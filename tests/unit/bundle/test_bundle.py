@@ -202,26 +202,6 @@ def test_by_default_only_what_pages_or_needs_a_ticket_is_written() -> None:
     assert 8 <= len(names) <= 12
 
 
-def test_old_names_are_names_again_for_whoever_asks(tmp_path: Path) -> None:
-    assert generate("--out", str(tmp_path / "out"), "--old-names", "--no-runbooks").exit_code == 0
-    files = tree(tmp_path / "out")
-    (stuck,) = rules_of(files["prometheus/alerts/engine-stuck.yaml"])
-    assert stuck["alert"] == "EngineStuck"
-    assert "formerly" not in stuck["annotations"]
-    inhibiting = yaml.safe_load(files["alertmanager/alertmanager.yaml"])["inhibit_rules"]
-    named = re.findall(r"\b[A-Z]\w+", str([rule["source_matchers"] + rule["target_matchers"] for rule in inhibiting]))
-    assert "KVCachePressure" in named
-    assert {name for name in named if name.startswith("KVPressure")} <= {
-        "KVPressureReplicasFailing",
-        "KVPressureSLOBurn",
-    }
-
-
-def test_an_alert_says_what_it_was_called() -> None:
-    (stuck,) = rules_of(bundle_files(options())["prometheus/alerts/engine-stuck.yaml"])
-    assert stuck["annotations"]["formerly"] == "EngineStuck"
-
-
 def test_labels_and_webhooks_reach_their_files(tmp_path: Path) -> None:
     urls = ("--page-url", "http://127.0.0.1:1/p", "--ticket-url", "http://127.0.0.1:1/t")
     assert generate("--out", str(tmp_path / "out"), "--label", "release=prom", *urls).exit_code == 0

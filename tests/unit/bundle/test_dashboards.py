@@ -33,24 +33,33 @@ def steps(board: dict[str, Any], title: str) -> list[list[float | None]]:
     return [[step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]] for panel in found]
 
 
-def templates_below(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def templates_below(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-# --- committed files
+# --- what is built
 
 
-def test_the_committed_templates_are_what_the_builders_make_and_the_command_writes(
+def test_the_command_writes_what_the_builders_make_and_only_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committed = templates_below(command.TEMPLATES)
     monkeypatch.setattr(command, "TEMPLATES", tmp_path)
-    command.main()
-    made = templates_below(tmp_path)
+    (tmp_path / "a-board-that-went.json.j2").write_text("{}")
+    assert command.main() == len(UIDS) + 2
     own = {"vllm-only/kvpressure-vllm-only.json.j2"}
-    assert made.keys() == committed.keys() == {f"{uid}.json.j2" for uid in UIDS} | own
-    for name, text in made.items():
-        assert committed[name] == text, f"{name} is stale: run `make dashboards` and look at the diff"
+    assert templates_below(tmp_path).keys() == {f"{uid}.json.j2" for uid in UIDS} | own
+    assert templates_below(tmp_path) == command.templates()
+    assert command.main() == 0
+    (tmp_path / f"{UIDS[0]}.json.j2").write_text("{}")
+    assert command.main() == 1
+    assert templates_below(tmp_path) == command.templates()
+
+
+def test_without_what_is_built_a_bundle_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_DATA", tmp_path / "nowhere")
+    result = CliRunner().invoke(main, ["generate", "--out", str(tmp_path / "out")])
+    assert (result.exit_code, "make dashboards" in result.stderr) == (2, True)
+    assert CliRunner().invoke(main, ["generate", "--out", str(tmp_path / "out"), "--no-dashboards"]).exit_code == 0
 
 
 # --- thresholds

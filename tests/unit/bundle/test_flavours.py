@@ -66,7 +66,6 @@ def test_thresholds_and_the_page_of_alerts_follow_the_flavour(tmp_path: Path) ->
     page = (tmp_path / "out" / "alerts.md").read_text()
     assert page.startswith("# Alerts on vLLM's own series")
     assert "`alert_queue_wait_min_seconds` | 90 seconds" in page
-    assert "Old names" not in page
     assert "runbooks/KVPressureEngineStuck.md" in page
 
 
@@ -84,7 +83,6 @@ def test_a_selector_that_nobody_gives_is_the_flavours(given: str | None, flavour
         (("--flavour", "vllm"), "is not one of 'exporter', 'vllm-only'"),
         (("--flavour", "vllm-only", "--selector", "job=x"), "is not label matchers"),
         (("--flavour", "vllm-only", "--runbook-url", EXPORTER_RUNBOOKS), "engines have no runbooks"),
-        (("--flavour", "vllm-only", "--old-names"), "never had other names"),
         (("--selector", ""), "is missing"),
     ],
 )

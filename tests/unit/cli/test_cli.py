@@ -61,3 +61,15 @@ def test_a_recording_is_not_written_over_unasked(arguments: tuple[str, ...], tmp
     result = run("record", *arguments, "-o", str(kept), "--duration", "1")
     assert (result.exit_code, "--force" in result.stderr) == (2, True)
     assert kept.read_text() == "an incident\n"
+
+
+@pytest.mark.parametrize("flag", ["--config", "--config.file"])
+def test_a_settings_file_is_given_by_either_name(flag: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("log: {level: debug}\n")
+    answer = run("check-config", flag, str(path))
+    assert (answer.exit_code, str(path) in answer.stdout) == (0, True)
+    path.write_text("log: {level: lod}\n")
+    for command in ("check-config", "run"):
+        answer = run(command, flag, str(path))
+        assert (answer.exit_code, f"{path}:1: log.level" in answer.stderr) == (2, True), answer.output

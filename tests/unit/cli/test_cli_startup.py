@@ -57,7 +57,6 @@ USED = {
     "check-config": {"bcrypt", "pydantic", "ssl", "yaml"},
 }
 ROOMS = {
-    "kvpressure.simulator": {"demo"},
     "kvpressure.bundle": {"generate"},
     "kvpressure.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),

@@ -142,8 +142,9 @@ def test_what_the_server_refuses_ends_with_two_and_says_what_to_do() -> None:
     assert "vLLM refuses it; use one of 1, 2, 4, 8, 16\n" in answer.stderr
 
 
-def test_weights_and_pool_as_logged_replace_the_estimates() -> None:
-    answer = planned(*LLAMA, *LENGTHS, "--kv-cache-memory-bytes", "50GiB")
+@pytest.mark.parametrize("size", ["50GiB", str(50 * 2**30)])
+def test_weights_and_pool_as_logged_replace_the_estimates(size: str) -> None:
+    answer = planned(*LLAMA, *LENGTHS, "--kv-cache-memory-bytes", size)
     assert answer["pool_tokens"] == 50 * 8192 - 16
     assert answer["warnings"] == []
 

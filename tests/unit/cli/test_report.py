@@ -172,7 +172,7 @@ def test_json_has_every_symptom_with_null_for_what_is_not_known_and_no_number_js
     assert pressed["symptoms"]["cpu_pressed"]["state"] is None
     assert "kv_exhaustion_seconds" not in pressed["derived"]
     assert pressed["limits"]["max_num_seqs"] == {"value": 48, "source": "declared"}
-    assert (unreachable["cause"], unreachable["problem"], unreachable["confidence"]) == ("unknown", "refused", None)
+    assert (unreachable["cause"], unreachable["error"], unreachable["confidence"]) == ("unknown", "refused", None)
 
 
 def test_the_advice_as_json_carries_flags_and_lines_that_a_shell_can_read():

@@ -146,7 +146,7 @@ async def test_a_deployment_is_all_its_pods_and_those_that_cannot_answer_come_wi
     )
     _, out, _ = await world.triage("deployment/llama", "--json")
     found = json.loads(out)
-    problems = {one["target"]: one["problem"] for one in found["engines"]}
+    problems = {one["target"]: one["error"] for one in found["engines"]}
     assert set(problems) == {f"prod/llama-{at}:8000" for at in range(4)}
     assert problems["prod/llama-0:8000"] is None
     assert "nothing listens on port 8000 in pod prod/llama-1" in problems["prod/llama-1:8000"]

@@ -8,7 +8,7 @@ import pytest
 
 from kvpressure.cli.access import Access
 from kvpressure.cli.sampling import Sampler, targets_of
-from kvpressure.cli.triage import sample
+from kvpressure.cli.triage_run import sample
 from kvpressure.model.verdict import Cause
 from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support import virtual_time

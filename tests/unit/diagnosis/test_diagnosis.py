@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.simulator.scenarios import episode
+from bench.simulator.trace import frames
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.causes import candidate
@@ -22,8 +24,6 @@ from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
-from kvpressure.simulator.scenarios import episode
-from kvpressure.simulator.trace import frames
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES

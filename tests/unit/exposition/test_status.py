@@ -224,7 +224,7 @@ def test_the_json_twin_says_the_same_and_null_for_what_is_not_known():
         "unit": "",
         "text": "not known: no logs are read",
     }
-    assert engine["advice"][0]["commands"] == ["kubectl -n chat patch", "kubectl -n chat rollout status"]
+    assert engine["actions"][0]["commands"] == ["kubectl -n chat patch", "kubectl -n chat rollout status"]
 
 
 def test_without_a_diagnosis_every_key_is_there_and_null():

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.simulator.scenarios import episode
 from kvpressure.cli import main
 from kvpressure.scrape.recordings import TraceLine, read_trace
-from kvpressure.simulator.scenarios import episode
 from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check
 from tests.support.tools import FIXTURES

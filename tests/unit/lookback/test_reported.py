@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.simulator.scenarios import episode
 from kvpressure.cli import main
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
 from kvpressure.lookback.reported import Known, ask, attach, is_of, page_list, spans_of, troubles
-from kvpressure.simulator.scenarios import episode
 from tests.support.fake_prometheus import FakePrometheus, success
 from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check

@@ -39,6 +39,13 @@ def test_within_a_major_version_keys_are_only_added(name: str) -> None:
         assert list(missing(older, newest)) == []
 
 
+def test_a_key_that_goes_is_seen() -> None:
+    older = json.loads((FOLDER / f"diagnosis-{version(SCHEMAS['diagnosis'])}.schema.json").read_text())
+    newer = json.loads(json.dumps(older))
+    del newer["properties"]["gpus"]
+    assert list(missing(older, newer)) == ["/properties/gpus"]
+
+
 def missing(older: Any, newer: Any, where: str = "") -> Iterator[str]:
     """What the older schema says and the newer does not; descriptions may be put better, and enums may grow."""
     if isinstance(older, Mapping) and isinstance(newer, Mapping):

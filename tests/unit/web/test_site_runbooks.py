@@ -13,7 +13,6 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvpressure.exposition import runbooks
-from kvpressure.model.alert_names import FORMERLY, NOW_CALLED
 from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Cause
 from kvpressure.web.site import RUNBOOKS, Site
@@ -67,20 +66,6 @@ async def test_the_list_is_served_and_leads_to_every_runbook(client, path):
 async def test_the_address_without_its_slash_leads_to_the_list_and_keeps_the_values(client):
     response = await client.get("/runbooks?pod=a%20b", allow_redirects=False)
     assert (response.status, response.headers["Location"]) == (302, "runbooks/?pod=a%20b")
-
-
-@pytest.mark.parametrize(("old", "new"), NOW_CALLED.items())
-async def test_an_address_that_somebody_kept_leads_to_the_runbook_of_the_new_name(client, old, new):
-    moved = await client.get(f"/runbooks/{old}?pod=a%20b", allow_redirects=False)
-    assert (moved.status, moved.headers["Location"]) == (301, f"{new}?pod=a%20b")
-    page = await (await client.get(f"/runbooks/{old}", params=CHAT)).text()
-    assert f">{new}</h1>" in page
-
-
-def test_every_runbook_of_an_alert_that_had_another_name_is_known_by_it():
-    assert set(FORMERLY) <= set(ALERTS)
-    assert len(NOW_CALLED) == len(FORMERLY)
-    assert not set(NOW_CALLED) & set(ALERTS)
 
 
 @pytest.mark.parametrize("name", ["Nope", "KVPressureCacheTooSmall.md", "..%2F..%2Fserver", "<script>", "x" * 3000])

@@ -72,7 +72,6 @@ _ENGINE: Final = keys(
         "limits": ref("limits"),
         "actions": array(ref("action"), "What to do, in order."),
         "incident": or_null(ref("incident")),
-        "advice": array(ref("action"), "The actions under their old name, for one release."),
     },
     "One engine, or a target of which no engine is known.",
 )

@@ -1,4 +1,4 @@
-"""vLLM: the only place, beside the simulator of one, that knows its names."""
+"""vLLM: the only place that knows its names."""
 
 from kvpressure.runtimes.vllm.runtime import RUNTIME
 

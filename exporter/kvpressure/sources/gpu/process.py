@@ -27,12 +27,6 @@ _REASONS: Final = {code: reason for reason, code in EXIT_CODES.items()}
 log = structlog.get_logger("kvpressure.sources")
 
 
-def make_sources(settings: GpuSettings, on_report: Callable[[GpuReport], None] | None = None) -> tuple[GpuSource, ...]:
-    """One source per vendor of the settings; raises KeyError for a vendor that is not in `backend.BACKENDS`."""
-    vendors = tuple(BACKENDS) if "auto" in settings.vendors else settings.vendors
-    return tuple(GpuSource(vendor, settings, on_report) for vendor in vendors)
-
-
 def child_command(vendor: str, settings: GpuSettings) -> list[str]:
     """The child's command line; -P keeps the working directory from shadowing its imports."""
     options = {

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kvpressure.cli.demo_gpus import InProcessGpuSource
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.simulator.gpu_source import InProcessGpuSource
 from kvpressure.sources.gpu.redact import Redactor
 from kvpressure.sources.gpu.status import Failure, Status
 from kvpressure.sources.gpu.wire import as_report, decode, encode

@@ -1,0 +1,100 @@
+"""Clients of one server: turns the loads of the current phase into requests at moments in time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from bench.simulator.config import EngineConfig
+from bench.simulator.load import ClosedLoop, OpenLoop, Phase, Traffic
+from bench.simulator.request import Request
+
+Schedule = Callable[[float, Callable[[float], None]], None]
+"""Run a function of the time at that time."""
+
+
+class Clients:
+    """Sends requests; `at` schedules, `send` takes a request when it reaches the server. Times are virtual seconds."""
+
+    def __init__(
+        self, config: EngineConfig, rng: random.Random, at: Schedule, send: Callable[[Request, float], None]
+    ) -> None:
+        self._config = config
+        self._rng = rng
+        self._at = at
+        self._send = send
+        self._phase = 0
+        self._loops: dict[int, tuple[int, ClosedLoop]] = {}
+        self._next_id = 0
+
+    def start_phase(self, phase: Phase, t: float) -> None:
+        """Clients of the phase before stop sending; those of this phase begin."""
+        self._phase += 1
+        for load in phase.loads:
+            if isinstance(load, ClosedLoop):
+                self._start_closed(load, t)
+            else:
+                self._start_open(load, t, phase.seconds)
+
+    def answered(self, request: Request, t: float) -> None:
+        """A request ended; its client, if it still has one, thinks and sends the next."""
+        loop = self._loops.pop(request.id, None)
+        if loop is None or loop[0] != self._phase:
+            return
+        think = self._rng.expovariate(1 / loop[1].think_seconds) if loop[1].think_seconds else 0.0
+        self._at(t + think + self._config.frontend_seconds_per_request / 2, lambda now: self._again(*loop, now))
+
+    def _start_closed(self, load: ClosedLoop, t: float) -> None:
+        number = self._phase
+        for _ in range(load.clients):
+            self._at(t + self._rng.uniform(0, load.start_seconds), lambda now: self._again(number, load, now))
+
+    def _again(self, phase: int, load: ClosedLoop, t: float) -> None:
+        if phase != self._phase:
+            return
+        request = self._request(load.traffic, t)
+        self._loops[request.id] = (phase, load)
+        self._send(request, t)
+
+    def _start_open(self, load: OpenLoop, start: float, seconds: float) -> None:
+        number = self._phase
+
+        def progress(t: float) -> float:
+            return min(1.0, (t - start) / seconds)
+
+        def arrive(t: float) -> None:
+            if number == self._phase:
+                self._send(self._request(load.traffic, t), t)
+                self._at(t + load.next_gap(progress(t), self._rng), arrive)
+
+        def burst(t: float) -> None:
+            if number == self._phase:
+                for _ in range(load.burst):
+                    self._send(self._request(load.traffic, t), t)
+                self._at(t + load.burst_every_seconds, burst)
+
+        self._at(start + load.next_gap(0.0 if load.rate else 1.0, self._rng), arrive)
+        if load.burst:
+            self._at(start, burst)
+
+    def _request(self, traffic: Traffic, t: float) -> Request:
+        """Lengths clipped as vLLM would reject them: the prompt and all it may generate fit the model and the pool."""
+        longest = min(self._config.max_model_len, self._config.capacity_tokens)
+        output = min(traffic.output.draw(self._rng), longest - 1)
+        prompt = min(traffic.prompt.draw(self._rng), longest - 16)
+        output = min(output, longest - prompt)
+        shares = self._rng.random() < traffic.prefix_share and traffic.prefix_tokens < prompt
+        prefix = traffic.prefix_tokens if shares else 0
+        stops = self._rng.random() < traffic.stop_share
+        self._next_id += 1
+        return Request(
+            id=self._next_id,
+            prompt=prompt,
+            output=output,
+            arrived=t,
+            api=self._rng.randrange(self._config.api_servers),
+            max_tokens=output * 2 if stops else output,
+            reason="stop" if stops else "length",
+            prefix_key=f"prefix-{traffic.prefix_tokens}" if prefix else None,
+            prefix_tokens=prefix,
+        )

@@ -1,0 +1,65 @@
+"""A simulated vLLM over HTTP: `/metrics`, and `/metrics/` with prometheus_client's `name[]` filter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from bench.simulator.service import ServerDownError, SimulatedServer
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def scaled_clock(start: float, speed: float, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], float]:
+    """A clock for a simulated server: unix time `start` now, then `speed` simulated seconds a real one."""
+    began = monotonic()
+    return lambda: start + (monotonic() - began) * speed
+
+
+def filter_page(page: bytes, names: Sequence[str]) -> bytes:
+    """The page of prometheus_client's own app asked for `names`: those samples, and heads of families that have any."""
+    wanted = set(names)
+    lines: list[str] = []
+    head: list[str] = []
+    for line in page.decode().splitlines():
+        if line.startswith("#"):
+            head = [line] if line.startswith("# HELP") else [*head, line]
+        elif line[: min(len(line) if at < 0 else at for at in (line.find("{"), line.find(" ")))] in wanted:
+            lines += [*head, line]
+            head = []
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def simulator_app(
+    server: SimulatedServer, clock: Callable[[], float], *, empty_filtered: bool | None = None
+) -> web.Application:
+    """The application; its times come from `clock` (unix seconds).
+
+    `empty_filtered` answers a filtered request with an empty 200, as multi-process servers do (None: as this one
+    would). While the scenario restarts the server it answers 503.
+    """
+    empty = server.scenario.engine.multiprocess if empty_filtered is None else empty_filtered
+
+    def answer(names: Sequence[str]) -> web.Response:
+        try:
+            page = server.page(clock())
+        except ServerDownError as error:
+            return web.Response(status=503, text=f"{error}\n")
+        if names:
+            page = b"" if empty else filter_page(page, names)
+        return web.Response(body=page, headers={"Content-Type": _TYPE})
+
+    async def full(_: web.Request) -> web.Response:
+        return answer(())
+
+    async def filtered(request: web.Request) -> web.Response:
+        return answer(request.query.getall("name[]", []))
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", full), web.get("/metrics/", filtered), web.get("/health", health)])
+    return app

@@ -1,0 +1,164 @@
+"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from bench.simulator.clients import Clients
+from bench.simulator.config import EngineConfig
+from bench.simulator.frontend import Frontend
+from bench.simulator.gpu import GpuReader
+from bench.simulator.load import Phase
+from bench.simulator.pages import PageWriter
+from bench.simulator.request import Request
+from bench.simulator.scheduler import Rank
+from kvpressure.model.samples import GpuSample
+
+DEFAULT_START = 1_800_000_000.0
+
+
+class ServerDownError(ConnectionError):
+    """The simulated server is restarting and answers nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An engine, and what happens to it."""
+
+    name: str
+    engine: EngineConfig
+    phases: tuple[Phase, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return sum(phase.seconds for phase in self.phases)
+
+
+class SimulatedServer:
+    """Plays `scenario` from unix time `start`. Ask with times that do not decrease; the last phase goes on for ever."""
+
+    def __init__(self, scenario: Scenario, seed: int = 0, start: float = DEFAULT_START) -> None:
+        self.scenario = scenario
+        self.start = start
+        self.phase: Phase | None = None
+        self._config = scenario.engine
+        self._rng = random.Random(seed)
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._scheduled = 0
+        self._clock = 0.0
+        self._clients = Clients(self._config, self._rng, self._at, self._arrive)
+        self._gpus = GpuReader(self._config, self._rng)
+        self._down = False
+        self._turn = 0
+        self._frontend: Frontend
+        self._writer: PageWriter
+        self.ranks: list[Rank]
+        self._boot(0.0)
+        self._plan()
+
+    def page(self, now: float) -> bytes:
+        """The `/metrics` page at unix time `now`. ServerDownError while the scenario restarts the server."""
+        self.advance(now)
+        if self._down:
+            raise ServerDownError(f"scenario {self.scenario.name}: the server restarts at t={self._clock:.1f} s")
+        return self._writer.page(self.start + self._clock)
+
+    def gpus(self, now: float) -> list[GpuSample]:
+        """The engine's GPUs at unix time `now`, with utilization samples since the last call; [] without GPUs."""
+        self.advance(now)
+        return self._gpus.read(self._clock, self.start, self.ranks)
+
+    def label(self, now: float) -> str:
+        """The truth at unix time `now`."""
+        self.advance(now)
+        return self.phase.label if self.phase else "idle"
+
+    def advance(self, now: float) -> None:
+        """Play on until unix time `now`."""
+        until = now - self.start
+        while True:
+            rank = min(self.ranks, key=lambda rank: rank.end)
+            event = self._events[0][0] if self._events else until + 1
+            at = min(rank.end, event)
+            if at > until:
+                break
+            if rank.end <= event:
+                self._answer(rank.settle(at))
+            else:
+                _, _, run = heapq.heappop(self._events)
+                run(at)
+        self._clock = max(self._clock, until)
+        for rank in self.ranks:
+            self._answer(rank.settle(self._clock))
+            rank.publish_queue()
+
+    # -- the plan
+
+    def _plan(self) -> None:
+        t = 0.0
+        for phase in self.scenario.phases:
+            self._at(t, partial(self._enter, phase))
+            t += phase.seconds
+
+    def _enter(self, phase: Phase, t: float) -> None:
+        self.phase = phase
+        self._frontend.factor = phase.frontend_factor
+        if phase.hangs_up or phase.fault:
+            self._hang_up(t)
+        if self._down and phase.fault != "restart":
+            self._boot(t)
+            self._frontend.factor = phase.frontend_factor
+        self._down = phase.fault == "restart"
+        self._writer.sleep_level = 1 if phase.fault == "sleep" else 0
+        for rank in self.ranks:
+            self._answer(rank.set_paused(bool(phase.fault), t))
+        self._clients.start_phase(phase, t)
+
+    def _boot(self, t: float) -> None:
+        """A new server process: every counter at 0, nothing in flight."""
+        self._down = False
+        self.ranks = [Rank(self._config, self._rng) for _ in range(self._config.ranks)]
+        for rank in self.ranks:
+            rank.peers = self.ranks
+        self._frontend = Frontend(self._config)
+        self._writer = PageWriter(self._config, self.ranks, self._frontend, self.start + t)
+
+    # -- requests
+
+    def _at(self, t: float, run: Callable[[float], None]) -> None:
+        if t != float("inf"):
+            self._scheduled += 1
+            heapq.heappush(self._events, (t, self._scheduled, run))
+
+    def _arrive(self, request: Request, t: float) -> None:
+        if self._down:
+            return
+        generated = sum(rank.stats.counters["generation_tokens"] for rank in self.ranks)
+        frontend = self._frontend
+        ready = frontend.ready(request, t, generated)
+        self._at(ready, lambda now: self._enqueue(request, now) if frontend is self._frontend else None)
+
+    def _enqueue(self, request: Request, t: float) -> None:
+        """To the rank with the shortest queue."""
+        self._turn += 1
+        order = self.ranks[self._turn % len(self.ranks) :] + self.ranks[: self._turn % len(self.ranks)]
+        rank = min(order, key=lambda rank: rank.queue_score)
+        self._answer(rank.settle(t))
+        self._gpus.note_tokens(request.tokens)
+        rank.enqueue(request, t)
+
+    def _answer(self, ended: list[Request]) -> None:
+        for request in ended:
+            self._frontend.answered(request, request.last_token)
+            self._clients.answered(request, request.last_token)
+
+    def _hang_up(self, t: float) -> None:
+        for rank in self.ranks:
+            for request in rank.abort_all(t):
+                request.last_token = t
+                self._frontend.answered(request, t)
