@@ -27,7 +27,7 @@ from kvpressure.kubernetes.objects import fields
 from kvpressure.model.values import plain
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
-from kvpressure.scrape.lines import PageError
+from kvpressure.promtext.lines import PageError
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import single
 from tests.support.schemas import check

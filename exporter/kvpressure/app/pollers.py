@@ -12,10 +12,10 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.target import Target
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.net.schedule import Clock
+from kvpressure.promtext.memory import Memory
 from kvpressure.runtimes.registry import RUNTIMES, TABLES
 from kvpressure.runtimes.table import Table
 from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
-from kvpressure.scrape.memory import Memory
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.targets import Changes
 from kvpressure.sources.gpu.backend import BACKENDS

@@ -18,7 +18,7 @@ from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import DeclaredLimit
-from kvpressure.scrape.lines import PageError
+from kvpressure.promtext.lines import PageError
 from kvpressure.scrape.not_a_recording import sentence
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace, stem

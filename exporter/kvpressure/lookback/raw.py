@@ -17,12 +17,11 @@ from kvpressure.lookback.names import REPLICA_LABELS, Target, all_names, one_of
 from kvpressure.lookback.paging import Series as Answer
 from kvpressure.lookback.paging import Span, asked, pages
 from kvpressure.model.samples import EnginePage
+from kvpressure.promtext.lines import Series, in_one_go
 from kvpressure.runtimes.table import Table
 from kvpressure.scrape.label_signals import label_signals
-from kvpressure.scrape.lines import Series
 from kvpressure.scrape.planner import make_plan
 from kvpressure.scrape.reading_plan import Plan
-from kvpressure.scrape.steps import in_one_go
 
 PAGE_SECONDS: Final = 3600.0
 SHORTEST_PAGE_SECONDS: Final = 300.0

@@ -22,10 +22,10 @@ from kvpressure.net.guard import Guard
 from kvpressure.net.http import LARGEST_BODY_BYTES, Answer, HttpClient, shown
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.printable import brief
+from kvpressure.promtext.lines import Steps
 from kvpressure.scrape.long_pages import LongPages
 from kvpressure.scrape.name_filter import FilterSetting, Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.scrape.reader import PageError
-from kvpressure.scrape.steps import Steps
 
 PARSE_SECONDS: Final = 30.0
 """Beside its requests a poll may wait that long for its page to be read: long pages are read one after the other."""

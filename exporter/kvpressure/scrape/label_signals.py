@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from kvpressure.promtext.lines import STEP_LINES, PageError, Steps, parse_line
 from kvpressure.runtimes.table import LabelSignals, Table
-from kvpressure.scrape.lines import PageError, parse_line
-from kvpressure.scrape.steps import STEP_LINES, Steps
 
 MOST_SERIES: Final = 256
 """Parsed at most, the last ones on the page: enough to tell more adapters than there are slots."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from kvpressure.scrape.steps import Steps
+from kvpressure.promtext.lines import Steps
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
+from kvpressure.promtext.lines import PageError, Series
 from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
-from kvpressure.scrape.lines import PageError, Series
 from kvpressure.scrape.reading_plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars, Sizes
 
 MAX_ENGINES: Final = 256

@@ -8,15 +8,14 @@ from dataclasses import replace
 from functools import cache, partial
 
 from kvpressure.model.samples import EnginePage
+from kvpressure.promtext.lines import PageError, Series, Steps, in_one_go
+from kvpressure.promtext.memory import Memory
+from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import Table
 from kvpressure.scrape.label_signals import label_signals
-from kvpressure.scrape.lines import PageError, Series
-from kvpressure.scrape.memory import Memory
-from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.planner import make_plan, recognised
 from kvpressure.scrape.reading_plan import Plan
-from kvpressure.scrape.steps import Steps, in_one_go
 
 __all__ = ["PageError", "PageReader"]
 

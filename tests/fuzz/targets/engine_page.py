@@ -6,7 +6,7 @@ import math
 from functools import cache
 from random import Random
 
-from kvpressure.scrape.lines import PageError
+from kvpressure.promtext.lines import PageError
 from kvpressure.scrape.reader import PageReader
 from tests.fuzz.pages import NUMBERS, value
 from tests.fuzz.target import Target, expect

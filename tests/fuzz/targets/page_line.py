@@ -7,7 +7,7 @@ from random import Random
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.scrape.lines import PageError, parse_line
+from kvpressure.promtext.lines import PageError, parse_line
 from tests.fuzz.pages import NUMBERS, WANTED, line, same_value
 from tests.fuzz.target import Target, expect
 from tests.support.pages import SINGLES, single

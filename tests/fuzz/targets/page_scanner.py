@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from random import Random
 
-from kvpressure.scrape.lines import PageError, Series
-from kvpressure.scrape.page import PageScanner
+from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.scanner import PageScanner
 from tests.fuzz.pages import NUMBERS, WANTED, page, same_value
 from tests.fuzz.target import Target, expect
 from tests.support.pages import oracle

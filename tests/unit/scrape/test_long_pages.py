@@ -10,14 +10,13 @@ from collections.abc import Callable
 import pytest
 
 from kvpressure.model.samples import EnginePage
+from kvpressure.promtext import lines
+from kvpressure.promtext.lines import STEP_LINES, PageError, Steps, in_one_go
+from kvpressure.promtext.memory import OWN_BYTES, SHARED_BYTES, Memory
+from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.scrape import lines
-from kvpressure.scrape.lines import PageError
 from kvpressure.scrape.long_pages import LongPages
-from kvpressure.scrape.memory import OWN_BYTES, SHARED_BYTES, Memory
-from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.steps import STEP_LINES, Steps, in_one_go
 from tests.support.pages import single
 
 MIB = 1 << 20
@@ -73,8 +72,8 @@ def test_a_long_page_is_learned_once() -> None:
     "what is remembered of them stays within one budget, and ordinary pages are remembered as ever",
 )
 def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvpressure.scrape.lines._pair", lambda name, value: (name.decode(), value.decode()))
-    monkeypatch.setattr("kvpressure.scrape.lines._one", lambda head, series: (head, series))
+    monkeypatch.setattr("kvpressure.promtext.lines._pair", lambda name, value: (name.decode(), value.decode()))
+    monkeypatch.setattr("kvpressure.promtext.lines._one", lambda head, series: (head, series))
     page = hostile(0)[: 1 * MIB].rpartition(b"\n")[0] + b"\n"
     memory = Memory()
     ordinary, learned = counted(memory)
@@ -90,7 +89,7 @@ def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monke
 
 
 def test_what_is_held_is_about_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvpressure.scrape.lines._one", lambda head, series: (head, series))
+    monkeypatch.setattr("kvpressure.promtext.lines._one", lambda head, series: (head, series))
     for page in (of_ranks(1), of_ranks(32), hostile(1)[: 2 * MIB].rpartition(b"\n")[0] + b"\n"):
         scanner = counted(Memory(1 << 40))[0]
         tracemalloc.start()

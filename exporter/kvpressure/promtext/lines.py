@@ -1,14 +1,23 @@
 """One line of a Prometheus text page: which series it is, where its value starts, and what the value is.
 
-The syntax is that of the text format 0.0.4; an OpenMetrics exemplar after a value is skipped. Lines that a table
-does not ask for are only classified, never parsed.
+The syntax is that of the text format 0.0.4; an OpenMetrics exemplar after a value is skipped. Lines that nobody asks
+for are only classified, never parsed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work on a page that can be done a step at a time: yields between two steps and returns the result."""
+
+STEP_LINES: Final = 256
+"""Lines of a page read in one step: a few milliseconds at worst."""
 
 MAX_LINE_BYTES: Final = 65_536
 _NAME = re.compile(rb"[ \t\r\f\v]*+([a-zA-Z_:][a-zA-Z0-9_:]*+)([ \t]*+)")
@@ -22,11 +31,21 @@ _ESCAPE = re.compile(rb'\\([\\n"])')
 _UNESCAPED: Final = {b"\\": b"\\", b"n": b"\n", b'"': b'"'}
 
 
+def in_one_go(steps: Steps[T]) -> T:
+    """The result, after all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
 class PageError(ValueError):
     """A page that must not be read; `reason` is a short stable word for counting.
 
-    "not_metrics": nothing on it is known. "truncated": its last line has no end. "malformed": a line that the table
-    asks for cannot be parsed. "too_large": more lines than any engine's page has.
+    "not_metrics": nothing on it is known. "truncated": its last line has no end. "malformed": a line that is asked for
+    cannot be parsed. "too_large": more lines than are read.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -7,10 +7,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 OWN_BYTES: Final = 512 << 10
-"""What every target may take to remember its pages: enough for two ranks, in full and filtered by name."""
+"""What every target may take to remember its pages: enough for two engines, in full and filtered by name."""
 
 SHARED_BYTES: Final = 24 << 20
-"""What all targets together may take beyond that: for 200 ranks, in whatever servers they are."""
+"""What all targets together may take beyond that: for 200 engines, in whatever servers they are."""
 
 
 class Memory:

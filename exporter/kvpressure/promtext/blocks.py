@@ -11,8 +11,7 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import Final
 
-from kvpressure.scrape.lines import Line, Series, parse_line
-from kvpressure.scrape.steps import STEP_LINES, Steps
+from kvpressure.promtext.lines import STEP_LINES, Line, Series, Steps, parse_line
 
 _COMMENT: Final = b"#"
 _REST: Final = Line(b"")

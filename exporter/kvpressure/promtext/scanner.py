@@ -1,4 +1,4 @@
-"""The page scanner: bytes to the values of the series that a table asks for, fast on the pages of one target.
+"""The page scanner: bytes to the values of the series that are asked for, fast on the pages of one target.
 
 An exporter prints its series in the same order on every poll and most of a page does not change between two. So the
 scanner remembers the page it read last, cut into *blocks* at the `# HELP` lines: an unchanged block costs one memory
@@ -15,13 +15,12 @@ from itertools import compress
 from operator import ne
 from typing import Final, Generic, TypeVar
 
-from kvpressure.scrape.blocks import Block, block_steps
-from kvpressure.scrape.lines import PageError, Series
-from kvpressure.scrape.memory import Memory
-from kvpressure.scrape.steps import Steps, in_one_go
+from kvpressure.promtext.blocks import Block, block_steps
+from kvpressure.promtext.lines import PageError, Series, Steps, in_one_go
+from kvpressure.promtext.memory import Memory
 
 MAX_LINES: Final = 50_000
-"""About eighty ranks; a page is read on the event loop, so its length is what it may delay others by."""
+"""About eighty engines; a page is read on the event loop, so its length is what it may delay others by."""
 
 _UNCOUNTED_BYTES: Final = 256 << 10
 # Counting lines costs a seventh of reading an ordinary page, and one this short delays nobody even if all are empty.

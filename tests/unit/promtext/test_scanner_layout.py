@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
-from kvpressure.scrape.lines import PageError, Series
-from kvpressure.scrape.page import PageScanner
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import TRACES, filtered, trace
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 
+from kvpressure.promtext.lines import Series
+from kvpressure.promtext.scanner import PageScanner, read_samples
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES, VLLM
-from kvpressure.scrape.lines import Series
-from kvpressure.scrape.page import PageScanner, read_samples
 from tests.support.pages import SINGLES, TRACES, filtered, oracle, single, trace
 
 NAMES = ("a", "ab", "a_total", "a:b", "abc_bucket", "other", "otherwise")

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
+from kvpressure.promtext.lines import PageError
+from kvpressure.promtext.scanner import MAX_LINES, PageScanner, read_samples
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.scrape.lines import PageError
-from kvpressure.scrape.page import MAX_LINES, PageScanner, read_samples
 from kvpressure.scrape.reader import PageReader
 
 SIZE = 8 << 20

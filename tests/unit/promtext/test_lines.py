@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kvpressure.scrape.lines import MAX_LINE_BYTES, PageError, Series, parse_line
+from kvpressure.promtext.lines import MAX_LINE_BYTES, PageError, Series, parse_line
 
 WANTED = frozenset({b"up", b"ns:x_total"})
 
