@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.app.pollers import cancel, real_gpus
-from kvpressure.config.settings import Settings
+from kvpressure.app.pollers import cancel
+from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu import process
 from kvpressure.sources.gpu.backend import EXIT_CODES
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment
 from kvpressure.sources.gpu.record import record_gpus
 from kvpressure.sources.gpu.settings import GpuSettings
+from kvpressure.sources.gpu.source import real_gpus
 from kvpressure.sources.gpu.spawn import ChildProcess
 from tests.stubs.world import World, nvidia, report_where, until
 
@@ -314,12 +315,12 @@ def test_a_child_that_hangs_dies_with_its_parent(world: World) -> None:
 
 
 def test_auto_means_every_vendor_with_hardware() -> None:
-    def vendors(*named: str) -> list[str]:
-        settings = Settings.model_validate({"gpu": {"vendors": named}} if named else {})
-        return [source.vendor for source in real_gpus(settings, lambda *_: None)]
+    def made(vendors: tuple[str, ...]) -> list[str]:
+        return [reader.health().source for reader in real_gpus(Section.model_construct(vendors=vendors), print)]
 
-    assert vendors() == ["nvidia", "amd"]
-    assert vendors("amd") == ["amd"]
+    assert (made(("auto",)), made(("amd",))) == (["nvml", "amdsmi"], ["amdsmi"])
+    with pytest.raises(KeyError, match="intel"):
+        made(("intel",))
 
 
 def test_a_dump_has_what_the_binding_answered_and_no_names(world: World) -> None:

@@ -19,6 +19,7 @@ from kvpressure.kubernetes.watch import source as source_module
 from kvpressure.kubernetes.watch import stores as stores_module
 from kvpressure.kubernetes.watch.source import NODE_ID
 from kvpressure.model.workload import ContainerId, ContainerState, Termination
+from kvpressure.net import credentials
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
 from tests.support.kube_watch import HASTY, following, names, until
 
@@ -276,7 +277,7 @@ async def test_auto_is_off_outside_a_cluster_and_has_nothing_to_say(monkeypatch:
 
 def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
-    monkeypatch.setattr(source_module, "TOKEN_FILE", token)
+    monkeypatch.setattr(credentials, "TOKEN_FILE", token)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert not source_module.is_wanted(KubernetesSettings())
     token.write_text("t")

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvpressure.app.exporter import Daemon
-from kvpressure.app.pollers import OnReport
 from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.sources.source import OnReport
 from tests.soak.engines import TRUTHS, Engine
 from tests.support.servers import FaultServer
 from tests.support.virtual_time import LoopClock, run
@@ -51,11 +51,10 @@ class Held:
 
 @dataclass
 class Cards:
-    """GPUs of which one is exchanged every few minutes; a reader as `GpuFleet` takes it."""
+    """GPUs of which one is exchanged every few minutes; a reader as `sources.gpu.source` takes it."""
 
     on_report: OnReport
     clock: LoopClock
-    absent: bool = False
 
     def health(self) -> SourceHealth:
         return SourceHealth("nvml", "", True, self.clock.wall(), 0.01, self.clock.wall())

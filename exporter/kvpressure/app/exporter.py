@@ -15,9 +15,9 @@ from kvpressure.advice import Action, Place, advise
 from kvpressure.app.advised import Advised
 from kvpressure.app.canaries import Canaries, canary_times
 from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.app.node_sources import NodeSources
+from kvpressure.app.node_sources import SOURCES, NodeSources
 from kvpressure.app.otlp import OtlpPush
-from kvpressure.app.pollers import EngineFleet, GpuFactory, GpuFleet, real_gpus
+from kvpressure.app.pollers import EngineFleet
 from kvpressure.config.loaded import Loaded, load
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.target import Target
@@ -33,6 +33,7 @@ from kvpressure.model.workload import Workload
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.scrape.targets import Changes, TargetSet, changes_between
 from kvpressure.sources.files import FileWatch
+from kvpressure.sources.gpu.source import GpuFactory, registration
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
@@ -54,18 +55,18 @@ class Daemon:
         self,
         loaded: Loaded,
         read_settings: Callable[[], Settings],
-        gpus: GpuFactory = real_gpus,
+        gpus: GpuFactory | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._loaded = loaded
         self._read_settings = read_settings
-        self._gpu_factory = gpus
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
         self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
         self._histories = Histories()
         self._advised = Advised()
-        self._node_sources = NodeSources(loaded.settings, self._clock)
+        registered = SOURCES if gpus is None else (registration(gpus), *(one for one in SOURCES if not one.gives_gpus))
+        self._node_sources = NodeSources(loaded.settings, self._clock, self._on_gpus, registered)
         self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
@@ -73,7 +74,7 @@ class Daemon:
         self._reloaded_at = self._clock.wall()
         self._reload_wanted = asyncio.Event()
         self._watch = FileWatch(loaded.settings.watched_files)
-        self._gpu_health: list[SourceHealth] = []
+        self._gpu_health: tuple[SourceHealth, ...] = ()
         self._told: dict[tuple[str, str], tuple[bool, str]] = {}
         self._families_beside: Callable[[], Mapping[str, object]] = dict
         self._snapshot = Snapshot(self._clock.wall())
@@ -128,7 +129,7 @@ class Daemon:
         hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
         return reasons + [f"{health.source}: {health.error}" for health in hung]
 
-    def tell_also(self, families: Callable[[], Mapping[str, object]]) -> None:
+    def register_collector(self, families: Callable[[], Mapping[str, object]]) -> None:
         """Show these families of the exporter too; asked at every tick."""
         self._families_beside = families
 
@@ -139,12 +140,11 @@ class Daemon:
     def detach_gpus(self) -> None:
         """Let go of the GPU drivers for a while."""
         log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
-        self._gpus.detach()
+        self._node_sources.detach()
 
     async def run(self) -> None:
         """Read the world until cancelled; everything it started has ended when this returns."""
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
-        self._gpus = GpuFleet(self.settings, self._gpu_factory, self._on_gpus)
         self._node_sources.start()
         self._otlp.start()
         try:
@@ -154,7 +154,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            parts = (self._fleet, self._gpus, self._node_sources, self._canaries, self._otlp)
+            parts = (self._fleet, self._node_sources, self._canaries, self._otlp)
             await asyncio.gather(*(part.stop() for part in parts))
 
     async def _tick(self) -> None:
@@ -168,17 +168,16 @@ class Daemon:
             changes = await asyncio.to_thread(self._targets.refresh, now)
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
-            self._node_sources.follow(self._targets.targets)
         self._pipeline.expire(now)
         wanted, engines = self._pipeline.canaries_wanted(now), self._pipeline.known
         self._canaries.ask(wanted, engines, self._targets.targets, self._loaded)
-        around = self._node_sources.look([view.sample for view in self._snapshot.gpus])
-        self._pipeline.set_workload(now, around)
-        self._gpu_health = self._gpus.health()
-        self._snapshot = self._make_snapshot(now, around)
+        environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
+        self._pipeline.set_workload(now, environment)
+        self._gpu_health = self._node_sources.gpu_health()
+        self._snapshot = self._make_snapshot(now, environment)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
-        untold = (*self._node_sources.untold(), *self._otlp.health())
-        self._tell_changes((*self._gpu_health, *self._targets.health, *untold))
+        sources = (*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health())
+        self._tell_changes(sources)
 
     async def _reload(self) -> None:
         try:
@@ -204,9 +203,6 @@ class Daemon:
         self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
         self._pipeline.set_canary(canary_times(self._loaded))
-        if before.settings.gpu != new.gpu:
-            await self._gpus.stop()
-            self._gpus = GpuFleet(new, self._gpu_factory, self._on_gpus)
         await self._otlp.reload(new.otlp)
         discovered = self._node_sources.discovers
         await self._node_sources.reload(new)
@@ -244,7 +240,7 @@ class Daemon:
     def _on_gpus(self, source: str, report: GpuReport) -> None:
         self._pipeline.on_gpus(source, report)
 
-    def _make_snapshot(self, now: float, around: Workload) -> Snapshot:
+    def _make_snapshot(self, now: float, environment: Workload) -> Snapshot:
         read = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._node_sources.health())
         sources = (*read, *self._otlp.health())
         return Snapshot(
@@ -253,13 +249,14 @@ class Daemon:
             silent=self._pipeline.silent_views(now),
             gpus=self._pipeline.gpu_views(now),
             sources=sources,
-            exporter=self._own_families(around),
+            exporter=self._own_families(environment),
             histories=self._histories,
-            workload=around,
+            workload=environment,
+            source_names=self._node_sources.names,
             profile=Profile(self._loaded.settings.exposition.profile),
         )
 
-    def _own_families(self, around: Workload) -> Mapping[str, object]:
+    def _own_families(self, environment: Workload) -> Mapping[str, object]:
         totals = self._fleet.totals()
         caps = Counter(self._pipeline.caps_reached)
         rejected = Counter(self._targets.rejected) + self._rejected_before
@@ -273,8 +270,8 @@ class Daemon:
             "engine_page_bytes_total": totals.bytes_received,
             "polls_skipped_total": totals.skipped,
             "samples_rejected_total": self._pipeline.rejected or None,
-            "node_memory_pressure": None if around.memory_pressure is None else float(around.memory_pressure),
-            "cpu_pressure_ratio": None if around.host is None else around.host.cpu_pressure_ratio,
+            "node_memory_pressure": None if environment.memory_pressure is None else float(environment.memory_pressure),
+            "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
         }
 

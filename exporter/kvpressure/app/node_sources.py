@@ -1,172 +1,147 @@
-"""The sources of what surrounds engines: pods, devices, logs, host. Started and ended together, read as one record."""
+"""The sources beside the engines' pages: started and ended together, read as one record of what surrounds engines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from kvpressure.app.pollers import cancel
-from kvpressure.config.settings import Settings
+from kvpressure.config.settings import Settings, with_sections
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.watch import KubernetesSource
-from kvpressure.kubernetes.watch.source import in_cluster, is_wanted
-from kvpressure.kubernetes.watch.view import ClusterView
+from kvpressure.kubernetes.watch import registered as kubernetes
 from kvpressure.model.samples import GpuSample, SourceHealth
-from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Workload
+from kvpressure.model.workload import Assignment, ContainerId, Workload
 from kvpressure.net.schedule import Clock
-from kvpressure.sources.host import HostSource
-from kvpressure.sources.logs import LogsSource
-from kvpressure.sources.pod_devices import PodDevicesSource, resolve
-from kvpressure.sources.port_owner import PortOwner, PortOwners, port_here
+from kvpressure.sources import local_processes
+from kvpressure.sources.gpu import source as gpu
+from kvpressure.sources.gpu.backend import ABSENT
+from kvpressure.sources.host import source as host
+from kvpressure.sources.logs import source as logs
+from kvpressure.sources.pod_devices import resolve
+from kvpressure.sources.pod_devices import source as pod_devices
+from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
 
-NO_GPU_JOIN = (
-    "GPUs of pods are not read, so there is no memory-high-compute-low score. In the Helm chart set "
-    "podResources.enabled=true and podSecurity.runAsRoot=true; it costs a read-only mount of the kubelet's socket "
-    'directory and uid 0 without any capability, which Pod Security "baseline" refuses'
+SOURCES: Final[tuple[Registration[Any], ...]] = (
+    gpu.SOURCE,
+    kubernetes.SOURCE,
+    pod_devices.SOURCE,
+    logs.SOURCE,
+    host.SOURCE,
+    local_processes.SOURCE,
 )
-"""For who runs in a pod; docs/decisions/0330 says why it is not on by default."""
-
-SECTIONS = ("kubernetes", "pod_resources", "logs", "host")
-"""The sections of the settings that have a source each."""
+"""Each source hears what those before it know; health is shown in this order."""
 
 
 class NodeSources:
     """One task per source; one that is switched off, or has nothing to read here, ends or sleeps."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, on_gpus: OnReport, registered: Sequence[Registration[Any]] = SOURCES
+    ) -> None:
         self._clock = clock
+        self._on_gpus = on_gpus
         self._settings = settings
-        self._kubernetes = KubernetesSource(settings.kubernetes, clock)
-        self._kept: ClusterView | None = None
-        self._devices = self._new_devices(settings)
-        self._logs = LogsSource(settings.logs, clock)
-        self._host = HostSource(settings.host, clock)
-        self._owners = PortOwners(self._local_ports, clock)
-        self._local: dict[str, int] = {}
-        self._told: set[str] = set()
-        self._followed: tuple[ContainerState, ...] = ()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._registered = tuple(registered)
+        self._sources: dict[str, Sequence[Source]] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        for one in self._registered:
+            self._sources[one.name] = self._made(one)
 
     def start(self) -> None:
         """Start reading whatever is not read yet."""
-        sources = {
-            "kubernetes": self._kubernetes.run,
-            "pod_resources": self._devices.run,
-            "logs": self._logs.run,
-            "host": self._host.run,
-        }
-        if self._local:
-            sources["engines"] = self._owners.run
-        for name, run in sources.items():
+        loop = asyncio.get_running_loop()
+        for name, sources in self._sources.items():
             if name not in self._tasks:
-                self._tasks[name] = asyncio.get_running_loop().create_task(run(), name=name)
+                self._tasks[name] = [loop.create_task(source.run(), name=name) for source in sources]
 
     async def reload(self, settings: Settings) -> None:
         """Begin anew the sources whose settings changed; the others go on undisturbed."""
-        before = self._settings
-        changed = [name for name in SECTIONS if getattr(settings, name) != getattr(before, name)]
-        await cancel(self._tasks.pop(name) for name in changed if name in self._tasks)
-        if "kubernetes" in changed:
-            self._kept = self._view() if is_wanted(settings.kubernetes) else None
-            self._kubernetes = KubernetesSource(settings.kubernetes, self._clock)
-        if "pod_resources" in changed:
-            self._devices = self._new_devices(settings)
-        if "logs" in changed:
-            self._logs, self._followed = LogsSource(settings.logs, self._clock), ()
-        if "host" in changed:
-            self._host, self._followed = HostSource(settings.host, self._clock), ()
-        self._settings = settings
+        before, self._settings = self._settings, settings
+        changed = [one for one in self._registered if _section(one, settings) != _section(one, before)]
+        await cancel(task for one in changed for task in self._tasks.pop(one.name, ()))
+        for one in changed:
+            self._sources[one.name] = self._made(one)
         self.start()
 
     async def stop(self) -> None:
         """End every source."""
-        await cancel(self._tasks.values())
+        await cancel(task for tasks in self._tasks.values() for task in tasks)
+
+    def detach(self) -> None:
+        """Let go of the GPU drivers for a while, so that they can be unloaded or MIG be changed."""
+        for source in self._all():
+            source.detach()
 
     @property
     def discovers(self) -> bool:
         """Whether engines are looked for on this node."""
-        return is_wanted(self._settings.kubernetes)
+        return any(source.discovers for source in self._all())
 
     @property
     def targets(self) -> tuple[Target, ...]:
         """The engines that were found."""
-        return self._view().targets
+        return tuple(target for source in self._all() for target in source.targets)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What people call the sources of the health records."""
+        return {name: title for one in self._registered for name, title in one.names.items()}
+
+    def gpu_health(self) -> tuple[SourceHealth, ...]:
+        """How the sources of GPU readings are doing; those this machine does not have only when none is there."""
+        found = self._health(lambda one: one.gives_gpus)
+        return tuple(health for health in found if health.reason not in ABSENT) or found
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """How every source is doing that is switched on."""
-        owners = self._owners.health() if "engines" in self._tasks else ()
-        sources = (self._kubernetes, self._devices, self._logs, self._host)
-        return (*(health for source in sources for health in source.health()), *owners)
+        """How every other source is doing that is switched on."""
+        return self._health(lambda one: not one.gives_gpus)
 
-    def untold(self) -> tuple[SourceHealth, ...]:
-        """Those of `health` whose changes of state nobody logs yet."""
-        return (*self._logs.health(), *self._host.health())
+    def unlogged_health(self) -> tuple[SourceHealth, ...]:
+        """Those of both whose changes of state nobody logs yet."""
+        others = self._health(lambda one: one.logged_by_exporter and not one.gives_gpus)
+        return (*self.gpu_health(), *others)
 
-    def follow(self, targets: Sequence[Target]) -> None:
-        """Look at the processes behind targets of this machine."""
-        self._local = {target.name: port for target in targets if (port := _local_port(target)) is not None}
-        self._told = {target.name for target in targets if target.gpus is not None}
-        self.start()
-
-    def look(self, gpus: Sequence[GpuSample]) -> Workload:
+    def snapshot(self, targets: Sequence[Target], gpus: Sequence[GpuSample]) -> Workload:
         """What all of them know now; devices are named by the uuids of `gpus`, others are left out."""
-        view = self._view()
-        owners = self._local_owners()
-        held = {**{key: owner.assignment for key, owner in owners.items()}, **self._devices.devices}
-        states = tuple(view.containers.values())
-        if states != self._followed:
-            self._followed = states
-            self._logs.follow(states)
-            self._host.follow(states)
-        return Workload(
-            containers=view.containers,
-            devices=_resolved(held, gpus),
-            limits={key: owner.limits for key, owner in owners.items() if owner.limits is not None},
-            logs=self._logs.reports,
-            events=view.events,
-            host=self._host.report,
-            memory_pressure=view.memory_pressure,
-            problems=(
-                *view.problems,
-                *self._logs.problems,
-                *_untold(held, but=self._told),
-            ),
-            hints=(*view.hints, *self._switched_off()),
-        )
+        environment, discovers = Workload(), self.discovers
+        for source in self._all():
+            facts = source.facts(Known(targets, gpus, environment, discovers))
+            environment = merged((environment, facts))
+        # Processes before pods, whichever source came first.
+        held = dict(sorted(environment.devices.items(), key=lambda one: bool(one[0].pod)))
+        named = {target.name for target in targets if target.gpus is not None}
+        problems = (*environment.problems, *_unresolved(held, but=named))
+        return replace(environment, devices=_resolved(held, gpus), problems=problems)
 
-    def _view(self) -> ClusterView:
-        """What the API server told; after a reload what it told before, until the pods were listed anew."""
-        if self._kept is None or self._kubernetes.listed:
-            self._kept = None
-            return self._kubernetes.view
-        new = self._kubernetes.view
-        return replace(self._kept, t=new.t, memory_pressure=new.memory_pressure, problems=new.problems, hints=new.hints)
+    def _all(self) -> Iterator[Source]:
+        return (source for sources in self._sources.values() for source in sources)
 
-    def _switched_off(self) -> Iterator[str]:
-        if self.discovers and in_cluster() and not self._devices.health():
-            yield NO_GPU_JOIN
-
-    def _new_devices(self, settings: Settings) -> PodDevicesSource:
-        return PodDevicesSource(settings.pod_resources, self._clock, ended=self._has_ended)
+    def _made(self, registered: Registration[Any]) -> Sequence[Source]:
+        wiring = Wiring(self._clock, self._on_gpus, self._has_ended, self._sources.get(registered.name, ()))
+        return registered.make(_section(registered, self._settings), wiring)
 
     def _has_ended(self, container: ContainerId) -> bool:
-        return self._kubernetes.ended(container)
+        return any(source.ended(container) for source in self._all())
 
-    def _local_ports(self) -> Iterable[int]:
-        return self._local.values()
-
-    def _local_owners(self) -> dict[ContainerId, PortOwner]:
-        owners = self._owners.owners
-        return {ContainerId("", "", name): owners[port] for name, port in self._local.items() if port in owners}
+    def _health(self, wanted: Callable[[Registration[Any]], bool]) -> tuple[SourceHealth, ...]:
+        chosen = (source for one in self._registered if wanted(one) for source in self._sources[one.name])
+        return tuple(health for source in chosen for health in source.health())
 
 
-def _local_port(target: Target) -> int | None:
-    """The port of a target that is a process of this machine, None for others."""
-    return None if target.pod else port_here(target.url)
+def settings_model() -> type[Settings]:
+    """The settings with the sections that sources bring along themselves."""
+    return with_sections({one.section: one.settings for one in SOURCES if one.settings is not None})
 
 
-def _untold(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
+def _section(registered: Registration[Any], settings: Settings) -> object:
+    if registered.settings is None:
+        return None
+    return getattr(settings, registered.section, None) or registered.settings()
+
+
+def _unresolved(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
     """Why devices cannot be told, except of targets whose GPUs are written down anyway."""
     for key, held in devices.items():
         if held.why and key.container not in but:

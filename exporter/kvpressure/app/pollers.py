@@ -1,16 +1,15 @@
-"""The tasks that read the world: one per engine target and one per GPU vendor, started and ended as settings change."""
+"""The tasks that poll engines: one per target, started and ended as settings change."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kvpressure.config.settings import Settings
 from kvpressure.config.target import Target
-from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.promtext.memory import Memory
 from kvpressure.runtimes.registry import RUNTIMES, TABLES
@@ -18,43 +17,9 @@ from kvpressure.runtimes.table import Table
 from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.targets import Changes
-from kvpressure.sources.gpu.backend import BACKENDS
-from kvpressure.sources.gpu.process import GpuSource
-from kvpressure.sources.gpu.settings import GpuSettings
 
 ASK_AGAIN_SECONDS: Final = 3.0
 """Longer than anything takes that ends in order."""
-
-
-class GpuReader(Protocol):
-    """A GPU source, whether it runs in a child process or in this one."""
-
-    @property
-    def absent(self) -> bool:
-        """True when this machine does not have the vendor's library."""
-
-    def health(self) -> SourceHealth:
-        """How it is doing."""
-
-    def detach(self) -> None:
-        """Let go of the driver for a while."""
-
-    async def run(self) -> None:
-        """Read until cancelled."""
-
-
-OnReport = Callable[[str, GpuReport], None]
-"""Takes the source's name and one report of it."""
-
-GpuFactory = Callable[[Settings, OnReport], Iterable[GpuReader]]
-
-
-def real_gpus(settings: Settings, on_report: OnReport) -> Iterable[GpuReader]:
-    """The vendor libraries of this machine."""
-    gpu = settings.gpu
-    options = GpuSettings(interval_seconds=gpu.interval_seconds, gpm=gpu.gpm, detach_seconds=gpu.detach_seconds)
-    vendors = tuple(BACKENDS) if "auto" in gpu.vendors else gpu.vendors
-    return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
 
 
 def tables_of(target: Target) -> tuple[Table, ...]:
@@ -154,28 +119,6 @@ class EngineFleet:
         for running in self._running.values():
             totals = totals.plus(running.source)
         return totals
-
-
-class GpuFleet:
-    """One task per GPU vendor."""
-
-    def __init__(self, settings: Settings, factory: GpuFactory, on_report: OnReport) -> None:
-        self._readers = list(factory(settings, on_report))
-        self._tasks = [_task(reader.run(), f"gpus {reader.health().source}") for reader in self._readers]
-
-    def health(self) -> list[SourceHealth]:
-        """How every vendor's library is doing; vendors this machine does not have only when none is there."""
-        present = [reader.health() for reader in self._readers if not reader.absent]
-        return present or [reader.health() for reader in self._readers]
-
-    def detach(self) -> None:
-        """Let go of the drivers for a while, so that they can be unloaded or MIG be changed."""
-        for reader in self._readers:
-            reader.detach()
-
-    async def stop(self) -> None:
-        """End every task and child process."""
-        await cancel(self._tasks)
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from kvpressure.app.node_sources import settings_model
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
 from kvpressure.config.loaded import load
@@ -21,7 +22,7 @@ def command(**flags: str | None) -> None:
     Prints every problem with its file and line and ends with exit code 2, or says what would be in force.
     """
     try:
-        settings = load_settings(given(flags), os.environ)
+        settings = load_settings(given(flags), os.environ, settings_model())
     except ConfigError as error:
         refuse(error)
     problems: list[Problem] = []

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from kvpressure import logs
 from kvpressure.app.exporter import Daemon
-from kvpressure.app.pollers import GpuReader, OnReport
 from kvpressure.cli.demo_gpus import SOURCE, InProcessGpuSource
 from kvpressure.cli.demo_recording import Incident, Recorded, engine_app
 from kvpressure.cli.demo_recording import at as at_time
@@ -32,6 +31,8 @@ from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.sources.gpu.source import GpuReader
+from kvpressure.sources.source import OnReport
 
 ROW_SECONDS = 5.0
 SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
@@ -85,7 +86,7 @@ class Demo:
         finally:
             await runner.cleanup()
 
-    def _gpus(self, _: Settings, on_report: OnReport) -> Iterable[GpuReader]:
+    def _gpus(self, _: object, on_report: OnReport) -> Iterable[GpuReader]:
         def report(t: float) -> GpuReport:
             return GpuReport(t, at_time(self.incident.gpus(self.clock.monotonic()), t))
 

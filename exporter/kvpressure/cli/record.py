@@ -14,7 +14,7 @@ from typing import Any
 import click
 from yarl import URL
 
-from kvpressure.app.pollers import GpuFleet, real_gpus
+from kvpressure.app.node_sources import NodeSources
 from kvpressure.cli.access import Access, access_of, access_options
 from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
@@ -25,6 +25,7 @@ from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.scrape.recordings import SUFFIXES, TraceWriter
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
 from kvpressure.sources.gpu.settings import GpuSettings
+from kvpressure.sources.gpu.source import SOURCE as GPUS
 
 DEADLINE_SECONDS = 10.0
 """How long a page may take, whatever the interval: engines in trouble answer slowly, and they are recorded."""
@@ -129,13 +130,15 @@ async def _record(recorder: Recorder, output: Path, duration: float, label: str 
     if (task := asyncio.current_task()) is not None:  # a killed xz file would have no end, so nothing could be read
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     newest = _NewestGpus() if gpus else None
-    fleet = GpuFleet(Settings(), real_gpus, newest.take) if newest is not None else None
+    readers = NodeSources(Settings(), SystemClock(), newest.take, (GPUS,)) if newest is not None else None
+    if readers is not None:
+        readers.start()
     try:
         with TraceWriter(output) as writer:
             await recorder.run(writer, duration, label, newest)
     finally:
-        if fleet is not None:
-            await fleet.stop()
+        if readers is not None:
+            await readers.stop()
 
 
 def _dump_gpus(output: Path, duration: float, interval: float) -> None:

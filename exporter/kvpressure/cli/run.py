@@ -12,6 +12,7 @@ import structlog
 
 from kvpressure import logs
 from kvpressure.app.exporter import Daemon
+from kvpressure.app.node_sources import settings_model
 from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.serve import serve
@@ -40,7 +41,7 @@ def command(**flags: str | None) -> None:
     wanted = given(flags)
 
     def read() -> Settings:
-        return load_settings(wanted, os.environ)
+        return load_settings(wanted, os.environ, settings_model())
 
     try:
         loaded = load(read)

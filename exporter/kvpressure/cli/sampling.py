@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.app.pollers import EngineFleet, GpuFleet, real_gpus
+from kvpressure.app.node_sources import NodeSources
+from kvpressure.app.pollers import EngineFleet
 from kvpressure.cli.access import Access
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings
@@ -21,6 +22,7 @@ from kvpressure.model.view import EngineView, GpuView
 from kvpressure.model.workload import Workload
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.scrape.targets import Changes
+from kvpressure.sources.gpu.source import SOURCE as GPUS
 from kvpressure.sources.port_owner import find_owners, port_here
 
 GIVE_UP_SECONDS = 5.0
@@ -84,12 +86,13 @@ class Sampler:
         self._gpus_wanted = gpus
         self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
-        self._gpus: GpuFleet | None = None
+        self._gpus: NodeSources | None = None
 
     async def __aenter__(self) -> Sampler:
         self.began = self.clock.monotonic()
         if self._gpus_wanted:
-            self._gpus = GpuFleet(Settings(), real_gpus, self._on_gpus)
+            self._gpus = NodeSources(Settings(), self.clock, self._on_gpus, (GPUS,))
+            self._gpus.start()
         await self._fleet.apply(Changes(added=self.targets))
         return self
 
@@ -141,9 +144,9 @@ class Sampler:
         """Judge with what pods and logs tell from now on."""
         self._pipeline.set_workload(self.clock.wall(), around)
 
-    def gpu_health(self) -> list[SourceHealth]:
+    def gpu_health(self) -> tuple[SourceHealth, ...]:
         """How reading the GPUs goes; empty without `gpus`."""
-        return [] if self._gpus is None else self._gpus.health()
+        return () if self._gpus is None else self._gpus.gpu_health()
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self._pipeline.on_page(target, page)

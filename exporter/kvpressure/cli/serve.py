@@ -25,7 +25,7 @@ async def serve(make: Callable[[], Daemon], beside: Beside | None = None) -> Non
         daemon = make()
         listener = Listener(daemon, daemon.settings.web)
         urls = await listener.start()
-        daemon.tell_also(listener.families)
+        daemon.register_collector(listener.families)
         log.info("listening", urls=" ".join(urls))
         work: dict[str, Coroutine[Any, Any, Any]] = {
             "daemon": daemon.run(),

@@ -17,7 +17,8 @@ class Snapshot:
     """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values.
 
     `histories` are the past up to this snapshot, shared by all of them: they are only ever added to. `engines` are
-    those that answer, `silent` those that did and are still to be polled.
+    those that answer, `silent` those that did and are still to be polled. `source_names` is
+    what people call the sources.
     """
 
     t: float
@@ -29,6 +30,7 @@ class Snapshot:
     workload: Workload = field(default_factory=Workload)
     silent: tuple[EngineView, ...] = ()
     profile: Profile = Profile.FULL
+    source_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> tuple[EngineView, ...]:

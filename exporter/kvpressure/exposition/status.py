@@ -9,13 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.source_names import source_name
 from kvpressure.exposition.wording import clock, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
@@ -28,6 +27,13 @@ if TYPE_CHECKING:
 
 CHARTED_ENGINES = 12
 """How many engines get their charts unasked: drawing one takes milliseconds, and a node may have dozens."""
+
+_NAMES: Final = {
+    ENGINE_SOURCE: "Engine metrics page",
+    "file_sd": "Target files (file_sd)",
+    "otlp": "Push of metrics (OTLP)",
+}
+"""What people call those sources that no registration names; series and JSON keep the short names."""
 
 Advise = Callable[[EngineView], Sequence[Action]]
 """Gives what to do about an engine, in order; () when there is nothing to be done."""
@@ -58,7 +64,7 @@ def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
     return assets.targets.render(
         time=clock(snapshot.t),
         down=_down(sources),
-        sources=[_source_row(health, snapshot.t) for health in sources],
+        sources=[_source_row(health, snapshot) for health in sources],
         problems=snapshot.workload.problems,
         hints=snapshot.workload.hints,
         metrics_path=metrics_path,
@@ -101,7 +107,7 @@ def status_html(
         engines=engines,
         unread=[{"target": one.target, "error": one.error, "waited_for": not one.errors} for one in snapshot.unread],
         gpus=[gpu_card(view, past.gpu(view.labels) if past else None) for view in snapshot.gpus],
-        sources=[_source_row(health, snapshot.t) for health in snapshot.sources],
+        sources=[_source_row(health, snapshot) for health in snapshot.sources],
         problems=snapshot.workload.problems,
         hints=snapshot.workload.hints,
         metrics_path=metrics_path,
@@ -211,10 +217,11 @@ def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
     }
 
 
-def _source_row(health: SourceHealth, now: float) -> dict[str, object]:
+def _source_row(health: SourceHealth, snapshot: Snapshot) -> dict[str, object]:
     """A source as the page shows it: how long reads take, and the longest where that is much more."""
     usual, longest = health.usual_seconds, health.longest_seconds
     takes = "" if usual is None else seconds(usual)
     if usual is not None and longest is not None and longest >= max(1.0, 2 * usual):
         takes += f", up to {seconds(longest)}"
-    return {**_source_json(health, now), "takes": takes, "name": source_name(health.source)}
+    name = snapshot.source_names.get(health.source) or _NAMES.get(health.source, health.source)
+    return {**_source_json(health, snapshot.t), "takes": takes, "name": name}

@@ -20,6 +20,12 @@ from kvpressure.printable import brief
 FileName: TypeAlias = str | Path | None
 
 LONGEST_SECRET_BYTES: Final = 64 * 1024
+TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+def in_cluster() -> bool:
+    """Whether this process runs in a pod with a service account."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and TOKEN_FILE.is_file()
 
 
 class TlsOptions(Protocol):

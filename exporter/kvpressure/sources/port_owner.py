@@ -37,7 +37,7 @@ from kvpressure.sources.pod_devices.processes import (
 )
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 
-SOURCE: Final = "port_owner"
+NAME: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0
 _DEVICE: Final = re.compile(r"/dev/(?:nvidia(\d+)|dri/(renderD\d+)|(kfd))")
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
@@ -104,7 +104,7 @@ class PortOwners:
         self._ports = ports
         self._wanted: tuple[int, ...] = ()
         self._aside = Aside(lambda: find_owners(self._wanted, proc, sys))
-        self._guard = Guard[dict[int, PortOwner]](SOURCE, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
+        self._guard = Guard[dict[int, PortOwner]](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
 
     @property
     def owners(self) -> Mapping[int, PortOwner]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvpressure.app import node_sources as module
-from kvpressure.app.node_sources import NO_GPU_JOIN, NodeSources
+import kvpressure
+from kvpressure.app.node_sources import SOURCES, NodeSources, settings_model
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
@@ -19,8 +20,14 @@ from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.view import ClusterView
-from kvpressure.model.workload import ContainerId, ContainerState
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.workload import Assignment, ContainerId, ContainerState, Workload
 from kvpressure.net.schedule import SystemClock
+from kvpressure.sources.pod_devices import PodDevicesSource
+from kvpressure.sources.pod_devices import source as pod_devices
+from kvpressure.sources.pod_devices.source import NO_GPU_JOIN
+from kvpressure.sources.source import Known as Besides
+from kvpressure.sources.source import Registration, Source, Wiring
 from tests.support.kube_watch import until
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
@@ -58,22 +65,30 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     return told
 
 
+def sources_of(settings: Settings) -> NodeSources:
+    return NodeSources(settings, SystemClock(), lambda *_: None, [one for one in SOURCES if not one.gives_gpus])
+
+
+def look(node_sources: NodeSources, *targets: Target) -> Workload:
+    return node_sources.snapshot(targets, [])
+
+
 def with_selector(settings: Settings, selector: str) -> Settings:
     kubernetes = settings.kubernetes.model_copy(update={"label_selector": selector})
     return settings.model_copy(update={"kubernetes": kubernetes})
 
 
 async def test_engines_stay_over_a_reload_until_their_pods_were_listed_anew(settings: Settings, known: Known):
-    node_sources = NodeSources(settings, SystemClock())
+    node_sources = sources_of(settings)
     node_sources.start()
     assert node_sources.targets == (FOUND,)
     await node_sources.reload(with_selector(settings, "app=vllm"))
     assert node_sources.targets == (FOUND,)
-    around = node_sources.look([])
+    around = look(node_sources)
     assert (set(around.containers), around.memory_pressure) == ({ENGINE}, True)
     known["app=vllm"] = (ClusterView(3.0), True)
     assert node_sources.targets == ()
-    assert node_sources.look([]).containers == {}
+    assert look(node_sources).containers == {}
     await node_sources.stop()
 
 
@@ -83,16 +98,16 @@ async def test_engines_stay_over_a_reload_until_their_pods_were_listed_anew(sett
 async def test_in_a_pod_the_page_names_the_switch_that_brings_gpus_of_pods(
     settings: Settings, known: Known, monkeypatch: pytest.MonkeyPatch, in_pod: bool, enabled: str, said: bool
 ):
-    monkeypatch.setattr(module, "in_cluster", lambda: in_pod)
+    monkeypatch.setattr(pod_devices, "in_cluster", lambda: in_pod)
     join = settings.pod_resources.model_copy(update={"enabled": enabled})
     known[""] = (replace(VIEW, hints=("from the watch",)), True)
-    found = NodeSources(settings.model_copy(update={"pod_resources": join}), SystemClock()).look([]).hints
+    found = look(sources_of(settings.model_copy(update={"pod_resources": join}))).hints
     assert found == (("from the watch", NO_GPU_JOIN) if said else ("from the watch",))
     assert "podResources.enabled=true and podSecurity.runAsRoot=true" in NO_GPU_JOIN
 
 
 async def test_two_reloads_while_the_api_server_is_away_lose_nothing(settings: Settings, known: Known):
-    node_sources = NodeSources(settings, SystemClock())
+    node_sources = sources_of(settings)
     node_sources.start()
     await node_sources.reload(with_selector(settings, "app=vllm"))
     await node_sources.reload(with_selector(settings, "app=llm"))
@@ -101,7 +116,7 @@ async def test_two_reloads_while_the_api_server_is_away_lose_nothing(settings: S
 
 
 async def test_engines_go_at_once_where_kubernetes_is_switched_off(settings: Settings, known: Known):
-    node_sources = NodeSources(settings, SystemClock())
+    node_sources = sources_of(settings)
     node_sources.start()
     known["off"] = (ClusterView(2.0), False)
     off = settings.kubernetes.model_copy(update={"enabled": "false", "label_selector": "off"})
@@ -111,21 +126,90 @@ async def test_engines_go_at_once_where_kubernetes_is_switched_off(settings: Set
 
 
 async def test_sources_that_have_nothing_to_read_here_are_no_failure(settings: Settings, known: Known):
-    node_sources = NodeSources(settings.model_copy(update={"pod_resources": PodResourcesSettings()}), SystemClock())
+    node_sources = sources_of(settings.model_copy(update={"pod_resources": PodResourcesSettings()}))
     node_sources.start()
-    node_sources.look([])
-    await until(lambda: node_sources.look([]).problems and all(health.up for health in node_sources.untold()))
-    assert [health.source for health in node_sources.untold()] == ["host"]
-    (problem,) = node_sources.look([]).problems
+    look(node_sources)
+    await until(lambda: look(node_sources).problems and all(health.up for health in node_sources.unlogged_health()))
+    assert [health.source for health in node_sources.unlogged_health()] == ["host"]
+    (problem,) = look(node_sources).problems
     assert "engines' logs are not read" in problem
     await node_sources.stop()
 
 
-def test_the_devices_source_hears_of_pods_that_have_ended_also_after_reloads(settings: Settings, monkeypatch):
+async def test_the_devices_source_hears_of_pods_that_have_ended_also_after_reloads(
+    settings: Settings, known: Known, monkeypatch: pytest.MonkeyPatch
+):
     asked: list[ContainerId] = []
     monkeypatch.setattr(KubernetesSource, "ended", lambda _, container: bool(asked.append(container)) or True)
-    node_sources = NodeSources(settings, SystemClock())
-    ended: Callable[[ContainerId], bool] = node_sources._devices._ended
-    node_sources._kubernetes = KubernetesSource(settings.kubernetes)
-    assert ended(ENGINE)
+    node_sources = sources_of(settings)
+    (devices,) = node_sources._sources["pod_resources"]
+    assert isinstance(devices, PodDevicesSource)
+    await node_sources.reload(with_selector(settings, "app=vllm"))
+    assert devices._ended(ENGINE)
     assert asked == [ENGINE]
+    await node_sources.stop()
+
+
+PACKAGE = Path(kvpressure.__file__).parent
+DECLARED = re.compile(r'^(?:[A-Z]+_)?(?:NAME|PODS|EVENTS|MAPS|NODE)(?:: Final)? = "([a-z_]+)"$', re.MULTILINE)
+
+
+def test_every_source_of_health_is_named_where_it_is_registered():
+    names = {name: title for one in SOURCES for name, title in one.names.items()}
+    rooms = (PACKAGE / "sources", PACKAGE / "kubernetes" / "watch")
+    declared = {name for room in rooms for path in room.rglob("*.py") for name in DECLARED.findall(path.read_text())}
+    assert {"port_owner", "kubernetes_pods", "kubernetes_config_maps", "host", "logs"} <= declared
+    assert declared <= names.keys()
+    assert all("_" not in title for title in names.values())
+
+
+def test_every_registered_section_is_one_of_the_settings():
+    model = settings_model()
+    sections = {one.section: one.settings for one in SOURCES if one.settings is not None}
+    assert {name: type(getattr(model(), name)) for name in sections} == sections
+    assert len({one.name for one in SOURCES}) == len(SOURCES)
+
+
+class Gateway(Source):
+    """A source that nobody but its registration knows of."""
+
+    def __init__(self, held: str) -> None:
+        self.held, self.heard = held, Besides()
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        return (SourceHealth("gateway", "", True, 1.0),)
+
+    def facts(self, known: Besides) -> Workload:
+        self.heard = known
+        here = ContainerId("", "", "process")
+        return Workload(devices={here: Assignment((), why=self.held)}, problems=("its page is odd",))
+
+
+async def test_a_new_source_is_its_registration_alone(settings: Settings, known: Known):
+    made: list[Wiring] = []
+
+    def make(section: PodResourcesSettings, wiring: Wiring) -> Sequence[Source]:
+        made.append(wiring)
+        return [Gateway(section.enabled)]
+
+    new = Registration[PodResourcesSettings](
+        "gateway", make, {"gateway": "A gateway"}, "pod_resources", PodResourcesSettings
+    )
+    others = [one for one in SOURCES if one.name == "kubernetes"]
+    node_sources = NodeSources(settings, SystemClock(), lambda *_: None, [*others, new])
+    node_sources.start()
+    found = look(node_sources, FOUND)
+    (gateway,) = node_sources._sources["gateway"]
+    assert isinstance(gateway, Gateway)
+    assert (gateway.heard.environment.containers.keys(), gateway.heard.targets) == ({ENGINE}, (FOUND,))
+    assert found.problems == ("its page is odd", "GPUs of process: false")
+    assert [health.source for health in node_sources.health()][-1] == "gateway"
+    assert node_sources.names["gateway"] == "A gateway"
+    join = settings.pod_resources.model_copy(update={"enabled": "auto"})
+    await node_sources.reload(settings.model_copy(update={"pod_resources": join}))
+    assert [wiring.replaced for wiring in made] == [(), [gateway]]
+    assert look(node_sources).problems == ("its page is odd", "GPUs of process: auto")
+    await node_sources.stop()

@@ -6,7 +6,14 @@ from kvpressure.config.settings.canary import CanarySettings
 from kvpressure.config.settings.engines import EngineSettings, FileSdSettings, TargetLabels, TargetSettings
 from kvpressure.config.settings.layers import CONFIG_FLAG, FLAGS
 from kvpressure.config.settings.load import load_settings
-from kvpressure.config.settings.model import GpuSettings, LimitSettings, LogSettings, Settings, WebSettings
+from kvpressure.config.settings.model import (
+    GpuSettings,
+    LimitSettings,
+    LogSettings,
+    Settings,
+    WebSettings,
+    with_sections,
+)
 from kvpressure.config.settings.polling import BasicAuthSettings, ClientSettings, PollSettings, TlsSettings
 from kvpressure.config.settings.reference import settings_reference
 from kvpressure.config.settings.types import ListenAddress, parse_listen_address
@@ -37,4 +44,5 @@ __all__ = [
     "parse_listen_address",
     "read_text",
     "settings_reference",
+    "with_sections",
 ]

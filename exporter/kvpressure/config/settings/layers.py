@@ -68,8 +68,8 @@ def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
     return str(base / value) if value else None
 
 
-def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
-    """Read and merge the layers."""
+def read_layers(flags: Mapping[str, str], environ: Mapping[str, str], model: type[Settings] = Settings) -> Layers:
+    """Read and merge the layers of a `model`."""
     problems: list[Problem] = []
     flags = {name.removeprefix("--"): value for name, value in flags.items()}
     named = flags.get(CONFIG_FLAG) or environ.get(CONFIG_ENV)
@@ -83,7 +83,7 @@ def read_layers(flags: Mapping[str, str], environ: Mapping[str, str]) -> Layers:
         except ConfigError as error:
             problems += error.problems
     origins: dict[strict_yaml.Path, str] = {}
-    known = {key.env: key for key in keys(Settings) if not key.in_list}
+    known = {key.env: key for key in keys(model) if not key.in_list}
     for source in (_from_environment(environ, known), _from_flags(flags, known)):
         for origin, path, read in source:
             try:

@@ -13,18 +13,18 @@ from kvpressure.config.settings.validate import validate
 from kvpressure.config.strict_yaml import ConfigError
 
 
-def load_settings(flags: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
+def load_settings(flags: Mapping[str, str], environ: Mapping[str, str], model: type[Settings] = Settings) -> Settings:
     """Read the settings: `kvpressure.yaml`, then `KVPRESSURE_*` of `environ`, then `flags`, the later ones winning.
 
     `flags` maps those flags that were given ("--log.level") to their text. The file is `--config.file`, else
     KVPRESSURE_CONFIG_FILE, else `kvpressure.yaml` in the working directory if there is one. Relative paths in the
-    file are relative to it, others to the working directory.
+    file are relative to it, others to the working directory. `model` may have more sections (`with_sections`).
 
     Raises ConfigError with all problems at once.
     """
-    layers = read_layers(flags, environ)
+    layers = read_layers(flags, environ, model)
     try:
-        settings = validate(Settings, layers.data, layers.locate, _between_targets(layers.data))
+        settings = validate(model, layers.data, layers.locate, _between_targets(layers.data))
     except ConfigError as error:
         raise ConfigError([*layers.problems, *error.problems]) from None
     if layers.problems:

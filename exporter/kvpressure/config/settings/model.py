@@ -5,10 +5,11 @@ House rules: names carry units, `*_file` keys are paths, secrets are only ever n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator
 
 from kvpressure.config.settings.engines import EngineSettings
 from kvpressure.config.settings.exposition import ExpositionSettings
@@ -162,6 +163,14 @@ class Settings(Section):
     def _two_polls(cls, value: float, info: ValidationInfo) -> float:
         name = "2 times the longer of poll.interval_seconds and gpu.interval_seconds"
         return _at_least(value, 2 * _interval(info.data), name)
+
+
+def with_sections(sections: Mapping[str, type[Section]]) -> type[Settings]:
+    """The settings, with those of the `sections` that they do not have: a source brings its own."""
+    more: dict[str, Any] = {
+        name: (model, model()) for name, model in sections.items() if name not in Settings.model_fields
+    }
+    return create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **more) if more else Settings
 
 
 def _interval(data: dict[str, Any], *, gpu: bool = True) -> float:

@@ -59,12 +59,12 @@ name the first one is kept, fixed targets before files and files in alphabetical
 """
 
 
-def settings_reference() -> str:
+def settings_reference(model: type[Settings] = Settings) -> str:
     """Render the reference of every key: name, variable, type, default, meaning."""
     sections: dict[tuple[str, ...], list[Key]] = {}
-    for key in keys(Settings):
+    for key in keys(model):
         sections.setdefault(key.path[:-1], []).append(key)
-    top = list(Settings.model_fields)
+    top = list(model.model_fields)
     order = sorted(sections, key=lambda path: (top.index(path[0].rstrip("[]")) if path else -1, path))
     shown: dict[str, str] = {}
     tables = [_section(".".join(path), sections[path], shown) for path in order]

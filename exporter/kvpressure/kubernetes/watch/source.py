@@ -6,11 +6,9 @@ Each part stands alone: a permission that is missing for events costs the events
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -29,6 +27,7 @@ from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.kubernetes.watch.view import ClusterView
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, ContainerState, EventReport
+from kvpressure.net.credentials import in_cluster
 from kvpressure.net.schedule import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ NODE_ID: Final = ContainerId("", "", "")
 NODE_EVENTS_NAMESPACE: Final = "default"
 """Events on objects without a namespace are kept there (`metav1.NamespaceDefault`, client-go's recorder)."""
 
-TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 MAX_EVENT_NAMESPACES: Final = 32
 MAX_DELETED: Final = 256
 MAX_PROBLEMS: Final = 64
@@ -58,11 +56,6 @@ def is_wanted(settings: KubernetesSettings) -> bool:
     if settings.enabled != "auto":
         return settings.enabled == "true"
     return in_cluster() or settings.kubeconfig_file is not None
-
-
-def in_cluster() -> bool:
-    """Whether this process runs in a pod with a service account."""
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and TOKEN_FILE.is_file()
 
 
 @dataclass(frozen=True, slots=True)

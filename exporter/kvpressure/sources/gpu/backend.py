@@ -74,15 +74,16 @@ ABSENT: Final = frozenset({"library_not_found", "binding_not_found"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One vendor: its module, the name of its source in health series."""
+    """One vendor: its module, the name of its source in health series, and what people call that."""
 
     module: str
     source: str
+    title: str
 
 
 BACKENDS: Final = {
-    "nvidia": Row("kvpressure.sources.gpu.nvml", "nvml"),
-    "amd": Row("kvpressure.sources.gpu.amdsmi", "amdsmi"),
+    "nvidia": Row("kvpressure.sources.gpu.nvml", "nvml", "NVIDIA GPUs (NVML)"),
+    "amd": Row("kvpressure.sources.gpu.amdsmi", "amdsmi", "AMD GPUs (amdsmi)"),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from kvpressure.config.settings.host import HostSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import ContainerId, ContainerState, HostReport
+from kvpressure.model.workload import ContainerId, ContainerState, HostReport, Workload
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.printable import brief
 from kvpressure.sources.host.cgroups import find
@@ -25,8 +25,9 @@ from kvpressure.sources.host.readings import (
 )
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
+from kvpressure.sources.source import Known, Registration, Source
 
-SOURCE: Final = "host"
+NAME: Final = "host"
 DEADLINE_SECONDS: Final = 5.0
 SEARCH_SECONDS: Final = 30.0
 """Time between two walks of the cgroups for containers that were not found."""
@@ -45,7 +46,7 @@ class _Reading:
     lacks: frozenset[str] = frozenset()
 
 
-class HostSource:
+class HostSource(Source):
     """Reads PSI and `cpu.stat`; ratios are over the time between the two newest readings.
 
     PSI that is not there or not for us, and cgroups that are not mounted here, are no failure: what they would tell is
@@ -57,8 +58,8 @@ class HostSource:
     def __init__(self, settings: HostSettings, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
-        self._worker = Worker(SOURCE)
-        self._status = Status(SOURCE, "", self._clock.wall())
+        self._worker = Worker(NAME)
+        self._status = Status(NAME, "", self._clock.wall())
         self._report = HostReport(self._clock.wall())
         self._wanted: Mapping[ContainerId, str] = {}
         self._before: _Reading | None = None
@@ -76,13 +77,18 @@ class HostSource:
         """One record; none when it is switched off."""
         return (self._status.health,) if self._settings.enabled else ()
 
+    def facts(self, known: Known) -> Workload:
+        """The newest report; from now on of the containers that are known."""
+        self.follow(known.environment.containers.values())
+        return Workload(host=self._report)
+
     def follow(self, containers: Iterable[ContainerState]) -> None:
         """From now on read the throttling of these containers and no others."""
         self._wanted = {state.id: state.runtime_id for state in containers if state.runtime_id}
 
     async def run(self) -> None:
         """Read at every interval until cancelled."""
-        ticks = Ticks(self._settings.interval_seconds, spread(SOURCE))
+        ticks = Ticks(self._settings.interval_seconds, spread(NAME))
         try:
             while True:
                 await self.read()
@@ -180,3 +186,13 @@ def _report(t: float, before: _Reading, after: _Reading) -> HostReport:
 def _text(path: Path) -> str:
     with path.open("rb") as file:
         return file.read(_READ_BYTES).decode("ascii", "replace")
+
+
+SOURCE: Final = Registration[HostSettings](
+    NAME,
+    lambda settings, wiring: [HostSource(settings, wiring.clock)],
+    {NAME: "CPU and memory of this machine"},
+    section="host",
+    settings=HostSettings,
+    logged_by_exporter=True,
+)

@@ -14,7 +14,7 @@ from kvpressure.sources.logs.live import Sink
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.tally import Tally
 
-SOURCE = "logs"
+NAME = "logs"
 MAX_TOLD_LINES = 2000
 """Telling lines taken of one read: ten times that would keep the thread, and the interpreter, busy for a second."""
 
@@ -39,7 +39,7 @@ class Follower:
         self._reader = reader
         self._assembler = Assembler(telling_lines)
         self._tally = Tally(container, since)
-        self._status = Status(SOURCE, target, since)
+        self._status = Status(NAME, target, since)
         self._now = since
         self._left = MAX_TOLD_LINES
 

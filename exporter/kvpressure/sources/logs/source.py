@@ -12,16 +12,17 @@ import structlog
 from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import ContainerId, ContainerState, LogReport
+from kvpressure.model.workload import ContainerId, ContainerState, LogReport, Workload
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.printable import brief
 from kvpressure.sources.logs.file_log import FileLog
-from kvpressure.sources.logs.follower import SOURCE, Follower, Reader
+from kvpressure.sources.logs.follower import NAME, Follower, Reader
 from kvpressure.sources.logs.journal import JournalLog
 from kvpressure.sources.logs.pod_log import PodLog, directory_of
 from kvpressure.sources.logs.safe_open import Tree
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.worker import Worker
+from kvpressure.sources.source import Known, Registration, Source
 
 SWEEP_SECONDS: Final = 1.0
 DEADLINE_SECONDS: Final = 10.0
@@ -42,7 +43,7 @@ class _Swept:
     error: SourceError | None = None
 
 
-class LogsSource:
+class LogsSource(Source):
     """Counts what the engines' logs tell; counting begins when this is made.
 
     A change of `health` is one line of the daemon's; logged here is only that `auto` found no directory.
@@ -53,8 +54,8 @@ class LogsSource:
         self._clock: Clock = clock or SystemClock()
         self._since = self._clock.wall()
         self._tree = Tree(settings.directory, settings.link_directories)
-        self._worker = Worker(SOURCE)
-        self._status = Status(SOURCE, "", self._since)
+        self._worker = Worker(NAME)
+        self._status = Status(NAME, "", self._since)
         self._wanted: tuple[ContainerState, ...] = ()
         self._followers: dict[_Key, Follower] = {}
         self._swept = _Swept()
@@ -82,13 +83,18 @@ class LogsSource:
             return ()
         return (self._status.health, *self._swept.health)
 
+    def facts(self, known: Known) -> Workload:
+        """What the logs have said; from now on those of the containers that are known."""
+        self.follow(known.environment.containers.values())
+        return Workload(logs=self.reports, problems=self.problems)
+
     def follow(self, containers: Iterable[ContainerState]) -> None:
         """From now on read the logs of these containers and no others; those without a pod have none here."""
         self._wanted = tuple(state for state in containers if state.id.pod and state.pod_uid)
 
     async def run(self) -> None:
         """Read every second until cancelled; files and children are closed when this returns."""
-        ticks = Ticks(SWEEP_SECONDS, spread(SOURCE))
+        ticks = Ticks(SWEEP_SECONDS, spread(NAME))
         try:
             while True:
                 await self._clock.sleep_until(ticks.due(ticks.upcoming(self._clock.monotonic())))
@@ -207,3 +213,13 @@ def _reader(file: LogFileSettings) -> Reader:
     if file.path is not None:
         return FileLog(file.path)
     return JournalLog(file.journal_unit or "")
+
+
+SOURCE: Final = Registration[LogsSettings](
+    NAME,
+    lambda settings, wiring: [LogsSource(settings, wiring.clock)],
+    {NAME: "Engine logs"},
+    section="logs",
+    settings=LogsSettings,
+    logged_by_exporter=True,
+)

@@ -14,24 +14,33 @@ import structlog
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import Assignment, ContainerId
+from kvpressure.model.workload import Assignment, ContainerId, Workload
+from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.sources.pod_devices.answer import KubeletAnswer
 from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
+from kvpressure.sources.source import Known, Registration, Source
 
-SOURCE: Final = "pod_resources"
+NAME: Final = "pod_resources"
 SOCKET: Final = "kubelet.sock"
 LOOK_AGAIN_SECONDS: Final = 30.0
 KERNEL_NAMES_SHARE: Final = 0.25
 """How much of a question's deadline may go into the kernel's names, without which most ids are known all the same."""
 
+NO_GPU_JOIN: Final = (
+    "GPUs of pods are not read, so there is no memory-high-compute-low score. In the Helm chart set "
+    "podResources.enabled=true and podSecurity.runAsRoot=true; it costs a read-only mount of the kubelet's socket "
+    'directory and uid 0 without any capability, which Pod Security "baseline" refuses'
+)
+"""For who runs in a pod; docs/decisions/0330 says why it is not on by default."""
+
 log = structlog.get_logger("kvpressure.sources")
 
 
-class PodDevicesSource:
+class PodDevicesSource(Source):
     """The GPUs of this node's containers, from the kubelet's pod-resources API.
 
     `ended` may say which containers have ended: kubelets before Kubernetes 1.34 go on listing those, and their GPUs
@@ -53,7 +62,7 @@ class PodDevicesSource:
         self._reader = Aside(names)
         self._names = KernelNames()
         self._guard = Guard[KubeletAnswer](
-            SOURCE,
+            NAME,
             str(self._socket),
             interval_seconds=settings.interval_seconds,
             clock=self._clock,
@@ -78,6 +87,11 @@ class PodDevicesSource:
     def health(self) -> tuple[SourceHealth, ...]:
         """One record; none while the source is off, or on `auto` and the directory was never there."""
         return (self._guard.health(),) if self._on else ()
+
+    def facts(self, known: Known) -> Workload:
+        """Who holds what, by the kubelet's ids; where it is not asked, what would bring it."""
+        missing = known.discovers and not self._on and in_cluster()
+        return Workload(devices=self.devices, hints=(NO_GPU_JOIN,) if missing else ())
 
     async def run(self) -> None:
         """Ask at every tick until cancelled; returns at once when switched off."""
@@ -112,7 +126,7 @@ class PodDevicesSource:
             async with asyncio.timeout(KERNEL_NAMES_SHARE * self._guard.deadline_seconds):
                 self._names = await self._reader.get()
         except TimeoutError:
-            log.debug("reading the kernel's GPU device names is slow", source=SOURCE)
+            log.debug("reading the kernel's GPU device names is slow", source=NAME)
 
     def _take(self, answer: KubeletAnswer) -> None:
         patterns = self._settings.resource_names
@@ -137,3 +151,12 @@ def _absence(directory: Path) -> str:
     if not stat.S_ISDIR(mode):
         return "not a directory"
     return "" if os.access(directory, os.X_OK) else "no permission to enter it"
+
+
+SOURCE: Final = Registration[PodResourcesSettings](
+    NAME,
+    lambda settings, wiring: [PodDevicesSource(settings, wiring.clock, ended=wiring.ended)],
+    {NAME: "GPUs of pods (kubelet)"},
+    section="pod_resources",
+    settings=PodResourcesSettings,
+)

@@ -1,0 +1,118 @@
+"""What every source is, and how it is registered: one `SOURCE` in its own file, one line in `app.node_sources.SOURCES`.
+
+A registration is all that the rest knows of a source: its settings, the names of its health records, and how to make
+it. What it knows goes into a `Workload`, which is put together field by field with what the others know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+from kvpressure.config.settings.polling import Section
+from kvpressure.config.target import Target
+from kvpressure.model.record import record
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.model.workload import ContainerId, Workload
+from kvpressure.net.schedule import Clock
+
+SettingsT = TypeVar("SettingsT")
+
+OnReport = Callable[[str, GpuReport], None]
+"""Takes the source's name, as its health has it, and one report of it."""
+
+
+@record
+class Known:
+    """What is known besides, at each tick: the engines polled, the GPUs read, and what sources before this one told.
+
+    `discovers` says whether any source looks for engines.
+    """
+
+    targets: Sequence[Target] = ()
+    gpus: Sequence[GpuSample] = ()
+    environment: Workload = field(default_factory=Workload)
+    discovers: bool = False
+
+
+class Source:
+    """Something outside that is read. Only `run` and `health` must be written.
+
+    Everything but `run` answers at once, on the event loop.
+    """
+
+    discovers = False
+    """Whether it looks for engines."""
+
+    async def run(self) -> None:
+        """Read until cancelled, or return where there is nothing to read. Raises nothing but cancellation."""
+        raise NotImplementedError
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record for each thing that is read; none while the source is off."""
+        raise NotImplementedError
+
+    def facts(self, known: Known) -> Workload:  # noqa: ARG002 - not every source looks at what others know
+        """What it knows now, in the fields that are its own. Called every second: `known` says what to read next."""
+        return Workload()
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The engines it has found."""
+        return ()
+
+    def ended(self, container: ContainerId) -> bool:  # noqa: ARG002 - most know nothing of containers
+        """Whether it knows that a container has run to its end, and so holds no device any more."""
+        return False
+
+    def detach(self) -> None:
+        """Let go of a driver for a while, if it holds one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a source is given beside its settings.
+
+    Reports of GPUs go to `on_gpus` as they come; `ended` asks every source; `replaced` are the sources that these take
+    the place of, after a reload.
+    """
+
+    clock: Clock
+    on_gpus: OnReport
+    ended: Callable[[ContainerId], bool]
+    replaced: Sequence[Source] = ()
+
+
+@dataclass(frozen=True)
+class Registration(Generic[SettingsT]):
+    """How a source is made and named.
+
+    `make` gets the `section` of the settings, which is of the type `settings`, and is called again when that changes;
+    without a section it gets None, once. `names` are what people call the sources of its health records. A source that
+    `gives_gpus` makes the exporter not ready while it hangs. Those whose changes of state
+    are `logged_by_exporter` log none.
+    """
+
+    name: str
+    make: Callable[[SettingsT, Wiring], Sequence[Source]]
+    names: Mapping[str, str]
+    section: str = ""
+    settings: type[Section] | None = None
+    gives_gpus: bool = False
+    logged_by_exporter: bool = False
+
+
+def merged(parts: Iterable[Workload]) -> Workload:
+    """Everything that is known: mappings and lists put together, of other fields the last that is known."""
+    together: dict[str, Any] = {}
+    for part in parts:
+        for name in (one.name for one in fields(part)):
+            before, value = together.get(name), getattr(part, name)
+            if isinstance(value, Mapping):
+                together[name] = {**before, **value} if before else value
+            elif isinstance(value, tuple):
+                together[name] = (*(before or ()), *value)
+            elif value is not None:
+                together[name] = value
+    return Workload(**together)

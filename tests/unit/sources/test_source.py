@@ -1,0 +1,43 @@
+"""What sources know is put together, and a source brings its own section of the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from kvpressure.config.settings import ConfigError, load_settings, settings_reference, with_sections
+from kvpressure.config.settings.polling import Section
+from kvpressure.config.settings.types import Number
+from kvpressure.model.workload import Assignment, ContainerId, HostReport, Workload
+from kvpressure.sources.source import merged
+
+A, B = ContainerId("llm", "a", "vllm"), ContainerId("llm", "b", "vllm")
+
+
+class PageSettings(Section):
+    """A page that a source reads."""
+
+    interval_seconds: Number = Field(default=2.0, ge=1, description="Time between two readings.")
+
+
+def test_fields_of_all_are_put_together_and_unknown_ones_change_nothing():
+    first = Workload(devices={A: Assignment(("GPU-1",))}, problems=("one",), memory_pressure=False)
+    second = Workload(devices={B: Assignment(("GPU-2",))}, problems=("two",), host=HostReport(1.0))
+    found = merged((first, second, Workload()))
+    assert found.devices == {**first.devices, **second.devices}
+    assert (found.problems, found.memory_pressure, found.host) == (("one", "two"), False, HostReport(1.0))
+    assert merged(()) == Workload()
+
+
+def test_a_source_brings_its_section(tmp_path: Path):
+    model = with_sections({"page": PageSettings})
+    settings = load_settings({}, {"KVPRESSURE_PAGE__INTERVAL_SECONDS": "5"}, model)
+    assert settings.page == PageSettings(interval_seconds=5.0)
+    assert "`KVPRESSURE_PAGE__INTERVAL_SECONDS`" in settings_reference(model)
+    (tmp_path / "k.yaml").write_text("page:\n  interval_second: 3\n")
+    with pytest.raises(ConfigError, match="did you mean 'interval_seconds'"):
+        load_settings({"--config.file": str(tmp_path / "k.yaml")}, {}, model)
+    with pytest.raises(ConfigError, match="unknown key"):
+        load_settings({"--config.file": str(tmp_path / "k.yaml")}, {})
