@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
+from kvpressure.net.tasks import cancel
 from kvpressure.sources.gpu import process
 from kvpressure.sources.gpu.backend import EXIT_CODES
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment

@@ -41,7 +41,7 @@ OWN_OPTIONS = {
     # A detail of causes, which the engine's option of the same name leads to; the vocabulary is fixed.
     "diagnosis/details.py": ("watermark",),
     "model/verdict.py": ("watermark",),
-    "exposition/families.py": ("watermark",),
+    "features/kv.py": ("watermark",),
 }
 """Where a word that is also some runtime's flag is ours."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import round_up_tokens
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import engine_family
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
@@ -17,6 +19,13 @@ from kvpressure.model.workload import DeclaredLimit
 
 SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
 """Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
+
+
+FAMILIES: Final = (
+    engine_family("limit_declared", "1 where the limit is declared, 0 where it is left to a default.", "limit"),
+    engine_family("limit_value", "The limit in force, in its own unit.", "limit"),
+    engine_family("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),
+)
 
 
 def limits_in_force(

@@ -9,7 +9,6 @@ from typing import Final
 
 import structlog
 
-from kvpressure.app.pollers import cancel
 from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import CanarySettings
 from kvpressure.config.target import Target
@@ -17,6 +16,7 @@ from kvpressure.features.canary import CanaryTimes, CanaryWanted
 from kvpressure.model.canary import CanaryReport, CanaryResult
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import Clock
+from kvpressure.net.tasks import cancel
 from kvpressure.runtimes.registry import named
 from kvpressure.scrape.canary import AskedEngine, CanarySource
 

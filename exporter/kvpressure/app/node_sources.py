@@ -7,13 +7,13 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kvpressure.app.pollers import cancel
 from kvpressure.config.settings import Settings, with_sections
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.watch import registered as kubernetes
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.model.workload import Assignment, ContainerId, Workload
 from kvpressure.net.schedule import Clock
+from kvpressure.net.tasks import cancel
 from kvpressure.sources import local_processes
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kvpressure.app.pollers import cancel
 from kvpressure.config.settings.otlp import OtlpSettings
 from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import Clock
+from kvpressure.net.tasks import cancel
 from kvpressure.printable import brief
 
 SOURCE: Final = "otlp"

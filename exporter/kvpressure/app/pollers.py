@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
 
 from kvpressure.config.settings import Settings
 from kvpressure.config.target import Target
 from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.net.schedule import Clock
+from kvpressure.net.tasks import cancel
 from kvpressure.promtext.memory import Memory
 from kvpressure.runtimes.registry import RUNTIMES, TABLES
 from kvpressure.runtimes.table import Table
 from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.targets import Changes
-
-ASK_AGAIN_SECONDS: Final = 3.0
-"""Longer than anything takes that ends in order."""
 
 
 def tables_of(target: Target) -> tuple[Table, ...]:
@@ -119,22 +116,6 @@ class EngineFleet:
         for running in self._running.values():
             totals = totals.plus(running.source)
         return totals
-
-
-async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they fail with is theirs.
-
-    A task that is still there after a while is asked again: a cancellation can get lost in a library, as in
-    `asyncio.wait_for` before Python 3.12 when what it waits for ends at the same moment.
-    """
-    ending = set(tasks)
-    while ending:
-        for task in ending:
-            task.cancel()
-        done, ending = await asyncio.wait(ending, timeout=ASK_AGAIN_SECONDS)
-        for task in done:
-            if not task.cancelled():
-                task.exception()  # else the loop would tell of it a second time, when the task is forgotten
 
 
 def _task(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:

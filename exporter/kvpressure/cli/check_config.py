@@ -6,7 +6,6 @@ import os
 
 import click
 
-from kvpressure.app.node_sources import settings_model
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
 from kvpressure.config.loaded import load
@@ -21,6 +20,9 @@ def command(**flags: str | None) -> None:
 
     Prints every problem with its file and line and ends with exit code 2, or says what would be in force.
     """
+    # Sources bring sections along, and load what they read with: not for --help.
+    from kvpressure.app.node_sources import settings_model  # noqa: PLC0415
+
     try:
         settings = load_settings(given(flags), os.environ, settings_model())
     except ConfigError as error:

@@ -14,7 +14,6 @@ import click
 from rich.console import Console
 
 from kvpressure import logs
-from kvpressure.app.pollers import cancel
 from kvpressure.cli.access import Access, access_of
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
@@ -34,6 +33,7 @@ from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.references import Found, Reference, is_reference, parse_reference
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Workload
+from kvpressure.net.tasks import cancel
 
 MOST_PODS = 16
 """Pods diagnosed at once; each holds a port-forward through the API server."""

@@ -17,7 +17,7 @@ NESTING: Final = 4
 """Shells in shells; that many scripts are read into each other."""
 
 
-class SpentError(Exception):
+class BudgetExceededError(Exception):
     """There is more than may be read. What was read before is true, but may be contradicted by what was not."""
 
 
@@ -33,7 +33,10 @@ class Budget:
         self.left = work
 
     def take(self, characters: int = 0, steps: int = 1) -> None:
-        """Pay for reading or making so many characters in so many steps. Raises SpentError, and from then on always."""
+        """Pay for reading or making so many characters in so many steps.
+
+        Raises BudgetExceededError, and from then on always.
+        """
         self.left -= characters + STEP * steps
         if self.left < 0:
-            raise SpentError
+            raise BudgetExceededError

@@ -36,7 +36,7 @@ _STEPS: Final = frozenset(("cd", "echo", "printf", "set", "mkdir", "true", ":", 
 
 
 class Control:
-    """Follows the commands of one script in reading order. Raises SpentError and nothing else."""
+    """Follows the commands of one script in reading order. Raises BudgetExceededError and nothing else."""
 
     def __init__(self, variables: Variables) -> None:
         self._variables = variables

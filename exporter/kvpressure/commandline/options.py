@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.budget import Budget, SpentError
+from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.numbers import human
 from kvpressure.commandline.shell import unresolved
 from kvpressure.config import strict_yaml
@@ -44,7 +44,7 @@ class Dialect:
     `names` are the options that are looked for, each with the shortest beginning that means it in every version;
     `aliases` are other names of them, `short` those with one dash, which is written. `switches` finds flags that take
     no value: a word behind them is something else. `output_caps` finds the caps on outputs among what is given, of
-    which the last is in force; it takes the texts of mounted files by path and may raise SpentError.
+    which the last is in force; it takes the texts of mounted files by path and may raise BudgetExceededError.
     """
 
     names: Mapping[str, str]
@@ -79,7 +79,10 @@ class Options:
 
 
 def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget, dialect: Dialect) -> Options:
-    """Read the words behind a server's program. `files` are the texts of mounted files by path. Raises SpentError."""
+    """Read the words behind a server's program. `files` are the texts of mounted files by path.
+
+    Raises BudgetExceededError.
+    """
     given: dict[str, Given] = {}
     dotted: dict[str, dict[str, Any]] = {}
     hidden: dict[str, None] = {}
@@ -169,10 +172,10 @@ def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
 
 
 def parse_json(text: str, budget: Budget) -> Any:
-    """The value of a JSON text, None for anything else. Raises SpentError for deep nesting too."""
+    """The value of a JSON text, None for anything else. Raises BudgetExceededError for deep nesting too."""
     budget.take(_JSON * len(text))
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
-        raise SpentError
+        raise BudgetExceededError
     try:
         return json.loads(text)
     except ValueError:
@@ -197,7 +200,7 @@ def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
     try:
         data = strict_yaml.load(text, path, charge=lambda made: budget.take(made, steps=_YAML)).data
     except strict_yaml.TooLargeError as error:
-        raise SpentError from error
+        raise BudgetExceededError from error
     except (strict_yaml.ConfigError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return {} if data is None else data if isinstance(data, dict) else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.commandline.budget import NESTING, Budget, SpentError
+from kvpressure.commandline.budget import NESTING, Budget, BudgetExceededError
 from kvpressure.commandline.shell import Words, commands, expand
 
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
@@ -38,8 +38,8 @@ def programs(
 ) -> Iterator[Words]:
     """Every program that the container's command runs, through shells, `eval` and scripts given in place.
 
-    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises SpentError, after what
-    was found until then.
+    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises
+    BudgetExceededError, after what was found until then.
     """
     words = tuple(expand(word, env, budget) for word in (*command, *args))
     yield from _unwrap(words, env, budget, NESTING, files or {})
@@ -63,7 +63,7 @@ def _unwrap(
             yield words
         return
     if depth == 0:
-        raise SpentError
+        raise BudgetExceededError
     text, positional = script
     for inner in commands(text, env, budget, positional):
         yield from _unwrap(inner, env, budget, depth - 1, files)

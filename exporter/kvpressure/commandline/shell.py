@@ -2,7 +2,8 @@
 
 Quotes, comments, continuations, arrays, `$VAR` and `${VAR:-default}` are understood; what cannot be known (`$(...)`,
 backticks, variables that nobody set, or that depend on a condition) stays in the word as it was written, see
-`unresolved`. All of it is paid for out of a `Budget` before it is made, and SpentError is all that is raised here.
+`unresolved`. All of it is paid for out of a `Budget` before it is made, and BudgetExceededError is all that is
+raised here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Final
 
-from kvpressure.commandline.budget import NESTING, Budget, SpentError
+from kvpressure.commandline.budget import NESTING, Budget, BudgetExceededError
 from kvpressure.commandline.control import ASSIGNMENT, RESERVED, Control, Operator
 from kvpressure.commandline.variables import ABSENT, POSITIONAL, Absent, Value, Variables
 
@@ -58,12 +59,12 @@ def unresolved(text: str) -> bool:
 def commands(script: str, env: Mapping[str, str], budget: Budget, positional: Sequence[str] = ()) -> Iterator[Words]:
     """The simple commands of a script in reading order, whether or not they would run; `positional` is $0, $1, ...
 
-    Raises SpentError, after the beginning of the command that the reading ended in.
+    Raises BudgetExceededError, after the beginning of the command that the reading ended in.
     """
     scanner = _Scanner(script, env, budget, positional)
     try:
         yield from scanner.scan()
-    except SpentError:
+    except BudgetExceededError:
         yield scanner.begun()
         raise
 

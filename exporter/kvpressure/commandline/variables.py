@@ -51,7 +51,7 @@ class _Block:
 
 
 class Variables:
-    """Values by name. Opening, setting and joining are paid for; SpentError is all that is raised."""
+    """Values by name. Opening, setting and joining are paid for; BudgetExceededError is all that is raised."""
 
     def __init__(self, env: Mapping[str, str], budget: Budget) -> None:
         self._env = env

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric
@@ -12,10 +11,11 @@ from prometheus_client.utils import floatToGoString
 
 from kvpressure.exposition import profile
 from kvpressure.exposition.containers import container_values
-from kvpressure.exposition.families import Family, Scope
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.source_health import source_values
 from kvpressure.exposition.verdicts import diagnosis_families, silence_families
-from kvpressure.model.samples import HistogramSample, SourceHealth
+from kvpressure.model.family import Family, Scope
+from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import EngineView
 
 Labels = dict[str, str]
@@ -56,7 +56,7 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
         ],
         Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],
         Scope.SOURCE: [
-            (_labels(Scope.SOURCE, (health.source, health.target)), _source_values(health))
+            (_labels(Scope.SOURCE, (health.source, health.target)), source_values(health))
             for health in snapshot.sources
         ],
         Scope.CONTAINER: [
@@ -69,22 +69,6 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
 
 def _labels(scope: Scope, values: Iterable[str]) -> Labels:
     return dict(sorted(zip(scope.labels, values, strict=True)))  # as the library will sort those of each sample
-
-
-def _source_values(health: SourceHealth) -> Mapping[str, object]:
-    return {
-        "source_up": float(health.up),
-        "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
-        "source_last_success_timestamp_seconds": health.last_success,
-        "source_errors_total": health.errors,
-        "poll_duration_seconds": _poll_durations(health),
-    }
-
-
-def _poll_durations(health: SourceHealth) -> Mapping[str, float] | None:
-    if health.usual_seconds is None or health.longest_seconds is None:
-        return None
-    return {"0.5": health.usual_seconds, "1": health.longest_seconds}
 
 
 def _engine_values(view: EngineView) -> Mapping[str, object]:

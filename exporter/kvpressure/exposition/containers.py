@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from kvpressure.model.family import container_family
 from kvpressure.model.workload import ContainerId, Workload
 
 Values = Mapping[str, object]
+
+
+FAMILIES: Final = (
+    container_family("container_restarts_total", "counter", "Restarts of an engine's container."),
+    container_family(
+        "container_last_termination_info",
+        "gauge",
+        "1; how the container last terminated: OOMKilled (137) is host memory, Error is the engine exiting by itself.",
+        "reason",
+        "exit_code",
+    ),
+    container_family("log_events_total", "counter", "Failure-related engine log incidents, by kind.", "kind"),
+    container_family("cpu_throttled_ratio", "gauge", "Share of CPU periods throttled by the CPU limit."),
+    container_family("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
+)
 
 
 def container_values(around: Workload) -> Mapping[ContainerId, Values]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import Metric
 
-from kvpressure.exposition.families import FAMILIES, Scope
+from kvpressure.exposition.families import FAMILIES
+from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
 from kvpressure.process_stats import OwnProcess
 

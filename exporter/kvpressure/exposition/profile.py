@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from kvpressure.exposition.families import FAMILIES, Family, Scope
+from kvpressure.exposition.families import FAMILIES
+from kvpressure.model.family import Family, Scope
 
 
 class Profile(Enum):

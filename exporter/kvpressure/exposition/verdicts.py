@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from kvpressure.features import Derived, Value
+from kvpressure.model.family import engine_family
 from kvpressure.model.values import known
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView, Silence
+
+FAMILIES: Final = (
+    engine_family(
+        "symptom", "1 where the symptom holds, 0 where it does not; absent where it cannot be judged.", "symptom"
+    ),
+    engine_family("score", "KV cache pressure, 0 to 1."),
+    engine_family("bottleneck", "State set: exactly one cause is 1.", "cause"),
+    engine_family(
+        "bottleneck_info",
+        "1 for the cause that holds and which kind of it; the detail is empty where nothing tells.",
+        "cause",
+        "detail",
+    ),
+    engine_family("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    engine_family("engine_up", "1 where the engine answers, 0 where it did and is still to be polled."),
+    engine_family("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
+    engine_family(
+        "engine_last_bottleneck",
+        "1 for the cause that held when the engine last answered; absent while it answers.",
+        "cause",
+    ),
+    engine_family(
+        "engine_last_demand_requests",
+        "Mean requests running and waiting when the engine last answered; absent while it answers.",
+    ),
+)
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvpressure.features.context import Context
 from kvpressure.features.summaries import weighted_quantiles
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.family import engine_family
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 
 BATCH_BOUNDS = (1.0, 2.0, 3.0, 8.0, 32.0, 128.0)
 """Buckets of the exported histogram: fine where a batch has collapsed, powers of four above; series are counted."""
+
+
+FAMILIES: Final = (
+    engine_family(
+        "effective_batch_size",
+        "Decode batch per engine step, one observation per step of the mean between two polls.",
+        kind="histogram",
+    ),
+    engine_family(
+        "effective_batch_size_quantile", "Quantile over the window of the decode batch per engine step.", "quantile"
+    ),
+    engine_family("requests_running", "Requests in the running batch, mean over the window."),
+    engine_family("requests_running_max", "Requests in the running batch, highest reading in the window."),
+    engine_family("requests_waiting", "Requests waiting for admission, mean over the window."),
+    engine_family("requests_waiting_max", "Requests waiting for admission, highest reading in the window."),
+)
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:

@@ -11,6 +11,7 @@ from kvpressure.features.idleness import Idleness
 from kvpressure.features.recent import Recent
 from kvpressure.features.windows import Point
 from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived
 from kvpressure.model.view import EngineKey
@@ -29,6 +30,16 @@ HOPELESS_FACTOR: Final = 10.0
 
 SLACK_SECONDS: Final = 15.0
 _TOKENS: Final = ("prompt_tokens", "generation_tokens")
+
+
+FAMILIES: Final = (
+    engine_family(
+        "canary_requests_total",
+        "Requests of one token sent to learn whether the engine answers, by how they ended; absent unless switched on.",
+        "result",
+        kind="counter",
+    ),
+)
 
 
 @record

@@ -11,6 +11,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.healthy_rate import HealthyRate
 from kvpressure.features.points import growth, mean
 from kvpressure.features.windows import Point, stepped_back
+from kvpressure.model.family import engine_family
 from kvpressure.model.incident import LOSING, Incident, Since
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
@@ -25,6 +26,16 @@ LOST_TOKENS: Final = "lost_tokens_total"
 
 _FOR_ROOM: Final = frozenset({Cause.KV_CACHE_PRESSURE, Cause.DEFERRED})
 """Those who wait would be in the batch, and the steps are what they are: they tell what would come out."""
+
+
+FAMILIES: Final = (
+    engine_family(
+        "lost_tokens_total",
+        "Generated tokens that are missing, while something held the engine back, against what it would do for "
+        "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
+        kind="counter",
+    ),
+)
 
 
 class _Interval(NamedTuple):

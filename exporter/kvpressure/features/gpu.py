@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kvpressure.features.context import Context
 from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.family import engine_family, gpu_family
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import Derived, Value, known, ramp
+
+GPU_FAMILIES: Final = (
+    gpu_family(
+        "gpu_info",
+        "1; device details as labels.",
+        "name",
+        "driver_version",
+        "profile",
+        "parent_uuid",
+        "memory_kind",
+    ),
+    gpu_family("gpu_memory_used_bytes", "Device memory in use."),
+    gpu_family("gpu_memory_total_bytes", "Device memory."),
+    gpu_family(
+        "gpu_utilization_ratio", "Share of time with a kernel running: mean of the driver's samples over the window."
+    ),
+    gpu_family("gpu_utilization_valid", "1 where the driver gives a utilization, 0 where it does not (MIG)."),
+    gpu_family("gpu_sm_active_ratio", "Share of time the streaming multiprocessors were active, mean over the window."),
+    gpu_family("gpu_tensor_active_ratio", "Share of time the tensor pipes were active, mean over the window."),
+    gpu_family("gpu_dram_active_ratio", "Share of the memory bandwidth in use, mean over the window."),
+)
 
 
 def derive_gpu(window: GpuWindow) -> Derived:
@@ -27,6 +50,14 @@ def derive_gpu(window: GpuWindow) -> Derived:
             "gpu_dram_active_ratio": window.mean(lambda sample: sample.dram_active_ratio),
         }
     )
+
+
+FAMILIES: Final = (
+    engine_family("engine_gpu_info", "1 for each GPU that serves this engine and no other.", "gpu_uuid"),
+    engine_family("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
+    engine_family("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
+    engine_family("memory_high_compute_low_score", "0 to 1: device memory high and compute low while there is demand."),
+)
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvpressure.features.context import Context
 from kvpressure.features.lengths import typical_prompt_tokens
 from kvpressure.features.pool import free_tokens
 from kvpressure.features.summaries import Line
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, known
+
+FAMILIES: Final = (
+    engine_family(
+        "kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."
+    ),
+    engine_family("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
+    engine_family("kv_capacity_tokens", "Tokens that the KV cache can hold."),
+    engine_family(
+        "kv_free_tokens",
+        "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll.",
+    ),
+    engine_family("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
+    engine_family("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
+    engine_family("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
+    engine_family(
+        "kv_exhaustion_seconds",
+        "Predicted time until a typical prompt no longer fits; absent while use does not grow steadily.",
+    ),
+    engine_family(
+        "admission_blocked_ratio",
+        "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
+    ),
+    engine_family("preemptions_total", "Requests preempted, as the engine counts them.", kind="counter"),
+    engine_family(
+        "preemptions_per_second",
+        "Preemptions (requests put back into the queue and recomputed later) per second over the window.",
+    ),
+    engine_family(
+        "kv_preempted_tokens_per_second",
+        "KV cache tokens lost to preemption per second over the window: an estimate, preemptions times the mean held "
+        "per running request. What the prefix cache still holds of them is not recomputed.",
+    ),
+    engine_family(
+        "preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."
+    ),
+)
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from kvpressure.features.context import Context
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
 
@@ -15,6 +17,22 @@ INFLATED = frozenset({"e2e", "ttft", "inter_token"})
 
 ANSWER_TOKENS = "answer_tokens"
 """Name in a baseline of the healthy p95 of output length."""
+
+
+FAMILIES: Final = (
+    engine_family(
+        "latency_seconds",
+        "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
+        "kind",
+        "quantile",
+    ),
+    engine_family(
+        "latency_inflation_factor",
+        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain; "
+        "kind is e2e, ttft or inter_token.",
+        "kind",
+    ),
+)
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kvpressure.features.context import Context
 from kvpressure.features.points import arrived_so_far, growth
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, known
+
+FAMILIES: Final = (
+    engine_family(
+        "requests_refused_total",
+        "Requests refused at a queue limit, as the engine counts them; absent unless it has refused any.",
+        kind="counter",
+    ),
+    engine_family(
+        "requests_refused_per_second",
+        "Requests refused at a queue limit, per second over the window; absent unless the engine has refused any.",
+    ),
+    engine_family(
+        "refused_request_ratio",
+        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
+    ),
+)
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:

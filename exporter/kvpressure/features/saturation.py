@@ -16,6 +16,7 @@ from kvpressure.features.lengths import RECENT_STARTS, answer_mean_tokens, compu
 from kvpressure.features.pool import kept_tokens
 from kvpressure.features.recent import Recent
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, Value, known
 
@@ -30,6 +31,26 @@ class _Load:
 
     used: float | None = None
     asked: float | None = None
+
+
+FAMILIES: Final = (
+    engine_family(
+        "saturation_ratio",
+        "Share in use of what binds the engine: the highest known one of KV cache tokens, places in the batch (where "
+        "the cap is known) and the time that prompts take (prefill). Absent where none is known.",
+    ),
+    engine_family(
+        "demand_replicas",
+        "What everyone who runs or waits asks for, in engines like this one: 1.5 takes one and a half of it. "
+        "constraint is kv_tokens, sequences or prefill; one that is not known is absent.",
+        "constraint",
+    ),
+    engine_family(
+        "queue_drain_seconds",
+        "Waiting requests over the requests admitted per second over the window; 0 while nobody waits, absent while "
+        "nobody is admitted.",
+    ),
+)
 
 
 def derive(window: EngineWindow, context: Context, recent: Recent) -> Derived:

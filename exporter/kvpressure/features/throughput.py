@@ -9,9 +9,36 @@ from kvpressure.features.batch import never_decoded
 from kvpressure.features.context import Context
 from kvpressure.features.points import mean, rate, values
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, Value, known
 
 _DEMAND: Final = frozenset({"running", "waiting"})
+
+
+FAMILIES: Final = (
+    engine_family(
+        "tokens_total",
+        "Tokens processed, as the engine counts them; kind is prompt or generation.",
+        "kind",
+        kind="counter",
+    ),
+    engine_family(
+        "tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"
+    ),
+    engine_family(
+        "estimated_flops_per_second",
+        "FLOP/s of each of its GPUs by the engine's own estimate, over the window; absent unless switched on.",
+    ),
+    engine_family(
+        "estimated_memory_bytes_per_second",
+        "Bytes per second each of its GPUs reads and writes in memory, likewise.",
+    ),
+)
+
+
+PLATEAU: Final = (
+    engine_family("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
+)
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from typing import Final
 
 from kvpressure.features.context import Context
 from kvpressure.features.points import arrived_so_far
 from kvpressure.features.windows import EngineWindow, Point
+from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 
@@ -26,6 +28,27 @@ _SHAPES = {
     "max_tokens": ("request_max_tokens", OUTPUT_BOUNDS),
     "output_tokens": ("request_output_tokens", OUTPUT_BOUNDS),
 }
+
+
+FAMILIES: Final = (
+    engine_family("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
+    engine_family(
+        "max_tokens", "Quantile of the max_tokens that requests asked for, over the traffic shape window.", "quantile"
+    ),
+    engine_family("output_tokens", "Quantile of output length over the traffic shape window.", "quantile"),
+    engine_family(
+        "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
+    ),
+    engine_family(
+        "request_max_tokens",
+        "max_tokens that finished requests had asked for, interpolated to powers of two.",
+        kind="histogram",
+    ),
+    engine_family(
+        "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
+    ),
+    engine_family("arrival_burstiness_factor", "Highest over mean arrivals in five-second bins of the window."),
+)
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.commandline.budget import Budget, SpentError
+from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.options import Options, read_options
 from kvpressure.commandline.programs import Launch, programs, settle, talks
 from kvpressure.commandline.shell import Words
@@ -83,7 +83,7 @@ def read_start(
             words = started.arguments if command else own.completed(started.arguments, args, settled, budget)
             options = read_options(words, files or {}, budget, own.flags.dialect)
             servers.append(Server(words, runtime, started.module, options))
-    except SpentError:
+    except BudgetExceededError:
         cut = True
         servers += [Server(one.arguments, runtime, one.module) for runtime, one in launched[len(servers) :]]
     return Start(tuple(command), tuple(args), tuple(servers), bool(launched), not command or count < 2, cut)

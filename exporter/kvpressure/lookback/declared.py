@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.exposition.families import PREFIX
 from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
+from kvpressure.model.family import PREFIX
 from kvpressure.model.workload import LIMIT_NAMES, DeclaredLimit
 
 Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kvpressure.exposition.families import PREFIX
 from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.names import Target, quoted
 from kvpressure.lookback.paging import Series, Span, asked, pages
+from kvpressure.model.family import PREFIX
 from kvpressure.model.incident import LOSING
 from kvpressure.model.target import cut
 from kvpressure.model.verdict import DETAILS, Cause

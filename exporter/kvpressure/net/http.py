@@ -21,9 +21,9 @@ from kvpressure.model.errors import SourceError
 from kvpressure.model.record import record
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
-from kvpressure.net.patience import Patience
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.net.schedule import Clock
+from kvpressure.net.stall_tolerant_timeout import StallTolerantTimeout
 from kvpressure.printable import brief
 
 LARGEST_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -123,7 +123,7 @@ class HttpClient:
 
     @asynccontextmanager
     async def _within(self, seconds: float, url: URL) -> AsyncIterator[None]:
-        patience = Patience(seconds)
+        patience = StallTolerantTimeout(seconds)
         self._received = None
         try:
             async with patience:
@@ -159,7 +159,7 @@ class HttpClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise explain(error, where) from error
 
-    def _timed_out(self, where: str, patience: Patience) -> SourceError:
+    def _timed_out(self, where: str, patience: StallTolerantTimeout) -> SourceError:
         """What a `get` that ran out of time was waiting for."""
         seconds, excuse = f"{patience.seconds:g} s", patience.excuse()
         if self._resolver.pending:

@@ -62,11 +62,12 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """What recognises a runtime's servers in commands and images. Nothing here raises but SpentError, where it pays.
+    """What recognises a runtime's servers in commands and images.
 
-    `launch` is the server that a program's words start, None for any other program. `worker` says that by its options
-    it works for another server and has no API; `serves` says of a server that is started (its module and options, and
-    the container's image) whether it is one of the runtime's with an API.
+    Nothing here raises but BudgetExceededError, where it pays. `launch` is the server that a program's words start,
+    None for any other program. `worker` says that by its options it works for another server and has no API; `serves`
+    says of a server that is started (its module and options, and the container's image) whether it is one of the
+    runtime's with an API.
     `image_serves` says whether an image's own entrypoint, or a start script in it, is the server, from the image, the
     command, the arguments and the options among them. `port` is the port of the API where it can be told. `completed`
     are the words of an entrypoint with what it makes of the environment.

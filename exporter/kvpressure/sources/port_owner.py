@@ -23,7 +23,6 @@ from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
     argv_of,
@@ -35,6 +34,7 @@ from kvpressure.sources.pod_devices.processes import (
     read,
     root_of,
 )
+from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 
 NAME: Final = "port_owner"
@@ -103,7 +103,7 @@ class PortOwners:
         self._owners: Mapping[int, PortOwner] = {}
         self._ports = ports
         self._wanted: tuple[int, ...] = ()
-        self._aside = Aside(lambda: find_owners(self._wanted, proc, sys))
+        self._aside = SingleFlightThread(lambda: find_owners(self._wanted, proc, sys))
         self._guard = Guard[dict[int, PortOwner]](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
 
     @property

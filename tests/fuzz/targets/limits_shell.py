@@ -9,7 +9,7 @@ import re
 import shlex
 from random import Random
 
-from kvpressure.commandline.budget import STEP, Budget, SpentError
+from kvpressure.commandline.budget import STEP, Budget, BudgetExceededError
 from kvpressure.commandline.shell import Words, commands, expand, unresolved
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
@@ -28,7 +28,7 @@ def check(data: bytes) -> tuple[object, ...]:
     spent = False
     try:
         found.extend(commands(script, env, budget, ("zero", "one", "t w o")))
-    except SpentError:
+    except BudgetExceededError:
         spent = True
     made = sum(len(word) + STEP for words in found for word in words)
     expect(made <= 2 * _WORK, "more is made of a script than was paid for", made)
@@ -43,7 +43,7 @@ def _expanded(text: str, env: dict[str, str]) -> bool:
     budget = Budget(_WORK)
     try:
         made = expand(text, env, budget)
-    except SpentError:
+    except BudgetExceededError:
         return False
     expect(len(made) <= _WORK, "more is expanded than was paid for", len(made))
     expect(expand("$$(A)", {"A": "x"}, Budget()) == "$(A)" and ("$" in text or made == text), "nothing to expand", made)

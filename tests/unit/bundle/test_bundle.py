@@ -23,7 +23,7 @@ from kvpressure.cli import main
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
-from kvpressure.exposition.families import Scope
+from kvpressure.model.family import Scope
 from tests.support.tools import FIXTURES
 
 CRD = FIXTURES / "schemas" / "monitoring.coreos.com_prometheusrules.yaml"

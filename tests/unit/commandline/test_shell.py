@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.commandline import shell
-from kvpressure.commandline.budget import NESTING, STEP, Budget, SpentError
+from kvpressure.commandline.budget import NESTING, STEP, Budget, BudgetExceededError
 from kvpressure.commandline.shell import unresolved
 from tests.support.starts import commands, expand, launches
 
@@ -159,13 +159,13 @@ def test_scripts_are_found_through_shells_and_eval() -> None:
 
 def test_a_script_that_doubles_itself_without_end_is_cut() -> None:
     doubling = "A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A\n" * 5000
-    with pytest.raises(SpentError):
+    with pytest.raises(BudgetExceededError):
         commands(doubling + "a $A", {})
 
 
 def test_what_a_command_began_with_is_known_where_its_reading_ends() -> None:
     found: list[tuple[str, ...]] = []
-    with pytest.raises(SpentError):
+    with pytest.raises(BudgetExceededError):
         found.extend(shell.commands("a; A=1 b c " + "d" * 9999, {}, Budget(1000)))
     assert found == [("a",), ("b", "c")]
 
@@ -175,7 +175,7 @@ def test_shells_are_read_so_many_deep_and_no_deeper() -> None:
     for _ in range(NESTING):
         words = ["sh", "-c", shlex.join(words)]
     assert len(launches(words, [], {})) == 1
-    with pytest.raises(SpentError):
+    with pytest.raises(BudgetExceededError):
         launches(["sh", "-c", shlex.join(words)], [], {})
 
 
@@ -183,7 +183,7 @@ def test_a_budget_that_is_spent_stays_spent() -> None:
     budget = Budget(2 * STEP + 5)
     budget.take(5)
     for characters in (STEP, 0):
-        with pytest.raises(SpentError):
+        with pytest.raises(BudgetExceededError):
             budget.take(characters, steps=2 if characters else 0)
 
 
@@ -195,7 +195,7 @@ def test_a_budget_that_is_spent_stays_spent() -> None:
 def test_no_more_is_made_of_a_script_than_was_paid_for(script: str, env: dict[str, str], work: int) -> None:
     words: list[str] = []
     budget = Budget(work)
-    with contextlib.suppress(SpentError):
+    with contextlib.suppress(BudgetExceededError):
         for command in shell.commands(script, env, budget, ("a", script)):
             words += command
     assert sum(len(word) + STEP for word in words) <= work - max(budget.left, 0)
@@ -204,7 +204,7 @@ def test_no_more_is_made_of_a_script_than_was_paid_for(script: str, env: dict[st
 @given(st.lists(st.sampled_from(["$(A)", "$(B)", "$$", "x"])), st.text(max_size=99), st.integers(0, 999))
 def test_no_more_is_made_of_an_argument_than_was_paid_for(parts: list[str], value: str, work: int) -> None:
     budget = Budget(work)
-    with contextlib.suppress(SpentError):
+    with contextlib.suppress(BudgetExceededError):
         assert len(shell.expand("".join(parts), {"A": value}, budget)) <= work - budget.left
 
 

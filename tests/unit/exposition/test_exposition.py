@@ -19,13 +19,14 @@ from kvpressure.diagnosis.symptoms import NAMES, OPTIONAL
 from kvpressure.exposition import text
 from kvpressure.exposition.collector import SnapshotCollector
 from kvpressure.exposition.docs import metrics_markdown
-from kvpressure.exposition.families import BY_KEY, FAMILIES, Scope
+from kvpressure.exposition.families import BY_KEY, FAMILIES
 from kvpressure.exposition.negotiation import accepts_gzip, negotiate
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.features.batch import BATCH_BOUNDS
 from kvpressure.features.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
 from kvpressure.model.canary import CanaryResult
+from kvpressure.model.family import Scope
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.workload import (

@@ -8,7 +8,8 @@ import yaml
 
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
-from kvpressure.exposition.families import FAMILIES, Family
+from kvpressure.exposition.families import FAMILIES
+from kvpressure.model.family import Family
 from kvpressure.model.verdict import Cause
 from tests.support.runbook_pages import HOSTILE, PAGES, blocks
 from tests.support.tools import need

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.runtimes.vllm.flags import FLAGS
-from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.port_owner import PortOwners, command_line, find_owners
 from tests.support.engine_kit import VirtualClock
@@ -330,7 +330,7 @@ async def test_a_read_that_hangs_holds_one_thread_and_nobody_waits_for_another()
         release.wait(20)
         return "done"
 
-    aside = Aside(read)
+    aside = SingleFlightThread(read)
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -349,7 +349,7 @@ async def test_what_a_read_raises_is_raised_and_the_next_read_begins_anew():
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
 
-    aside = Aside(read)
+    aside = SingleFlightThread(read)
     with pytest.raises(OSError, match="gone"):
         await aside.get()
     await aside.get()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.commandline.budget import MOST, WORK, Budget, SpentError
+from kvpressure.commandline.budget import MOST, WORK, Budget, BudgetExceededError
 from kvpressure.commandline.variables import MORE
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
@@ -81,7 +81,7 @@ def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Conta
         ports, holds_gpu = _ports(entry, budget), _holds_gpu(entry, budget)
         words = _words(entry, "command", budget), _words(entry, "args", budget)
         start = read_start(*words, _env(entry, budget), budget, files)
-    except SpentError:
+    except BudgetExceededError:
         ports, holds_gpu, start = {}, False, Start(cut=True)
     return Container(
         name=dns_name(entry, "name"),

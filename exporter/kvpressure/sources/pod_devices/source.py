@@ -19,9 +19,9 @@ from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.sources.pod_devices.answer import KubeletAnswer
-from kvpressure.sources.pod_devices.aside import Aside
 from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "pod_resources"
@@ -59,7 +59,7 @@ class PodDevicesSource(Source):
         self._clock: Clock = clock or SystemClock()
         self._ended = ended
         self._socket = settings.socket_dir / SOCKET
-        self._reader = Aside(names)
+        self._reader = SingleFlightThread(names)
         self._names = KernelNames()
         self._guard = Guard[KubeletAnswer](
             NAME,
@@ -104,7 +104,7 @@ class PodDevicesSource(Source):
 
     async def _appearance(self) -> None:
         directory = self._settings.socket_dir
-        look = Aside(lambda: _absence(directory))
+        look = SingleFlightThread(lambda: _absence(directory))
         told = ""
         while absence := await look.get():
             if absence != told:

@@ -12,8 +12,8 @@ LATE_SECONDS: Final = 0.25
 GRACE_SECONDS: Final = 1.0
 
 
-class Patience:
-    """`async with Patience(seconds)`: raises TimeoutError when the block takes longer.
+class StallTolerantTimeout:
+    """`async with StallTolerantTimeout(seconds)`: raises TimeoutError when the block takes longer.
 
     Where the loop itself noticed the deadline late, what arrived meanwhile has not been looked at yet: the block gets
     `GRACE_SECONDS` more, once. `expired` says whether the deadline passed, `late_seconds` how late it was noticed.
@@ -26,7 +26,7 @@ class Patience:
         self.late_seconds = 0.0
         self._limit = asyncio.timeout(None)
 
-    async def __aenter__(self) -> Patience:
+    async def __aenter__(self) -> StallTolerantTimeout:
         self._loop = asyncio.get_running_loop()
         await self._limit.__aenter__()
         self._due = self._loop.time() + self.seconds

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Aside(Generic[T]):
+class SingleFlightThread(Generic[T]):
     """Runs `read` in a daemon thread.
 
     A read that hangs (the kernel's file of a sick GPU may) costs one thread, not one for each attempt, and does not
@@ -53,5 +53,5 @@ class Aside(Generic[T]):
             with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits for the answer
                 loop.call_soon_threadsafe(settle, value, failure)
 
-        threading.Thread(target=read, name="aside", daemon=True).start()
+        threading.Thread(target=read, name="single-flight", daemon=True).start()
         return answer

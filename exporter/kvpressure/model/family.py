@@ -1,0 +1,72 @@
+"""What a metric family is. Each is declared beside the function that gives its values; `exposition.families` collects.
+
+A series' name, type, help and labels are written down there and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kvpressure.model.view import ENGINE_LABELS
+
+PREFIX: Final = "kvpressure_"
+
+
+class Scope(Enum):
+    """What a family describes; its value is the labels that every series of it carries."""
+
+    ENGINE = ENGINE_LABELS
+    GPU = ("gpu_uuid", "gpu_index", "vendor")
+    SOURCE = ("source", "target")
+    CONTAINER = ("namespace", "pod", "container")
+    EXPORTER = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label names."""
+        names: tuple[str, ...] = self.value
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric family; `labels` are its own, beside the scope's."""
+
+    key: str
+    type: str
+    scope: Scope
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The full metric name."""
+        return PREFIX + self.key
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The scope's labels, then the family's own."""
+        return self.scope.labels + self.labels
+
+
+def engine_family(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
+    """A family of engines."""
+    # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0002).
+    return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
+
+
+def gpu_family(key: str, text: str, *labels: str) -> Family:
+    """A family of GPUs."""
+    return Family(key, "gauge", Scope.GPU, text, labels)
+
+
+def container_family(key: str, kind: str, text: str, *labels: str) -> Family:
+    """A family of containers."""
+    return Family(key, kind, Scope.CONTAINER, text, labels)
+
+
+def exporter_family(key: str, kind: str, text: str, *labels: str) -> Family:
+    """A family of the exporter itself."""
+    return Family(key, kind, Scope.EXPORTER, text, labels)
