@@ -62,6 +62,14 @@ class EngineHistory:
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
 
+    def set_thresholds(self, thresholds: Thresholds) -> None:
+        """Measure by other thresholds from now on; what is known of healthy states stays."""
+        self.baseline.limits = thresholds
+
+    def begin_anew(self, window: EngineWindow) -> None:
+        """Go on with an empty window: what was before a gap tells nothing of now, but for what is healthy."""
+        self.window = window
+
     def take(
         self,
         page: EnginePage,
