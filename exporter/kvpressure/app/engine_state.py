@@ -58,7 +58,8 @@ class EngineEnvironment:
     """What is known around the engines of one page when it is judged.
 
     `declared` are the limits they were started with, None when nobody could read them; `gpus` serve them and no other.
-    `restarted` says that another process answers than before, `starts` and `container_restarts` how often lately.
+    `restarted` says that another process answers than before, `starts` and `container_restarts` how often lately
+    (None: not known).
     """
 
     target: TargetIdentity
@@ -66,7 +67,7 @@ class EngineEnvironment:
     declared: Sequence[DeclaredLimit] | None = None
     gpus: Sequence[GpuWindow] = ()
     restarted: bool = False
-    starts: int = 0
+    starts: int | None = None
     container_restarts: int = 0
     canary_times: CanaryTimes | None = None
 

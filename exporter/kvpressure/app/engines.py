@@ -22,7 +22,7 @@ from kvpressure.model.canary import CanaryReport
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
+from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.model.workload import DeclaredLimit, Workload
 
 __all__ = ["Pipeline", "PipelineSettings"]
@@ -166,7 +166,7 @@ class Pipeline:
     def silent_views(self, now: float) -> tuple[EngineView, ...]:
         """The last views of the engines whose target does not answer any more."""
         return tuple(
-            replace(engine.view, silence=Silence(now - engine.view.t, engine.past.demand))
+            replace(engine.view, silence=Unreachable(now - engine.view.t, engine.past.demand))
             for key, engine in self._engines.items()
             if engine.view is not None
             and self._is_stale(engine.view, now)

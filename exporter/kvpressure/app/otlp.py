@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kvpressure.config.settings.otlp import OtlpSettings
+from kvpressure.config.settings.exposition import OtlpSettings
 from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.exposition.snapshot import Snapshot

@@ -9,7 +9,7 @@ from kvpressure.features import Derived, Value
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import known
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.model.view import EngineView, Silence
+from kvpressure.model.view import EngineView, Unreachable
 
 FAMILIES: Final = (
     engine_family(
@@ -54,7 +54,7 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
     )
 
 
-def silence_families(view: EngineView, silence: Silence) -> Mapping[str, object]:
+def silence_families(view: EngineView, silence: Unreachable) -> Mapping[str, object]:
     """Of an engine that does not answer: since when, and what it was like before; nothing as of now."""
     return {
         "engine_silent_seconds": silence.seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.features import compute
@@ -15,7 +15,6 @@ from kvpressure.features.gpu import memory_rise_ratio
 from kvpressure.features.learned_cap import LearnedCap
 from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
-from kvpressure.features.signals import signals_of
 from kvpressure.features.summaries import Tally
 from kvpressure.features.windows import EngineWindow
 from kvpressure.model.limits import Limit
@@ -139,3 +138,11 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
         capacity_tokens=cache.capacity_tokens or (int(capacity) if capacity else None),
         bytes_per_token=cache.bytes_per_token or each,
     )
+
+
+_CACHE = tuple(field.name for field in fields(CacheConfig))
+
+
+def signals_of(window: EngineWindow) -> frozenset[str]:
+    """Names of the signals that some poll of the window had, and of the cache's fields that are known."""
+    return window.signals().union(name for name in _CACHE if getattr(window.cache, name) is not None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
-from kvpressure.model.view import EngineView, Silence
+from kvpressure.model.view import EngineView, Unreachable
 
 CALM: Final = frozenset({Cause.IDLE, Cause.HEALTHY, Cause.PAUSED})
 """Causes that ask nothing of anybody."""
@@ -31,7 +31,7 @@ def cause_of(view: EngineView) -> Cause:
     return view.diagnosis.cause if view.diagnosis else Cause.UNKNOWN
 
 
-def badness(diagnosis: Diagnosis | None, silence: Silence | None = None) -> tuple[int, int, float]:
+def badness(diagnosis: Diagnosis | None, silence: Unreachable | None = None) -> tuple[int, int, float]:
     """Sorts the worst first: silent under demand, in trouble, unknown or silent, pressure building, calm.
 
     In trouble, the worse cause comes first, and of one cause the higher score.

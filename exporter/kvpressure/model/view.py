@@ -27,7 +27,7 @@ class EngineKey:
 
 
 @record
-class Silence:
+class Unreachable:
     """An engine's page has not been read for `seconds`; `demand_requests` is what it had to serve when it last was."""
 
     seconds: float
@@ -53,7 +53,7 @@ class EngineView:
     namespace: str = ""
     pod: str = ""
     limits: Limits = field(default_factory=Limits)
-    silence: Silence | None = None
+    silence: Unreachable | None = None
     runtime: str = ""
     observed: Observed | None = None
     incident: Incident | None = None

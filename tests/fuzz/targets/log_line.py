@@ -6,7 +6,7 @@ from random import Random
 
 from kvpressure.model.workload import LOG_KINDS
 from kvpressure.sources.logs.classify import locate, plain, telling_lines
-from kvpressure.sources.logs.quoted import quotes_request
+from kvpressure.sources.logs.learn import quotes_request
 from tests.fuzz import logs
 from tests.fuzz.target import Target, expect
 

@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from kvpressure.app.otlp import OtlpPush, sender
-from kvpressure.config.settings.otlp import OtlpSettings
+from kvpressure.config.settings.exposition import OtlpSettings
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.net.schedule import SystemClock
 from tests.support.processes import free_port

@@ -47,7 +47,7 @@ USED = {
     "demo": _SERVER,
     "triage": _SAMPLER,
     "advise": _SAMPLER,
-    "record": _SAMPLER,
+    "record": _SAMPLER - {"aiohttp"},
     "incidents": {"httpx2", "jinja2", "ssl", "yaml"},
     "whatif": _SAMPLER,
     "plan": {"yaml"},
@@ -61,7 +61,7 @@ ROOMS = {
     "kvpressure.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
     "kvpressure.app.exporter": {"run", "demo"},
-    "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "whatif", "record"},
+    "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "whatif"},
     "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "incidents", "whatif", "replay"},
 }
 """Rooms of our own, and the commands that enter them."""

@@ -15,7 +15,7 @@ from kvpressure.exposition.families import BY_KEY
 from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families, shown
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.family import Scope
-from kvpressure.model.view import Silence
+from kvpressure.model.view import Unreachable
 from tests.support.snapshots import collapsed, healthy
 from tests.support.tools import ROOT
 
@@ -90,7 +90,7 @@ def test_engines_bound_by_different_constraints_are_asked_for_together() -> None
 
 
 def test_an_engine_that_does_not_answer_is_down_and_says_what_it_was(sick: Snapshot) -> None:
-    silent = dataclasses.replace(sick.engines[0], silence=Silence(20.0, 3.0))
+    silent = dataclasses.replace(sick.engines[0], silence=Unreachable(20.0, 3.0))
     gone = dataclasses.replace(sick, engines=(), silent=(silent,))
     told = {name: value for name, _, value in of_engine(gone, Profile.FLEET)}
     assert told == {

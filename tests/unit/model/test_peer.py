@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kvpressure.model.peer import Peer, peers_of
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineKey, EngineView, Silence
+from kvpressure.model.view import EngineKey, EngineView, Unreachable
 from tests.support.advice_cases import diagnosis
 
 
@@ -26,7 +26,7 @@ def test_replicas_of_the_same_model_that_are_well():
 
 
 def test_nobody_elses_and_none_that_is_silent_or_tells_too_little():
-    silent = replace(view("chat-1"), silence=Silence(20.0))
+    silent = replace(view("chat-1"), silence=Unreachable(20.0))
     others = [view("chat-1", model="other"), view("chat-1", namespace="b"), silent, replace(view("c"), derived={})]
     assert peers_of(PRESSED, others) == ()
 

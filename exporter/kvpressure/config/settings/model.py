@@ -12,11 +12,10 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator
 
 from kvpressure.config.settings.engines import EngineSettings
-from kvpressure.config.settings.exposition import ExpositionSettings
+from kvpressure.config.settings.exposition import ExpositionSettings, OtlpSettings
 from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.logs import LogsSettings
-from kvpressure.config.settings.otlp import OtlpSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
 from kvpressure.config.settings.types import (

@@ -11,7 +11,7 @@ from typing import Final
 
 from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.sources.logs import learn
-from kvpressure.sources.logs.quoted import quotes_request
+from kvpressure.sources.logs.learn import quotes_request
 
 MAX_LINES_OF_A_WORDING: Final = 200
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

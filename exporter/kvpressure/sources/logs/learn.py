@@ -9,11 +9,11 @@ is what one token takes on one GPU of the rank, as its page has it.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.runtimes.wordings import Facts
-from kvpressure.sources.logs.quoted import quotes_request
 
 WORDS: Final = tuple(dict.fromkeys(words for runtime in RUNTIMES for words in runtime.logs.words))
 """Of these, in lower case, each line that is learned from holds one; the lines of statistics hold none."""
@@ -23,6 +23,21 @@ _TOGETHER_SECONDS: Final = 120.0
 # The block size must come out as a whole number; its error is that of the concurrency, which has two decimals.
 _LARGEST_BLOCK: Final = 4096
 _WHOLE_WITHIN: Final = 0.25
+_REQUEST: Final = re.compile(
+    r"\bprompts?: |\bprompts?="
+    r"|['\"](?:prompt|messages|input|content)['\"]\s*:|\binput_value=|\bmessages="
+    r"|\"[A-Z]{3,10} \S{0,4000} HTTP/\d"
+    # Errors of a request alone, whose messages name its parts, its template's complaints and the URLs it asked for.
+    r"|\b(?:NotImplementedError|TypeError|KeyError|HTTPException|HTTPError|InvalidURL|UnidentifiedImageError"
+    r"|\w{0,40}(?:Client|Template|Undefined|Validation|JSONDecode|BadRequest)\w{0,40}Error): "
+    + "".join(f"|{runtime.logs.quotes}" for runtime in RUNTIMES if runtime.logs.quotes),
+    re.IGNORECASE,
+)
+
+
+def quotes_request(text: str) -> bool:
+    """Whether the line repeats what a client sent: a prompt, an answer, a request's path, its body or its model."""
+    return _REQUEST.search(text) is not None
 
 
 class StartUp:
