@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from kvpressure.simulator.scenarios import scenario
-from kvpressure.simulator.server import simulator_app
-from kvpressure.simulator.service import Scenario, SimulatedServer
+from bench.simulator.scenarios import scenario
+from bench.simulator.server import simulator_app
+from bench.simulator.service import Scenario, SimulatedServer
 
 NAME = "simulated"
 CAUSE = "kv_cache_pressure"

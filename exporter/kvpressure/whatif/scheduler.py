@@ -1,4 +1,4 @@
-"""Discrete-event simulation of the engine's scheduler: minutes of virtual time in milliseconds, so that changes can be tried.
+"""Discrete-event simulation of an engine's scheduler: minutes of virtual time in milliseconds of CPU.
 
 Running requests are scheduled first. One that finds no free block preempts the last one scheduled, which is
 recomputed; a step with a preemption admits nothing. Waiting requests are admitted in order, when the whole prompt fits
