@@ -141,7 +141,7 @@ def test_a_queue_from_which_nothing_starts_is_kv_pressure_and_says_so():
 
 
 def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
-    assert cause(inputs(**QUEUE, steadiness=1.0)) is Cause.CONCURRENCY_BOUND
+    assert cause(inputs(**QUEUE, at_cap=True)) is Cause.CONCURRENCY_BOUND
 
 
 def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
@@ -260,7 +260,7 @@ def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_i
 
 
 def test_a_queue_at_the_sequence_cap_scores_low():
-    assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, steadiness=1.0)) < 0.05
+    assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, at_cap=True)) < 0.05
 
 
 EVIDENCE = ("blocked_ratio", "preempted_ratio", "usage", "waiting_ratio")
@@ -330,7 +330,7 @@ def test_causes_never_flap_faster_than_the_dwell_time_allows(states):
     made = {
         "calm": inputs(),
         "blocked": inputs(**BLOCKED),
-        "cap": inputs(**QUEUE, steadiness=1.0),
+        "cap": inputs(**QUEUE, at_cap=True),
         "idle": inputs(busy=False, demand=0.0),
     }
     diagnostician = Diagnostician()
