@@ -25,11 +25,12 @@ from kvpressure.features.past import EngineHistory, Features
 from kvpressure.features.starts import Starts
 from kvpressure.features.windows import EngineWindow, stepped_back
 from kvpressure.model.canary import CanaryReport
+from kvpressure.model.catalogue import CATALOGUE, those
 from kvpressure.model.incident import LOSING, Incident, Price
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of, cut
-from kvpressure.model.verdict import Cause, Diagnosis, Stage
+from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Silence
 from kvpressure.model.workload import DeclaredLimit, Workload
 from kvpressure.runtimes.registry import named
@@ -57,7 +58,7 @@ class PipelineSettings:
     longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
 
 
-_PREDICTABLE: Final = (Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.COMPUTE_BOUND, Cause.DEFERRED)
+_PREDICTABLE: Final = those(lambda row: row.predictable)
 STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
 """Polls are a second apart; whatever is not told by then is not what it was waited for."""
 
@@ -195,7 +196,7 @@ class Pipeline:
         longest = limits.stuck_frozen_min_seconds + limits.cause_hold_seconds + STUCK_TOLD_WITHIN_SECONDS
         return any(
             view.diagnosis is not None
-            and view.diagnosis.cause is not Cause.STUCK
+            and not CATALOGUE[view.diagnosis.cause].stands_still
             and (since := self._engines[view.key].diagnostician.stands_since) is not None
             and view.t - since < longest
             for view in self.engine_views(now)
@@ -317,10 +318,10 @@ class Pipeline:
             step_tokens_baseline=features.baseline.get(STEP_TOKENS),
             memory_rise_ratio=features.memory_rise_ratio,
             starts=self._starts.lately(target.name, features.t),
-            extra={**outside_evidence(features.t, key, self._around, restarts, self.thresholds), **answers},
+            external_evidence={**outside_evidence(features.t, key, self._around, restarts, self.thresholds), **answers},
             declared=self._declared(target),
             signals=features.signals,
-            features=named(page.runtime).evidence,
+            optional_signals=named(page.runtime).evidence,
         )
 
     def _shown(
