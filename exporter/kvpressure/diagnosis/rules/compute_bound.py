@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import batch, queue
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.symptoms.gpu_compute_low import estimated_work
 from kvpressure.model.verdict import Cause
@@ -30,8 +30,8 @@ def _compute(name: str, detail: str, when: Predicate) -> Rule:
 
 
 RULES: Final = (
-    _compute("queued_prefill", "prefill", is_.queued & is_.prefill_limits),
-    _compute("prefill", "prefill", is_.compute_limits & is_.mostly_prefill),
-    _compute("decode", "decode", is_.compute_limits & is_.mostly_decode),
-    _compute("mixed", "", is_.compute_limits),
+    _compute("queued_prefill", "prefill", queue.queued & batch.prefill_limits),
+    _compute("prefill", "prefill", batch.compute_limits & batch.mostly_prefill),
+    _compute("decode", "decode", batch.compute_limits & batch.mostly_decode),
+    _compute("mixed", "", batch.compute_limits),
 )

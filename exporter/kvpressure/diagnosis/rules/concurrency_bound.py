@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import batch, queue, room, symptoms
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -19,10 +19,10 @@ EXPECTS: Final[Mapping[str, bool]] = {
     "throughput_plateau": True,
 }
 
-_capped = is_.queued & is_.at_cap
+_capped = queue.queued & batch.at_cap
 """Which flag sets the cap shows only in how the engine was started."""
 
-_fits = is_.queued & is_.long_fits & (is_.room_is_ample | ~is_.preempted_lately)
+_fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_lately)
 """All that wait fit, and no cap holds the batch: the scheduler keeps to another of its limits."""
 
 
@@ -72,12 +72,12 @@ def _queue_limit(facts: Facts) -> str:
 
 
 RULES: Final = (
-    _concurrency("max_num_seqs", "max_num_seqs", _capped & is_.at_declared_cap, _max_num_seqs),
-    _concurrency("another_cap", "", _capped & ~is_.at_declared_cap, _another_cap),
+    _concurrency("max_num_seqs", "max_num_seqs", _capped & batch.at_declared_cap, _max_num_seqs),
+    _concurrency("another_cap", "", _capped & ~batch.at_declared_cap, _another_cap),
     _concurrency("sequence_cap", "sequence_cap", _capped, _sequence_cap),
-    _concurrency("prefill_budget", "prefill_budget", _fits & is_.step_at_budget, lambda facts: f"{_step(facts)}."),
-    _concurrency("head_of_line", "head_of_line", _fits & ~is_.step_at_budget, _head_of_line),
+    _concurrency("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, lambda facts: f"{_step(facts)}."),
+    _concurrency("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
     _concurrency("another_limit", "", _fits, _not_told),
     # Nobody waits because whoever would have to is sent away.
-    _concurrency("queue_limit", "queue_limit", is_.is_shedding_load & ~is_.queued, _queue_limit),
+    _concurrency("queue_limit", "queue_limit", symptoms.is_shedding_load & ~queue.queued, _queue_limit),
 )

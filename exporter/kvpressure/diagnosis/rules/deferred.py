@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import batch, page, queue, symptoms
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
 EXPECTS: Final[Mapping[str, bool]] = {"admission_blocked": False, "kv_saturated": False, "preempting": False}
 
-_fetching = is_.queued & is_.mostly_fetching & ~is_.preempting.taken_as(False)
-_deferred = is_.queued & ~is_.at_cap & is_.mostly_deferred
-_must_be = is_.queued & ~is_.reasons_known & is_.must_be_deferred
+_fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.taken_as(False)
+_deferred = queue.queued & ~batch.at_cap & queue.mostly_deferred
+_must_be = queue.queued & ~page.reasons_known & queue.must_be_deferred
 """No page tells what they wait for, and nothing else is left."""
 
 
@@ -30,13 +30,13 @@ def _from_elsewhere(prefix: str, when: Predicate, share: Callable[[Facts], str])
         _rule(
             f"{prefix}remote_kv",
             "remote_kv",
-            when & is_.remote_kv_shows,
+            when & queue.remote_kv_shows,
             lambda facts: f"{share(facts)}; a connector to other engines is in use.",
         ),
         _rule(
             f"{prefix}offload",
             "offload",
-            when & is_.offload_shows,
+            when & queue.offload_shows,
             lambda facts: f"{share(facts)}; an offload tier is in use.",
         ),
         _rule(
@@ -68,9 +68,9 @@ def _slots(facts: Facts) -> str:
 
 def _several(facts: Facts) -> str:
     possible = {
-        "KV from elsewhere": is_.kv_from_elsewhere_possible,
-        "a slot for an adapter": is_.slot_possible,
-        "room for an image": is_.image_possible,
+        "KV from elsewhere": queue.kv_from_elsewhere_possible,
+        "a slot for an adapter": queue.slot_possible,
+        "room for an image": queue.image_possible,
     }
     left = [kind for kind, may_be in possible.items() if may_be.state(facts)]
     return f"For a grammar or {' or '.join(left)}: the page does not tell which."
@@ -87,11 +87,11 @@ def _steps(facts: Facts) -> str:
 
 RULES: Final = (
     *_from_elsewhere("", _fetching, _fetched),
-    _rule("lora_slots", "lora_slots", _deferred & is_.adapters_lack_slots, _slots),
-    _rule("several_kinds", "", _deferred & is_.several_kinds_possible, _several),
+    _rule("lora_slots", "lora_slots", _deferred & queue.adapters_lack_slots, _slots),
+    _rule("several_kinds", "", _deferred & queue.several_kinds_possible, _several),
     _rule("grammar", "grammar", _deferred, _grammar),
-    _rule("must_be_lora_slots", "lora_slots", _must_be & is_.adapters_lack_slots, _slots),
-    *_from_elsewhere("must_be_", _must_be & is_.mostly_brought, _brought),
-    _rule("must_be_several_kinds", "", _must_be & is_.several_kinds_possible, _several),
+    _rule("must_be_lora_slots", "lora_slots", _must_be & queue.adapters_lack_slots, _slots),
+    *_from_elsewhere("must_be_", _must_be & queue.mostly_brought, _brought),
+    _rule("must_be_several_kinds", "", _must_be & queue.several_kinds_possible, _several),
     _rule("must_be_deferred", "", _must_be, _steps),
 )

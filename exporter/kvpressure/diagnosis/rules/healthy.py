@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
+from kvpressure.diagnosis.predicates import page, queue
 from kvpressure.diagnosis.rule import Rule, nothing_to_say
 from kvpressure.model.verdict import Cause
 
@@ -20,6 +20,6 @@ EXPECTS: Final[Mapping[str, bool]] = {
 
 RULES: Final = (
     # A queue that comes and goes is no loss, if it is known to wait for its turn only.
-    Rule("healthy.passing_queue", Cause.HEALTHY, "", is_.queued & ~is_.queued_always, nothing_to_say, EXPECTS),
-    Rule("healthy.served", Cause.HEALTHY, "", is_.always, nothing_to_say, EXPECTS),
+    Rule("healthy.passing_queue", Cause.HEALTHY, "", queue.queued & ~queue.queued_always, nothing_to_say, EXPECTS),
+    Rule("healthy.served", Cause.HEALTHY, "", page.always, nothing_to_say, EXPECTS),
 )

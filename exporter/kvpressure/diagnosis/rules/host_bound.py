@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import batch, progress, symptoms
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.model.verdict import Cause
 
@@ -28,8 +28,8 @@ def _cpu(name: str, when: Predicate) -> Rule:
 
 
 RULES: Final = (
-    _front_end("front_end_late", is_.statistics_late & is_.frontend_slow),
-    _cpu("cpu_late", is_.statistics_late & is_.cpu_pressed),
-    _front_end("front_end", is_.frontend_slow),
-    _cpu("cpu", is_.cpu_pressed & is_.cpu_holds_it_up),
+    _front_end("front_end_late", progress.statistics_late & symptoms.frontend_slow),
+    _cpu("cpu_late", progress.statistics_late & symptoms.cpu_pressed),
+    _front_end("front_end", symptoms.frontend_slow),
+    _cpu("cpu", symptoms.cpu_pressed & batch.cpu_holds_it_up),
 )

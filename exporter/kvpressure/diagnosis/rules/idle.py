@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.facts import Facts, capital
+from kvpressure.diagnosis.predicates import page, queue, symptoms
 from kvpressure.diagnosis.rule import Rule, nothing_to_say
 from kvpressure.diagnosis.wording import waiting
 from kvpressure.model.verdict import Cause
@@ -19,13 +19,13 @@ def _streams(facts: Facts) -> str:
 
 
 RULES: Final = (
-    Rule("idle.no_demand", Cause.IDLE, "", ~is_.busy & ~is_.is_shedding_load, nothing_to_say, EXPECTS),
+    Rule("idle.no_demand", Cause.IDLE, "", ~page.busy & ~symptoms.is_shedding_load, nothing_to_say, EXPECTS),
     Rule(
         "idle.streams",
         Cause.IDLE,
         "streams",
         # Not where those that wait fetch KV from elsewhere, or may do so: they want to get on.
-        is_.streams_only & ~is_.mostly_fetching.taken_as(False) & ~is_.may_fetch & ~is_.is_shedding_load,
+        queue.streams_only & ~queue.mostly_fetching.taken_as(False) & ~queue.may_fetch & ~symptoms.is_shedding_load,
         _streams,
         EXPECTS,
     ),

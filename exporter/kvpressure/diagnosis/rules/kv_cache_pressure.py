@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.confidence import KV_SHOWS
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
 from kvpressure.diagnosis.rule import Rule, nothing_to_say
 from kvpressure.diagnosis.wording import cache_in_use, waiting
 from kvpressure.model.values import number
@@ -35,11 +35,11 @@ def _told(facts: Facts) -> bool:
     return facts.told is Cause.KV_CACHE_PRESSURE
 
 
-_stays = Shared(_told & is_.long_still_blocked & is_.queued & ~is_.at_cap)
+_stays = Shared(_told & room.long_still_blocked & queue.queued & ~batch.at_cap)
 """A full pool empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
 
-_full = is_.kv_saturated & (~is_.fit_known | ~(is_.at_cap | is_.mostly_deferred.taken_as(False)) | _stays)
-_limits = Shared(is_.admission_blocked | is_.preempting | _full | _stays)
+_full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.taken_as(False)) | _stays)
+_limits = Shared(symptoms.admission_blocked | symptoms.preempting | _full | _stays)
 """Asked first by all rules that stand together, so that it is asked once."""
 
 
@@ -73,16 +73,16 @@ def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
 
 RULES: Final = (
     # Finished requests whose blocks nobody fetches fill the cache and stop everything, as a hang does.
-    _kv("stranded", "stranded", is_.still_long & is_.cache_is_held, _stranded),
-    _kv("nothing_runs", "stranded", _limits & is_.nothing_runs, _stranded),
-    _kv("watermark", "watermark", _limits & is_.admission_blocked & is_.mostly_watermark, _watermark),
-    _kv("preemption", "preemption", _limits & is_.preempting, _seen("preempting")),
-    _kv("admission", "admission", _limits & is_.admission_blocked, _seen("admission_blocked")),
+    _kv("stranded", "stranded", progress.still_long & room.cache_is_held, _stranded),
+    _kv("nothing_runs", "stranded", _limits & progress.nothing_runs, _stranded),
+    _kv("watermark", "watermark", _limits & symptoms.admission_blocked & room.mostly_watermark, _watermark),
+    _kv("preemption", "preemption", _limits & symptoms.preempting, _seen("preempting")),
+    _kv("admission", "admission", _limits & symptoms.admission_blocked, _seen("admission_blocked")),
     _kv("full", "full", _limits & _full, _seen("kv_saturated")),
-    _kv("stays_longest", "admission", _limits & _stays & is_.longest_blocked, _longest),
-    _kv("stays_preempted", "preemption", _limits & _stays & is_.preempted, _preempted),
+    _kv("stays_longest", "admission", _limits & _stays & room.longest_blocked, _longest),
+    _kv("stays_preempted", "preemption", _limits & _stays & room.preempted, _preempted),
     _kv("stays", "", _limits & _stays, nothing_to_say),
     # No cap holds the batch, and those that wait are known to do so for a place in it.
-    _kv("longest", "admission", is_.queued & is_.queued_always & is_.longest_blocked, _longest),
-    _kv("preempted", "preemption", is_.queued & is_.queued_always & is_.preempted_without_room, _preempted),
+    _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),
+    _kv("preempted", "preemption", queue.queued & queue.queued_always & room.preempted_without_room, _preempted),
 )

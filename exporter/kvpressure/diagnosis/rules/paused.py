@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import progress
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.model.verdict import Cause
 
@@ -18,13 +18,15 @@ def _paused(detail: str, when: Predicate, grounds: str) -> Rule:
 
 
 RULES: Final = (
-    _paused("asleep", is_.asleep, "The page says that it sleeps, or that an operation to that end is under way."),
+    _paused("asleep", progress.asleep, "The page says that it sleeps, or that an operation to that end is under way."),
     _paused(
         "weight_update",
-        is_.paused_by("weight_update"),
+        progress.paused_by("weight_update"),
         "The page says that an operation that loads new weights is under way.",
     ),
     _paused(
-        "pause_call", is_.paused_by("pause_call"), "Its web server has counted more calls of /pause than of /resume."
+        "pause_call",
+        progress.paused_by("pause_call"),
+        "Its web server has counted more calls of /pause than of /resume.",
     ),
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import progress, room
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.wording import clock, running_and_waiting
 from kvpressure.features.canary import CANARY_UNANSWERED
@@ -56,8 +56,12 @@ def _unanswered(facts: Facts) -> str:
 
 RULES: Final = (
     # An answer that does not come says so sooner than the clock does.
-    _stuck("looping", is_.loops_longest & (is_.looping_long | is_.unanswered), _standing),
-    _stuck("frozen", is_.frozen_a_while & (is_.frozen_long | is_.unanswered), _standing),
-    _stuck("nothing_runs", is_.still_a_while & ((is_.still_long & ~is_.cache_is_held) | is_.unanswered), _standing),
-    _stuck("unanswered", is_.unanswered, _unanswered),
+    _stuck("looping", progress.loops_longest & (progress.looping_long | progress.unanswered), _standing),
+    _stuck("frozen", progress.frozen_a_while & (progress.frozen_long | progress.unanswered), _standing),
+    _stuck(
+        "nothing_runs",
+        progress.still_a_while & ((progress.still_long & ~room.cache_is_held) | progress.unanswered),
+        _standing,
+    ),
+    _stuck("unanswered", progress.unanswered, _unanswered),
 )

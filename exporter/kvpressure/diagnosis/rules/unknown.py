@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis import predicates as is_
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import page, progress, queue, room
 from kvpressure.diagnosis.rule import Rule, nothing_to_say
 from kvpressure.diagnosis.wording import waiting
 from kvpressure.features.canary import CANARY_UNANSWERED
@@ -46,24 +46,24 @@ def _no_reasons(facts: Facts) -> str:
 
 
 RULES: Final = (
-    _unknown("too_few_polls", "too_few_polls", is_.too_few_polls, _polls),
-    _unknown("no_activity", "no_gauges", is_.activity_unknown, _no_gauges),
-    _unknown("no_queue", "no_gauges", is_.demand_unknown, _no_gauges),
+    _unknown("too_few_polls", "too_few_polls", page.too_few_polls, _polls),
+    _unknown("no_activity", "no_gauges", page.activity_unknown, _no_gauges),
+    _unknown("no_queue", "no_gauges", page.demand_unknown, _no_gauges),
     _unknown(
         "statistics_late",
         "statistics_late",
-        is_.statistics_late,
+        progress.statistics_late,
         lambda facts: facts.text(CANARY_UNANSWERED),
     ),
-    _unknown("layers_differ", "layers_differ", is_.queued & is_.fit_uncertain, _layers_differ),
-    _unknown("cold_start", "cold_start", is_.queued & ~is_.fit_known & is_.capacity_known, _cold_start),
+    _unknown("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
+    _unknown("cold_start", "cold_start", queue.queued & ~room.fit_known & room.capacity_known, _cold_start),
     _unknown(
         "no_capacity",
         "no_capacity",
-        is_.queued & ~is_.fit_known & (~is_.reasons_known | is_.queued_always),
+        queue.queued & ~room.fit_known & (~page.reasons_known | queue.queued_always),
         _no_capacity,
     ),
-    _unknown("no_reasons", "no_reasons", is_.queued & ~is_.reasons_known, _no_reasons),
+    _unknown("no_reasons", "no_reasons", queue.queued & ~page.reasons_known, _no_reasons),
     # They fit by one bound and not by the other.
-    _unknown("bounds_disagree", "", is_.queued, nothing_to_say),
+    _unknown("bounds_disagree", "", queue.queued, nothing_to_say),
 )
