@@ -64,7 +64,7 @@ OVERLAPS: Final = (
     ),
     Overlap(
         ("idle.*",),
-        (*_FETCHING, *_PUT_OFF, *_LATE, "compute.*", "host.*"),
+        (*_FETCHING, *_PUT_OFF, *_FIT_UNKNOWN, *_LATE, "compute.*", "host.*"),
         "Nobody wants anything now; steps that were slow or full are those of requests that have ended.",
     ),
     Overlap(

@@ -26,10 +26,11 @@ _FLAGS = "a recording does not tell how its engine was started"
 _CANARY = "a recording has pages, and no answers to requests of ours"
 _CONNECTOR = "the lab's engine has no real connector, whose series say which it is"
 _LAB = "wins on the lab's recording of {}, which is made by `make lab` and not kept here"
-_NEVER = "no regime of the lab comes to it"
+_HAND = "none of the lab's regimes of 0.33 comes to it; evidence made by hand does"
+_REASONS = "takes a page without the reasons for waiting (vLLM before 0.21) that no recording here has; made by hand"
 WINS_NOWHERE = {
     "paused.asleep": "sleeping takes a GPU, which the lab has none of",
-    "paused.weight_update": "loading weights takes a GPU, which the lab has none of",
+    "paused.weight_update": _LAB.format("kv-scheduling-paused"),
     "unknown.no_activity": "the lab's pages always have their gauges",
     "unknown.no_queue": "the lab's pages always have their gauges",
     "host.front_end_late": _CANARY,
@@ -46,6 +47,28 @@ WINS_NOWHERE = {
     "deferred.offload": _CONNECTOR,
     "deferred.must_be_remote_kv": _CONNECTOR,
     "deferred.must_be_offload": _CONNECTOR,
+    "deferred.must_be_lora_slots": _REASONS,
+    "deferred.must_be_external_kv": _REASONS,
+    "deferred.must_be_several_kinds": _REASONS,
+    "deferred.must_be_deferred": _REASONS,
+    "unknown.no_reasons": _REASONS,
+    "unknown.no_capacity": _HAND,
+    "unknown.layers_differ": _HAND,
+    "unknown.cold_start": _HAND,
+    "stuck.looping": _HAND,
+    "stuck.nothing_runs": _HAND,
+    "kv.nothing_runs": _HAND,
+    "kv.stays": _HAND,
+    "kv.stays_longest": _LAB.format("kv-prefixes"),
+    "kv.longest": _LAB.format("kv-prefixes"),
+    "deferred.several_kinds": _LAB.format("deferred-encoder"),
+    "compute.prefill": _LAB.format("compute-late"),
+    "compute.decode": _LAB.format("compute-decode"),
+    "compute.mixed": _LAB.format("compute-decode"),
+    "host.front_end": _LAB.format("host-answers"),
+    "concurrency.another_limit": _LAB.format("cap-head-of-line"),
+    "unknown.bounds_disagree": _LAB.format("kv-bimodal-priority"),
+    "concurrency.queue_limit": _LAB.format("cap-queue-limit"),
 }
 """Rules that win on none of the recordings in this repository, and why."""
 
