@@ -27,7 +27,7 @@ BAD: Final = CAUSES[Cause.KV_CACHE_PRESSURE].fill
 OFF: Final = CAUSES[Cause.UNKNOWN].fill
 CALM: Final = CAUSES[Cause.IDLE].fill
 
-CODES: Final[Mapping[Cause, int]] = {cause: code for code, cause in enumerate(CAUSES, 1)}
+CODES: Final[Mapping[Cause, int]] = {cause: row.code for cause, row in CAUSES.items()}
 """A cause as a number, so that one series per engine can carry it; 0 is none."""
 
 _KNOWN: Final = frozenset(field.name for field in fields(Thresholds))

@@ -39,9 +39,13 @@ OWN_OPTIONS = {
     "audit/engine.py": ("max-num-seqs",),
     "commandline/options.py": ("max-num-seqs",),
     # A detail of causes, which the engine's option of the same name leads to; the vocabulary is fixed.
-    "diagnosis/details.py": ("watermark",),
-    "model/verdict.py": ("watermark",),
     "features/kv.py": ("watermark",),
+    "diagnosis/precedence.py": ("watermark",),
+    "diagnosis/overlaps.py": ("watermark",),
+    "diagnosis/predicates/room.py": ("watermark",),
+    "diagnosis/rules/kv_cache_pressure.py": ("watermark",),
+    "diagnosis/rules/concurrency_bound.py": ("watermark",),
+    "model/catalogue.py": ("watermark",),
 }
 """Where a word that is also some runtime's flag is ours."""
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.limits import SEQUENCE_CAPS
-from kvpressure.model.verdict import Cause
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.whatif.calibrate import UnknownError, growing_share, held_at
 from kvpressure.whatif.config_changes import (
     KV_DTYPE,
@@ -58,12 +58,12 @@ def forecast_of(case: Case) -> Forecast:
 
 def forecast(case: Case) -> Forecast:
     """What is predicted for the case, whatever its cause is."""
-    cause, detail = case.diagnosis.cause, case.diagnosis.detail
-    if cause is Cause.COMPUTE_BOUND:
+    row, detail = CATALOGUE[case.diagnosis.cause], case.diagnosis.detail
+    if row.predictable and not row.losing:
         return more_gpus(case)
-    if cause is Cause.CONCURRENCY_BOUND and detail in (*SEQUENCE_CAPS, "prefill_budget"):
+    if detail in (*SEQUENCE_CAPS, "prefill_budget"):
         return more_batch(case)
-    return without_limit(case) if cause in (Cause.CONCURRENCY_BOUND, Cause.DEFERRED) else forecast_of(case)
+    return without_limit(case) if row.predictable and not row.of_cache else forecast_of(case)
 
 
 def more_batch(case: Case) -> Forecast:

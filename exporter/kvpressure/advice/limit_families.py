@@ -10,11 +10,12 @@ from kvpressure.advice.limits import known_limits
 from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import round_up_tokens
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.family import engine_family
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.verdict import Diagnosis
 from kvpressure.model.workload import DeclaredLimit
 
 SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
@@ -85,7 +86,7 @@ def _recommended(case: Case) -> dict[str, float]:
 
 
 def _memory_target(case: Case) -> float | None:
-    if case.diagnosis.cause is Cause.KV_CACHE_PRESSURE and not case.device_oom:
+    if CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom:
         return None
     t = case.thresholds
     return t.advice_memory_target_long_context_ratio if case.long_or_bursty else t.advice_memory_target_ratio

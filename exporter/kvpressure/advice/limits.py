@@ -8,7 +8,7 @@ from typing import Final
 from kvpressure.model.limits import DECLARED, LEARNED, PAGE, Limit, Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.verdict import Diagnosis
 
 SEQUENCE_CAPS: Final = ("max_num_seqs", "sequence_cap")
 """Details of `concurrency_bound` for which more sequences help; with the others none more would run."""
@@ -37,7 +37,7 @@ def known_limits(
 
 
 def _learned(diagnosis: Diagnosis, derived: Derived) -> Limit | None:
-    if diagnosis.cause is not Cause.CONCURRENCY_BOUND or diagnosis.detail not in SEQUENCE_CAPS:
+    if diagnosis.detail not in SEQUENCE_CAPS:
         return None
     return _limit(at(derived, "requests_running_max"), LEARNED)
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.place import Place
-from kvpressure.model.severity import CALM
+from kvpressure.model.severity import CALM, TROUBLE
 from kvpressure.model.values import at, number
-from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.verdict import Stage
 
 Lines = tuple[str, ...]
 
@@ -92,7 +92,7 @@ def with_open_check(case: Case, checks: Lines) -> Lines:
         return checks
     if case.diagnosis.stage is Stage.BUILDING and case.diagnosis.cause in CALM:
         wanted = f"absent({series('kv_exhaustion_seconds', case.place)})"
-    elif case.diagnosis.cause in CALM or case.diagnosis.cause is Cause.UNKNOWN:
+    elif case.diagnosis.cause not in TROUBLE:
         return checks
     else:
         wanted = f"{series('bottleneck', case.place, cause=case.diagnosis.cause.value)} == 0"

@@ -19,17 +19,18 @@ from kvpressure.features.gpu import whole_gpus
 from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.features.past import EngineHistory, Features
 from kvpressure.features.windows import EngineWindow, stepped_back
+from kvpressure.model.catalogue import those
 from kvpressure.model.incident import LOSING, Incident, Price
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.target import TargetIdentity, container_of, cut
-from kvpressure.model.verdict import Cause, Diagnosis, Stage
+from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.model.workload import DeclaredLimit, Workload
 from kvpressure.runtimes.registry import named
 from kvpressure.whatif.unconstrained import UnconstrainedThroughput
 
-_PREDICTABLE: Final = (Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.COMPUTE_BOUND, Cause.DEFERRED)
+_PREDICTABLE: Final = those(lambda row: row.predictable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +190,10 @@ class EngineState:
             step_tokens_baseline=features.baseline.get(STEP_TOKENS),
             memory_rise_ratio=features.memory_rise_ratio,
             starts=environment.starts,
-            extra={**told, **answers},
+            external_evidence={**told, **answers},
             declared=environment.declared_values,
             signals=features.signals,
-            features=named(page.runtime).evidence,
+            optional_signals=named(page.runtime).evidence,
         )
 
     def _shown(

@@ -19,9 +19,9 @@ from kvpressure.features.gpu import gpus_of
 from kvpressure.features.gpu_window import GpuWindow
 from kvpressure.features.starts import Starts
 from kvpressure.model.canary import CanaryReport
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of
-from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.model.workload import DeclaredLimit, Workload
 
@@ -157,7 +157,7 @@ class Pipeline:
         longest = limits.stuck_frozen_min_seconds + limits.cause_hold_seconds + STUCK_TOLD_WITHIN_SECONDS
         return any(
             view.diagnosis is not None
-            and view.diagnosis.cause is not Cause.STUCK
+            and not CATALOGUE[view.diagnosis.cause].stands_still
             and (since := self._engines[view.key].stands_since) is not None
             and view.t - since < longest
             for view in self.engine_views(now)

@@ -27,9 +27,9 @@ from kvpressure.cli.serve import serve
 from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.sources.gpu.source import GpuReader
 from kvpressure.sources.source import OnReport
@@ -178,7 +178,7 @@ def _settings(url: str, listen_address: str) -> Settings:
 
 def _verdict(view: EngineView) -> str:
     """The diagnosis in a few words, "" before there is one."""
-    if (diagnosis := view.diagnosis) is None or diagnosis.cause is Cause.UNKNOWN:
+    if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
     return f"{cause_words(diagnosis)}. {CAUSES[diagnosis.cause].meaning}"
 

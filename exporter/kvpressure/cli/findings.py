@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvpressure.advice import Action, Limits
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.severity import CALM, badness
 from kvpressure.model.verdict import Cause, Diagnosis
@@ -36,12 +37,12 @@ class Finding:
     @property
     def cause(self) -> Cause:
         """The verdict's cause, `unknown` without one."""
-        return self.diagnosis.cause if self.diagnosis else Cause.UNKNOWN
+        return self.diagnosis.cause if self.diagnosis else NOT_KNOWN
 
     @property
     def exit_code(self) -> int:
         """What this engine alone would end the command with."""
-        if self.cause is Cause.UNKNOWN:
+        if self.cause is NOT_KNOWN:
             return CANNOT_TELL
         return HEALTHY if self.cause in CALM else LIMITED
 

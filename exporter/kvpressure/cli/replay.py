@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import click
 
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import at
@@ -149,7 +151,7 @@ class _Table:
                 self._start = line.t
                 say("", f"{view.key.target} ({view.key.model_name})", self.HEAD)
             diagnosis = view.diagnosis
-            cause = Cause.UNKNOWN if diagnosis is None else diagnosis.cause
+            cause = NOT_KNOWN if diagnosis is None else diagnosis.cause
             self._told.setdefault(view.key.rank, []).append((line.t - self._start, cause))
             cells = (
                 f"{line.t - self._start:7.0f}",
@@ -185,22 +187,11 @@ class _Table:
 def _named(diagnosis: Diagnosis | None) -> str:
     """Cause and detail as one word."""
     if diagnosis is None:
-        return Cause.UNKNOWN.value
+        return NOT_KNOWN.value
     return f"{diagnosis.cause.value}/{diagnosis.detail}" if diagnosis.detail else diagnosis.cause.value
 
 
-MARKS = {
-    Cause.UNKNOWN: "?",
-    Cause.IDLE: ".",
-    Cause.HEALTHY: "-",
-    Cause.KV_CACHE_PRESSURE: "#",
-    Cause.CONCURRENCY_BOUND: "=",
-    Cause.COMPUTE_BOUND: "%",
-    Cause.HOST_BOUND: "h",
-    Cause.DEFERRED: "d",
-    Cause.PAUSED: "p",
-    Cause.STUCK: "!",
-}
+MARKS: Final = {cause: row.mark for cause, row in CATALOGUE.items()}
 
 
 def _marks(told: list[tuple[float, Cause]], step: float) -> str:

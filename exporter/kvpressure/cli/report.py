@@ -21,10 +21,11 @@ from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
 from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.severity import CALM
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
+from kvpressure.model.verdict import Diagnosis, Evidence, Missing, Stage
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.printable import clean
 
@@ -103,7 +104,7 @@ def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
 
     The detail is spelled as on the series; a `loud` cause is in capitals.
     """
-    plain = diagnosis.cause is Cause.KV_CACHE_PRESSURE and diagnosis.stage is Stage.BUILDING
+    plain = CATALOGUE[diagnosis.cause].of_cache and diagnosis.stage is Stage.BUILDING
     label = CAUSES[diagnosis.cause].label
     detail = f" ({diagnosis.detail})" if diagnosis.detail else ""
     cause = f"{label.upper() if loud else label}{detail}"

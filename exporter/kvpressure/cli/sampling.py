@@ -15,9 +15,9 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.target import ALL_GPUS
-from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.model.workload import Workload
 from kvpressure.net.schedule import Clock, SystemClock
@@ -118,7 +118,7 @@ class Sampler:
     def undecided(self) -> bool:
         """True while an engine that answers slowly has given too few pages for a first verdict."""
         views = self._pipeline.engine_views(self.clock.wall())
-        unknown = {view.key.target for view in views if view.diagnosis and view.diagnosis.cause is Cause.UNKNOWN}
+        unknown = {view.key.target for view in views if view.diagnosis and view.diagnosis.cause is NOT_KNOWN}
         return any(one.target in unknown and (one.usual_seconds or 0.0) > SLOW_SECONDS for one in self._fleet.health())
 
     @property

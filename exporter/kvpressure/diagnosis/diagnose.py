@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kvpressure.diagnosis import score as scoring
-from kvpressure.diagnosis.causes import Symptoms, candidate
-from kvpressure.diagnosis.details import Detail, detail_of
+from kvpressure.diagnosis.confidence import confidence
+from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.judge import Judged, judge
 from kvpressure.diagnosis.missing import missing_evidence
+from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.symptoms import judge_all
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.verdict import Cause, Diagnosis, Missing
 
 
 class Diagnostician:
@@ -25,12 +26,12 @@ class Diagnostician:
     """
 
     def __init__(self) -> None:
-        self._cause = Cause.UNKNOWN
-        self._since: float | None = None
-        self._stays_until = 0.0
-        self._pending = Cause.UNKNOWN
-        self._pending_since = 0.0
-        self._detail = Detail()
+        self._told: Rule | None = None
+        """The rule whose cause and detail the verdict names; it may not be the one that holds now."""
+        self._grounds = ""
+        self._missing: tuple[Missing, ...] = ()
+        self._since = self._pending_since = self._stays_until = 0.0
+        self._pending: Cause | None = None
         self._other_detail_since: float | None = None
         self._stands_since: float | None = None
         self._last_t = 0.0
@@ -42,25 +43,23 @@ class Diagnostician:
 
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
         """The diagnosis at `t` (unix seconds, not decreasing)."""
-        if self._since is None:
-            self._since = self._pending_since = t
         symptoms = judge_all(inputs)
-        inputs = replace(inputs, t=t, standing_since=self._standing_since(t, inputs.recent.progress.standing_seconds))
-        before, found = self._cause, candidate(inputs, symptoms, self._cause)
-        self._follow(t, found, inputs)
-        self._follow_detail(t, found, inputs, symptoms, changed=self._cause is not before)
+        before = NOT_KNOWN if self._told is None else self._told.cause
+        standing_since = self._standing_since(t, inputs.recent.progress.standing_seconds)
+        facts = Facts(inputs, symptoms, before, t, standing_since)
+        told = self._follow(t, judge(facts), facts)
         self._last_t = t
         return Diagnosis(
             t=t,
-            since=self._since or t,
-            cause=self._cause,
-            confidence=scoring.confidence(self._cause, symptoms, inputs),
+            since=self._since,
+            cause=told.cause,
+            confidence=confidence(told, facts),
             score=scoring.score(inputs),
-            stage=scoring.stage(inputs, self._cause, symptoms),
+            stage=scoring.stage(inputs, told.cause, symptoms),
             symptoms=symptoms,
-            detail=self._detail.word,
-            grounds=self._detail.grounds,
-            missing=missing_evidence(self._cause, inputs),
+            detail=told.detail,
+            grounds=self._grounds,
+            missing=self._missing,
         )
 
     def _standing_since(self, t: float, seconds: float) -> float | None:
@@ -71,25 +70,44 @@ class Diagnostician:
             self._stands_since = t - seconds
         return self._stands_since
 
-    def _follow_detail(self, t: float, found: Cause, inputs: Inputs, symptoms: Symptoms, *, changed: bool) -> None:
-        if found is not self._cause:
-            return
-        detail = detail_of(found, inputs, symptoms)
-        if changed or detail.word == self._detail.word or not self._detail.word:
-            self._detail, self._other_detail_since = detail, None
-            return
+    def _follow(self, t: float, judged: Judged, facts: Facts) -> Rule:
+        """The rule that the verdict is told by, now that another may hold."""
+        told, found = self._told, judged.rule
+        if told is None:
+            self._since = t
+            self._pending, self._pending_since = found.cause, t
+            self._stays_until = t
+            return self._tell(judged, facts)
+        if found.cause is not self._pending:
+            self._pending, self._pending_since = found.cause, t
+        if found.cause is told.cause:
+            return self._follow_detail(t, told, judged, facts)
+        if not self._changes(t, told.cause, found.cause, facts):
+            return told
+        return self._tell(judged, facts)
+
+    def _follow_detail(self, t: float, told: Rule, judged: Judged, facts: Facts) -> Rule:
+        if judged.rule.detail == told.detail or not told.detail:
+            return self._tell(judged, facts)
         if self._other_detail_since is None:
             self._other_detail_since = t
-        if t - self._other_detail_since >= inputs.thresholds.cause_hold_seconds:
-            self._detail, self._other_detail_since = detail, None
+        if t - self._other_detail_since < facts.thresholds.cause_hold_seconds:
+            return told
+        return self._tell(judged, facts)
 
-    def _follow(self, t: float, found: Cause, inputs: Inputs) -> None:
-        if found is not self._pending:
-            self._pending, self._pending_since = found, t
-        if found is self._cause:
-            return
-        limits = inputs.thresholds
-        if Cause.UNKNOWN in (self._cause, found):
-            self._cause, self._since, self._stays_until = found, t, t
-        elif t - self._pending_since >= limits.cause_hold_seconds and t >= self._stays_until:
-            self._cause, self._since, self._stays_until = found, t, t + limits.cause_dwell_seconds
+    def _changes(self, t: float, told: Cause, found: Cause, facts: Facts) -> bool:
+        """Whether another cause is told now, and since when it holds and how long it stays if so."""
+        thresholds = facts.thresholds
+        if NOT_KNOWN in (told, found):
+            self._since = self._stays_until = t
+            return True
+        if t - self._pending_since < thresholds.cause_hold_seconds or t < self._stays_until:
+            return False
+        self._since, self._stays_until = t, t + thresholds.cause_dwell_seconds
+        return True
+
+    def _tell(self, judged: Judged, facts: Facts) -> Rule:
+        rule = judged.rule
+        self._told, self._grounds, self._missing = rule, rule.grounds(facts), missing_evidence(judged, facts)
+        self._other_detail_since = None
+        return rule

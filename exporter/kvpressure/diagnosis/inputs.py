@@ -12,7 +12,7 @@ from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.recent import Recent
 from kvpressure.model.record import record
 from kvpressure.model.values import at
-from kvpressure.runtimes.evidence import Feature
+from kvpressure.runtimes.evidence import OptionalSignal
 
 
 @record
@@ -22,9 +22,8 @@ class Inputs:
     `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
     device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
     where not known.
-    `extra` holds evidence that other sources bring (pods, logs, host), by symptom name. `declared` are the limits it
-    was started with, by name. `signals` are what its page tells of, `features` what pages of its runtime may tell. `t`
-    is the time of the newest page, `standing_since` since when it has got nowhere, None where it gets somewhere.
+    `external_evidence` is what other sources bring (pods, logs, host), by symptom. `declared` are the limits it was
+    started with, by name. `signals` are what its page tells of, `optional_signals` what pages of its runtime may tell.
     """
 
     derived: Derived
@@ -34,17 +33,15 @@ class Inputs:
     step_tokens_baseline: float | None = None
     memory_rise_ratio: float | None = None
     starts: int | None = None
-    extra: Mapping[str, OutsideEvidence] = field(default_factory=dict)
+    external_evidence: Mapping[str, OutsideEvidence] = field(default_factory=dict)
     declared: Mapping[str, float] = field(default_factory=dict)
     signals: frozenset[str] = frozenset()
-    features: tuple[Feature, ...] = ()
-    t: float = 0.0
-    standing_since: float | None = None
+    optional_signals: tuple[OptionalSignal, ...] = ()
 
     @property
-    def asks(self) -> bool:
+    def canary_enabled(self) -> bool:
         """Whether engines are asked for a token (`engines.canary`)."""
-        return CANARY_UNANSWERED in self.extra
+        return CANARY_UNANSWERED in self.external_evidence
 
     def value(self, *path: str) -> float | None:
         """A derived number, None where not known."""

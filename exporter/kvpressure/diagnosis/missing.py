@@ -5,8 +5,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.model.verdict import Cause, Missing
+from kvpressure.diagnosis.judge import Judged
+from kvpressure.features.canary import CANARY_UNANSWERED
+from kvpressure.model.severity import CALM
+from kvpressure.model.verdict import Missing
+
+
+class _Source(NamedTuple):
+    evidence: str
+    missing: Missing
+    there: Callable[[Inputs], bool]
+
+
+SOURCES: Final = (
+    _Source(
+        "gpu",
+        Missing(
+            "how busy its GPUs are",
+            "run kvpressure where it sees the GPUs and which engine they serve (on its node; triage --gpus)",
+        ),
+        lambda inputs: inputs.value("engine_gpu_utilization_ratio") is not None,
+    ),
+    _Source(
+        "cpu",
+        Missing("whether CPUs are short", "let kvpressure read its host (host in the settings)"),
+        lambda inputs: "cpu_pressed" in inputs.external_evidence,
+    ),
+    _Source(
+        "canary",
+        Missing("whether it still answers", "let kvpressure ask it for one token (engines.canary in the settings)"),
+        lambda inputs: inputs.canary_enabled,
+    ),
+    _Source(
+        "log",
+        Missing("what the engine's log says", "let kvpressure read it (logs in the settings)"),
+        lambda inputs: "device_oom" in inputs.external_evidence,
+    ),
+    _Source(
+        "declared",
+        Missing(
+            "how many sequences it may run",
+            "let kvpressure read how it was started (its pod, or its process's arguments)",
+        ),
+        lambda inputs: bool(inputs.declared),
+    ),
+)
+"""Evidence that comes from elsewhere than the engine's page, by the name that predicates give it."""
+
+
+_OF_SYMPTOM: Final[Mapping[str, str]] = {
+    "gpu_compute_low": "gpu",
+    "gpu_memory_high": "gpu",
+    "cpu_pressed": "cpu",
+    CANARY_UNANSWERED: "canary",
+}
+"""Where expected symptoms come from: without them a verdict is less sure."""
 
 _MOOT: Final[Mapping[str, Callable[[Inputs], bool]]] = {
     "fetching": lambda inputs: inputs.recent.deferral.connector is False,
@@ -16,59 +71,27 @@ _MOOT: Final[Mapping[str, Callable[[Inputs], bool]]] = {
 """Signals that would tell nothing although they are missing: no connector brings KV, nobody waits."""
 
 
-class _Source(NamedTuple):
-    missing: Missing
-    bears_on: frozenset[Cause]
-    there: Callable[[Inputs], bool]
+def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
+    """What would make a verdict surer, and is not there; of the page first.
+
+    What the rule rests on, whatever would decide a rule that goes before it and could not be judged, and the symptoms
+    that it expects. A calm verdict asks for no other source than the page.
+    """
+    rule = judged.rule
+    wanted = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))
+    found = _of_page(wanted, facts.inputs)
+    if rule.cause in CALM:
+        return tuple(found)
+    return (*found, *_elsewhere(wanted.union(_OF_SYMPTOM.get(name, "") for name in rule.expects), facts.inputs))
 
 
-_SOURCES: Final = (
-    _Source(
-        Missing(
-            "how busy its GPUs are",
-            "run kvpressure where it sees the GPUs and which engine they serve (on its node; triage --gpus)",
-        ),
-        frozenset({Cause.COMPUTE_BOUND, Cause.HOST_BOUND, Cause.UNKNOWN, Cause.STUCK}),
-        lambda inputs: inputs.value("engine_gpu_utilization_ratio") is not None,
-    ),
-    _Source(
-        Missing("whether CPUs are short", "let kvpressure read its host (host in the settings)"),
-        frozenset({Cause.HOST_BOUND}),
-        lambda inputs: "cpu_pressed" in inputs.extra,
-    ),
-    _Source(
-        Missing("whether it still answers", "let kvpressure ask it for one token (engines.canary in the settings)"),
-        frozenset({Cause.STUCK}),
-        lambda inputs: inputs.asks,
-    ),
-    _Source(
-        Missing("what the engine's log says", "let kvpressure read it (logs in the settings)"),
-        frozenset({Cause.STUCK, Cause.UNKNOWN}),
-        lambda inputs: "device_oom" in inputs.extra,
-    ),
-    _Source(
-        Missing(
-            "how many sequences it may run",
-            "let kvpressure read how it was started (its pod, or its process's arguments)",
-        ),
-        frozenset({Cause.CONCURRENCY_BOUND}),
-        lambda inputs: bool(inputs.declared),
-    ),
-)
+def _of_page(wanted: frozenset[str], inputs: Inputs) -> Iterator[Missing]:
+    for signal in inputs.optional_signals:
+        if wanted.isdisjoint(signal.signals) or not inputs.signals.isdisjoint(signal.signals):
+            continue
+        if not any(_MOOT[name](inputs) for name in signal.signals if name in _MOOT):
+            yield Missing(signal.what, signal.how, signal.series)
 
 
-def missing_evidence(cause: Cause, inputs: Inputs) -> tuple[Missing, ...]:
-    """What would bear on `cause` and is not there; of the page first."""
-    return (*_of_page(cause, inputs), *_elsewhere(cause, inputs))
-
-
-def _of_page(cause: Cause, inputs: Inputs) -> Iterator[Missing]:
-    for feature in inputs.features:
-        there = inputs.signals.intersection(feature.signals)
-        moot = any(_MOOT[name](inputs) for name in feature.signals if name in _MOOT)
-        if cause in feature.bears_on and not there and not moot:
-            yield Missing(feature.what, feature.how, feature.series)
-
-
-def _elsewhere(cause: Cause, inputs: Inputs) -> Iterator[Missing]:
-    return (one.missing for one in _SOURCES if cause in one.bears_on and not one.there(inputs))
+def _elsewhere(wanted: frozenset[str], inputs: Inputs) -> Iterator[Missing]:
+    return (one.missing for one in SOURCES if one.evidence in wanted and not one.there(inputs))

@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.features.history import POINTS, STEP_SECONDS, History, Span
-from kvpressure.model.severity import CALM
-from kvpressure.model.verdict import Cause
+from kvpressure.model.severity import TROUBLE
 
 HEIGHT, TOP, BOTTOM = 480, 10, 470
 """Height of a chart in its own units, and the places of its lines' highest and lowest points.
@@ -22,7 +21,7 @@ Its width is one per point; the page stretches it to whatever room there is.
 SHORT_POINTS = 60
 """Points of a chart whose engine has been seen for less than five minutes: a line in a corner says little."""
 
-_TROUBLE = {cause.value: look.fill for cause, look in CAUSES.items() if cause not in CALM and cause != Cause.UNKNOWN}
+_TROUBLE = {cause.value: CAUSES[cause].fill for cause in TROUBLE}
 _FILLS = {cause.value: look.fill for cause, look in CAUSES.items()}
 
 

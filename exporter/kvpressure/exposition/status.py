@@ -17,6 +17,7 @@ from kvpressure.exposition.panel import engine_panel, gpu_card, ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.wording import clock, seconds
 from kvpressure.model.action import Action
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.severity import CALM, cause_of, worst_first
 from kvpressure.model.verdict import Cause
@@ -176,7 +177,7 @@ def _headline(snapshot: Snapshot) -> str:
 def _icon(snapshot: Snapshot) -> str:
     """The tab's icon in the colour of the worst cause."""
     ordered = worst_first(snapshot.known)
-    fill = CAUSES[cause_of(ordered[0]) if ordered else Cause.UNKNOWN].fill
+    fill = CAUSES[cause_of(ordered[0]) if ordered else NOT_KNOWN].fill
     return (
         "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
         f"%3Ccircle cx='4' cy='4' r='4' fill='%23{fill[1:]}'/%3E%3C/svg%3E"

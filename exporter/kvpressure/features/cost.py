@@ -11,6 +11,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.features.healthy_rate import HealthyRate
 from kvpressure.features.points import growth, mean
 from kvpressure.features.windows import Point, stepped_back
+from kvpressure.model.catalogue import those
 from kvpressure.model.family import engine_family
 from kvpressure.model.incident import LOSING, Incident, Since
 from kvpressure.model.values import Derived
@@ -24,7 +25,7 @@ LEARNED_AFTER_FACTOR: Final = 2.0
 
 LOST_TOKENS: Final = "lost_tokens_total"
 
-_FOR_ROOM: Final = frozenset({Cause.KV_CACHE_PRESSURE, Cause.DEFERRED})
+_FOR_ROOM: Final = those(lambda row: row.for_room)
 """Those who wait would be in the batch, and the steps are what they are: they tell what would come out."""
 
 

@@ -17,6 +17,7 @@ from kvpressure.features.observed import observed
 from kvpressure.features.recent import Recent
 from kvpressure.features.summaries import Tally
 from kvpressure.features.windows import EngineWindow
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.limits import Limit
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
@@ -122,7 +123,7 @@ class EngineHistory:
         `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
         """
         self.cap.learn(cap)
-        recent, healthy = features.recent, cause is Cause.HEALTHY
+        recent, healthy = features.recent, CATALOGUE[cause].serves_all
         self.cost.update(self.window.points, cause, self.baseline.limits, with_room)
         self.demand = recent.demand
         self.baseline.update(features.t, features.derived, recent.step_tokens, recent.answer_tokens, healthy=healthy)

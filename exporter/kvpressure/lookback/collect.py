@@ -11,6 +11,7 @@ from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback.found import MOST_PICTURE_POINTS, PICTURE_SERIES, Fired, PastIncident, Picture
 from kvpressure.lookback.judged_alerts import Alarm, ours
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.incident import LOSING, Incident
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
@@ -81,7 +82,7 @@ class Collector:
         self._t = t
         for alarm in self._alarms:
             alarm.add(t, diagnosis)
-        if diagnosis.cause is Cause.UNKNOWN and diagnosis.detail != TOO_FEW and sample.gauges.get("waiting", 0.0) >= 1:
+        if diagnosis.cause is NOT_KNOWN and diagnosis.detail != TOO_FEW and sample.gauges.get("waiting", 0.0) >= 1:
             self.unjudged[diagnosis.detail] = self.unjudged.get(diagnosis.detail, 0.0) + self._step
         point = _Point(t, diagnosis.cause, self._values(t, sample))
         if self._open is not None and t - self._open.last > gap:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback.found import Fired
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.verdict import Diagnosis
 
+CACHE_TOO_SMALL: Final = "KVPressureCacheTooSmall"
 Holds = Callable[[Diagnosis], bool]
 
 
@@ -35,13 +38,14 @@ class Judged:
     """Whether the share has to be more than that, not just as much."""
 
 
-def _is(cause: Cause) -> Holds:
-    return lambda diagnosis: diagnosis.cause is cause
+def _of_cause(alert: str) -> Holds:
+    """Whether the verdict's cause is the one that the alert is of."""
+    return lambda diagnosis: CATALOGUE[diagnosis.cause].alert == alert
 
 
 def _plain(diagnosis: Diagnosis) -> bool:
     shown = (diagnosis.symptoms.get(name) for name in ("admission_blocked", "kv_saturated"))
-    return diagnosis.cause is Cause.KV_CACHE_PRESSURE and any(one is not None and one.state is True for one in shown)
+    return _of_cause(CACHE_TOO_SMALL)(diagnosis) and any(one is not None and one.state is True for one in shown)
 
 
 def _preempts(diagnosis: Diagnosis) -> bool:
@@ -52,14 +56,15 @@ def _preempts(diagnosis: Diagnosis) -> bool:
 def ours(limits: Thresholds) -> tuple[Judged, ...]:
     """The alerts that one engine's verdicts decide; those that need several replicas, GPUs or logs are left out."""
     often, cause = limits.alert_symptom_min_ratio, limits.alert_cause_min_ratio
-    kv, stuck = _is(Cause.KV_CACHE_PRESSURE), _is(Cause.STUCK)
     ten = (600.0, cause, 300.0, 600.0)
     return (
-        Judged("KVPressureCacheTooSmall", "warning", kv, 60.0, often, 0.0, 180.0, _plain, above=True),
-        Judged("KVPressureEngineStuck", "warning", stuck, 60.0, often, 60.0, 120.0, above=True),
-        Judged("KVPressureEngineDeferred", "warning", _is(Cause.DEFERRED), *ten),
-        Judged("KVPressureEngineHostBound", "warning", _is(Cause.HOST_BOUND), *ten),
-        Judged("KVPressureSequenceCapReached", "info", _is(Cause.CONCURRENCY_BOUND), *ten),
+        Judged(CACHE_TOO_SMALL, "warning", _of_cause(CACHE_TOO_SMALL), 60.0, often, 0.0, 180.0, _plain, above=True),
+        Judged(
+            "KVPressureEngineStuck", "warning", _of_cause("KVPressureEngineStuck"), 60.0, often, 60.0, 120.0, above=True
+        ),
+        Judged("KVPressureEngineDeferred", "warning", _of_cause("KVPressureEngineDeferred"), *ten),
+        Judged("KVPressureEngineHostBound", "warning", _of_cause("KVPressureEngineHostBound"), *ten),
+        Judged("KVPressureSequenceCapReached", "info", _of_cause("KVPressureSequenceCapReached"), *ten),
         Judged("KVPressurePreemptionThrash", "warning", _preempts, 180.0, often, 60.0, 60.0, above=True),
     )
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from kvpressure.exposition.charts import runs
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import quantity
-from kvpressure.model.severity import CALM
+from kvpressure.model.severity import TROUBLE
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 
@@ -94,7 +94,7 @@ def _shades(places: Sequence[float], causes: Sequence[str]) -> Iterator[Markup]:
         if index < len(causes) and causes[index] == causes[begin]:
             continue
         cause = Cause(causes[begin])
-        if cause not in CALM and cause is not Cause.UNKNOWN:
+        if cause in TROUBLE:
             x, end = places[begin], places[min(index, len(places) - 1)]
             yield Markup('<rect class="shade" x="{:.1f}" width="{:.1f}" height="{}" fill="{}"/>').format(
                 x, max(1.0, end - x), HEIGHT, CAUSES[cause].fill

@@ -9,6 +9,7 @@ from typing import Any, Final
 from kvpressure.exposition.incident import rough
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent, quantity, seconds
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import DETAILS, Cause
 
 Json = Mapping[str, Any]
@@ -134,7 +135,7 @@ def summary(document: Json) -> Iterator[str]:
     for one in document["exporter_alone"]:
         yield f"{INDENT}only the exporter told: {cause_label(one)}, {engine_name(one)}, {when(one)}"
     for one in document["unjudged"]:
-        why = DETAILS[Cause.UNKNOWN].get(one["detail"] or "", "the evidence contradicts itself")
+        why = DETAILS[NOT_KNOWN].get(one["detail"] or "", "the evidence contradicts itself")
         yield f"{INDENT}cannot tell: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"
     for one in document["unread"]:
         yield f"{INDENT}not read: {one['target']}: {one['why']}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvpressure.model.catalogue import those
 from kvpressure.model.record import record
 from kvpressure.model.verdict import Cause
 
-LOSING: Final = frozenset(
-    {Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.HOST_BOUND, Cause.DEFERRED, Cause.STUCK}
-)
+LOSING: Final = those(lambda row: row.losing)
 """Causes under which an engine does less than it could. Where compute limits it, it does all it can."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kvpressure.model.catalogue import those
 from kvpressure.model.record import record
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 
-_ABLE: Final = frozenset({Cause.HEALTHY, Cause.IDLE})
+_ABLE: Final = those(lambda row: row.spare)
 
 
 @record

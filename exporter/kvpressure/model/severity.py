@@ -5,30 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN, those
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import EngineView, Unreachable
 
-CALM: Final = frozenset({Cause.IDLE, Cause.HEALTHY, Cause.PAUSED})
+CALM: Final = those(lambda row: row.calm)
 """Causes that ask nothing of anybody."""
 
-WORST_FIRST: Final = (
-    Cause.STUCK,
-    Cause.KV_CACHE_PRESSURE,
-    Cause.HOST_BOUND,
-    Cause.CONCURRENCY_BOUND,
-    Cause.DEFERRED,
-    Cause.COMPUTE_BOUND,
-    Cause.UNKNOWN,
-    Cause.PAUSED,
-    Cause.HEALTHY,
-    Cause.IDLE,
-)
-"""Causes by how much is lost while they hold; `unknown` is worse than calm, and better than any trouble."""
+TROUBLE: Final = those(lambda row: row.known and not row.calm)
+"""Causes that somebody has to do something about; not where none could be named."""
 
 
 def cause_of(view: EngineView) -> Cause:
     """The cause; `unknown` for an engine that was not diagnosed."""
-    return view.diagnosis.cause if view.diagnosis else Cause.UNKNOWN
+    return view.diagnosis.cause if view.diagnosis else NOT_KNOWN
 
 
 def badness(diagnosis: Diagnosis | None, silence: Unreachable | None = None) -> tuple[int, int, float]:
@@ -36,16 +26,17 @@ def badness(diagnosis: Diagnosis | None, silence: Unreachable | None = None) -> 
 
     In trouble, the worse cause comes first, and of one cause the higher score.
     """
-    cause = diagnosis.cause if diagnosis else Cause.UNKNOWN
+    cause = diagnosis.cause if diagnosis else NOT_KNOWN
     score = diagnosis.score if diagnosis and diagnosis.score is not None else 0.0
     if silence is not None:
         return (0, 0, 0.0) if silence.demand_requests else (2, 0, 0.0)
-    if cause is Cause.UNKNOWN:
+    row = CATALOGUE[cause]
+    if not row.known:
         return 2, 0, -score
-    if cause not in CALM:
-        return 1, WORST_FIRST.index(cause), -score
+    if not row.calm:
+        return 1, row.rank, -score
     building = diagnosis is not None and diagnosis.stage is not Stage.NONE
-    return (3 if building else 4), WORST_FIRST.index(cause), -score
+    return (3 if building else 4), row.rank, -score
 
 
 def worst_first(views: Iterable[EngineView]) -> list[EngineView]:

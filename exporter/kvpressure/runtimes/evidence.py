@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpressure.model.verdict import Cause
-
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class OptionalSignal:
     """One thing that a page may tell: `what` it is, for people, and `how` to get it, a sentence without a full stop.
 
     It is there when one of its `signals` is (names of `signals`, or fields of `CacheConfig`), which come from the
-    `series`. `bears_on` are the causes that it speaks for or against: verdicts that would be surer with it.
+    `series`. Which verdicts would be surer with it follows from the rules whose predicates name one of its signals.
     """
 
     what: str
     signals: tuple[str, ...]
     series: tuple[str, ...]
     how: str
-    bears_on: frozenset[Cause]

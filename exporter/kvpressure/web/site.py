@@ -18,6 +18,7 @@ from kvpressure.exposition import diagnosis_json, runbooks, status
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
@@ -28,14 +29,7 @@ from kvpressure.web.work import RETRY_SECONDS, BoundedExecutor, Busy
 Authorize = Callable[[str | None, str], Awaitable[bool]]
 """Judges an Authorization header, "" or the address of whom it came from beside it. Raises Busy."""
 
-RUNBOOKS: Mapping[Cause, str] = {
-    Cause.KV_CACHE_PRESSURE: "KVPressureCacheTooSmall",
-    Cause.CONCURRENCY_BOUND: "KVPressureSequenceCapReached",
-    Cause.COMPUTE_BOUND: "KVPressureEngineComputeBound",
-    Cause.HOST_BOUND: "KVPressureEngineHostBound",
-    Cause.DEFERRED: "KVPressureEngineDeferred",
-    Cause.STUCK: "KVPressureEngineStuck",
-}
+RUNBOOKS: Mapping[Cause, str] = {cause: row.alert for cause, row in CATALOGUE.items() if row.alert}
 """The runbook that fits a cause, by the name of its alert; causes without one get no link."""
 
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")

@@ -12,7 +12,6 @@ from bench.simulator.scenarios import episode
 from bench.simulator.trace import frames
 from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.diagnosis import score as scoring
-from kvpressure.diagnosis.causes import candidate
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs, Recent
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
@@ -27,6 +26,7 @@ from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES
+from tests.support.verdicts import rule
 
 CALM = Recent(
     polls=20,
@@ -52,7 +52,7 @@ def inputs(derived=None, **recent) -> Inputs:
 
 
 def cause(made: Inputs, current: Cause = Cause.HEALTHY) -> Cause:
-    return candidate(made, judge_all(made), current)
+    return rule(made, current).cause
 
 
 def with_gpu(utilization: float, **recent) -> Inputs:
@@ -141,7 +141,10 @@ def test_a_queue_from_which_nothing_starts_is_kv_pressure_and_says_so():
 
 
 def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
-    assert cause(inputs(**QUEUE, steadiness=1.0)) is Cause.CONCURRENCY_BOUND
+    # Without the cap nobody could tell: the long ones among the prompts do not fit.
+    queue = QUEUE | {"blocked_by_long_ratio": 0.5}
+    assert cause(inputs(**queue, at_cap=True)) is Cause.CONCURRENCY_BOUND
+    assert cause(inputs(**queue)) is Cause.UNKNOWN
 
 
 def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
@@ -166,7 +169,7 @@ def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
     short = {"cpu_pressed": OutsideEvidence(True, "tasks waiting for a CPU: 60%")}
 
     def pressed(made: Inputs) -> Cause:
-        return cause(dataclasses.replace(made, extra=short))
+        return cause(dataclasses.replace(made, external_evidence=short))
 
     assert pressed(with_gpu(0.2, demand=4.0)) is Cause.HOST_BOUND
     assert pressed(with_gpu(0.2, demand=0.3)) is Cause.HEALTHY  # one request now and then leaves any GPU idle
@@ -237,7 +240,9 @@ def test_every_evidence_says_in_words_what_was_seen():
 
 
 def test_device_oom_comes_from_a_log_and_makes_kv_pressure_failing():
-    made = dataclasses.replace(inputs(**BLOCKED), extra={"device_oom": OutsideEvidence(True, "torch.OutOfMemoryError")})
+    made = dataclasses.replace(
+        inputs(**BLOCKED), external_evidence={"device_oom": OutsideEvidence(True, "torch.OutOfMemoryError")}
+    )
     diagnosis = Diagnostician().diagnose(0.0, made)
     assert diagnosis.symptoms["device_oom"].state is True
     assert diagnosis.stage is Stage.FAILING
@@ -260,7 +265,7 @@ def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_i
 
 
 def test_a_queue_at_the_sequence_cap_scores_low():
-    assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, steadiness=1.0)) < 0.05
+    assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, at_cap=True)) < 0.05
 
 
 EVIDENCE = ("blocked_ratio", "preempted_ratio", "usage", "waiting_ratio")
@@ -330,7 +335,7 @@ def test_causes_never_flap_faster_than_the_dwell_time_allows(states):
     made = {
         "calm": inputs(),
         "blocked": inputs(**BLOCKED),
-        "cap": inputs(**QUEUE, steadiness=1.0),
+        "cap": inputs(**QUEUE, at_cap=True),
         "idle": inputs(busy=False, demand=0.0),
     }
     diagnostician = Diagnostician()

@@ -7,17 +7,20 @@ import re
 
 import pytest
 
-from kvpressure.diagnosis.missing import missing_evidence
+from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.judge import TABLE, judge
+from kvpressure.diagnosis.missing import SOURCES, missing_evidence
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.features.deferral import Deferral
+from kvpressure.features.progress import Progress
 from kvpressure.model.samples import CacheConfig
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.verdict import Diagnosis, Missing
 from kvpressure.runtimes import signals
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import inventory, made
-from tests.support.verdicts import LAB, inputs, views
+from tests.support.verdicts import LAB, facts, inputs, rule, views
 
 VLLM = named("vllm")
 FIRST = {
@@ -41,9 +44,14 @@ def last(recording: str) -> Diagnosis:
     return found
 
 
-def lacking(cause: Cause, **changes: object) -> set[str]:
-    base = dataclasses.replace(inputs(), features=VLLM.evidence, **changes)  # type: ignore[arg-type]
-    return {series for one in missing_evidence(cause, base) for series in one.series}
+def missing(made: Inputs, **changes: object) -> tuple[Missing, ...]:
+    """What the verdict on evidence made by hand lacks."""
+    found = facts(dataclasses.replace(made, optional_signals=VLLM.evidence, **changes))  # type: ignore[arg-type]
+    return missing_evidence(judge(found), found)
+
+
+def lacking(made: Inputs, **changes: object) -> set[str]:
+    return {series for one in missing(made, **changes) for series in one.series}
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
@@ -53,7 +61,8 @@ def test_every_row_names_signals_and_series_that_the_runtime_has(runtime):
     for feature in runtime.evidence:
         assert set(feature.signals) <= known, feature
         assert set(feature.series) <= read, feature
-        assert feature.bears_on
+        asked = {name for rule in TABLE for name in rule.when.evidence}
+        assert asked & set(feature.signals), f"no rule asks for {feature.what}"
         assert not feature.how.endswith(".")
 
 
@@ -71,7 +80,8 @@ def test_since_when_vllm_exports_it_is_what_its_versions_declare(series):
 def test_what_the_page_of_a_version_has_is_not_missing(version):
     (engine,) = PageReader().read(made(version), 1.0).engines
     has = frozenset({*engine.gauges, *engine.counters})
-    told = lacking(Cause.UNKNOWN, signals=has) | lacking(Cause.DEFERRED, signals=has)
+    # A queue that nobody can explain where the page does not tell what it waits for, and one that was put off.
+    told = lacking(inputs(reasons_known=False), signals=has) | lacking(inputs(deferred_ratio=1.0), signals=has)
     assert ("vllm:num_requests_waiting_by_reason" in told) is (version == "0.12.0")
     assert ("vllm:num_requests_kv_fetch_by_stage" in told) is (version != "0.33.0")
     assert "vllm:engine_sleep_state" not in told
@@ -85,22 +95,37 @@ def test_an_old_version_is_told_to_lack_the_reasons_and_a_new_one_is_not():
 
 def test_what_would_tell_nothing_is_not_missing():
     fetch = "vllm:num_requests_kv_fetch_by_stage"
-    without = dataclasses.replace(inputs().recent, deferral=Deferral(connector=False))
-    assert fetch in lacking(Cause.DEFERRED)
-    assert fetch not in lacking(Cause.DEFERRED, recent=without)
-    nobody_waits = dataclasses.replace(inputs().recent, waiting=0.0)
-    assert "vllm:num_requests_waiting_by_reason" not in lacking(Cause.HOST_BOUND, recent=nobody_waits)
+    assert fetch in lacking(inputs(deferred_ratio=1.0))
+    assert fetch not in lacking(inputs(deferred_ratio=1.0, deferral=Deferral(connector=False)))
+    reasons = "vllm:num_requests_waiting_by_reason"
+    assert reasons in lacking(inputs(reasons_known=False))
+    assert reasons not in lacking(inputs(waiting=0.0, waiting_ratio=0.0))
 
 
 def test_other_sources_are_missing_where_they_would_bear_on_the_verdict():
-    def whats(cause: Cause, **changes: object) -> str:
-        return " ".join(one.what for one in missing_evidence(cause, dataclasses.replace(inputs(), **changes)))  # type: ignore[arg-type]
+    def whats(made: Inputs, **changes: object) -> str:
+        return " ".join(one.what for one in missing(made, **changes))
 
-    assert "GPU" in whats(Cause.COMPUTE_BOUND)
-    assert "GPU" not in whats(Cause.COMPUTE_BOUND, derived={"engine_gpu_utilization_ratio": 0.5})
-    assert "sequences" in whats(Cause.CONCURRENCY_BOUND)
-    assert "sequences" not in whats(Cause.CONCURRENCY_BOUND, declared={"max_num_seqs": 8.0})
-    assert whats(Cause.PAUSED) == ""
+    prefills, capped = inputs(prefill_ratio=1.0, step_tokens=4000.0, blocked_ratio=0.0), inputs(at_cap=True)
+    assert "GPU" in whats(prefills)
+    assert "GPU" not in whats(prefills, derived={"engine_gpu_utilization_ratio": 0.5})
+    assert "sequences" in whats(capped)
+    assert "sequences" not in whats(capped, declared={"max_num_seqs": 8.0})
+    assert whats(inputs(progress=Progress(paused_by="pause_call"))) == ""
+
+
+def test_a_rule_that_could_not_be_judged_is_what_is_missing_and_one_that_was_decided_otherwise_is_not():
+    queue = inputs(blocked_ratio=0.0, blocked_by_long_ratio=0.0)
+    busy = "how busy its GPUs are"
+    assert busy in {one.what for one in missing(queue)}, "a busy GPU would explain the queue"
+    at_cap = dataclasses.replace(queue.recent, at_cap=True)
+    assert busy not in {one.what for one in missing(queue, recent=at_cap)}, "a cap does, busy or not"
+
+
+def test_a_calm_verdict_asks_for_no_other_source():
+    told = {one.what for one in missing(inputs(waiting_ratio=0.6, blocked_ratio=0.0))}
+    assert rule(inputs(waiting_ratio=0.6, blocked_ratio=0.0)).id == "healthy.passing_queue"
+    assert not told & {one.missing.what for one in SOURCES}
 
 
 def test_the_json_says_what_is_missing_and_how_to_get_it():

@@ -8,9 +8,10 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis import score as scoring
+from kvpressure.diagnosis.confidence import confidence as scoring_confidence
 from kvpressure.diagnosis.inputs import Inputs, Recent
-from kvpressure.diagnosis.symptoms import judge_all
-from kvpressure.model.verdict import Cause
+from kvpressure.diagnosis.rules import BY_ID
+from tests.support.verdicts import facts
 
 HALF_WAY = Recent(
     polls=20,
@@ -59,9 +60,13 @@ def test_each_weight_of_the_score_is_the_one_an_operator_gives(override: str, ra
     assert after != before
 
 
+def of_kv(inputs: Inputs) -> float:
+    return scoring_confidence(BY_ID["kv.admission"], facts(inputs))
+
+
 def confidence(override: str = "") -> float:
     inputs = made(override, blocked_ratio=0.9)
-    return scoring.confidence(Cause.KV_CACHE_PRESSURE, judge_all(inputs), inputs)
+    return of_kv(inputs)
 
 
 def test_the_weights_of_confidence_are_those_an_operator_gives() -> None:
@@ -75,7 +80,7 @@ def test_the_weights_of_confidence_are_those_an_operator_gives() -> None:
 
 def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
     nothing = Inputs({}, load_thresholds("confidence_unknown_weight_ratio: 0"), Recent(0, 0.0))
-    assert scoring.confidence(Cause.KV_CACHE_PRESSURE, judge_all(nothing), nothing) == 0.0
+    assert of_kv(nothing) == 0.0
 
 
 @pytest.mark.parametrize(("usage", "higher"), [(0.99, False), (1.0, True)])

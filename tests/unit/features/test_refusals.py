@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from kvpressure.diagnosis.causes import candidate
-from kvpressure.diagnosis.details import detail_of
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.features import compute
 from kvpressure.features.windows import EngineWindow
@@ -16,7 +14,7 @@ from kvpressure.model.verdict import Cause
 from kvpressure.scrape.reader import PageReader
 from tests.support.engines import CONTEXT, window
 from tests.support.pages import made
-from tests.support.verdicts import inputs
+from tests.support.verdicts import inputs, rule
 
 SHED = {"requests_refused_per_second": 2.0}
 NO_QUEUE = {"waiting": 0.0, "waiting_ratio": 0.0, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0}
@@ -76,7 +74,6 @@ def test_the_symptom_is_there_only_where_somebody_was_ever_refused():
 )
 def test_an_engine_in_which_nobody_waits_because_they_are_sent_away_is_not_healthy(recent, expected):
     made_of = inputs(SHED, **recent)
-    symptoms = judge_all(made_of)
-    assert candidate(made_of, symptoms, Cause.HEALTHY) is expected
-    if expected is Cause.CONCURRENCY_BOUND:
-        assert detail_of(expected, made_of, symptoms).word == "queue_limit"
+    won = rule(made_of)
+    assert won.cause is expected
+    assert (won.detail == "queue_limit") is (expected is Cause.CONCURRENCY_BOUND)

@@ -26,6 +26,8 @@ from kvpressure.diagnosis.symptoms import (
 )
 from kvpressure.model.verdict import Evidence
 
+Symptoms = Mapping[str, Evidence]
+
 _ALL = (
     gpu_memory_high,
     gpu_compute_low,
@@ -50,8 +52,8 @@ OPTIONAL = (canary_unanswered.NAME, load_shed.NAME)
 """Symptoms that there are only where somebody switched on what they are of (decisions 0270, 0280)."""
 
 
-def judge_all(inputs: Inputs) -> Mapping[str, Evidence]:
+def judge_all(inputs: Inputs) -> Symptoms:
     """Every symptom by name, in a fixed order; one of `OPTIONAL` only where its source is on."""
     sheds = inputs.value("requests_refused_per_second") is not None
-    wanted = (*_ALL, *([load_shed] if sheds else []), *([canary_unanswered] if inputs.asks else []))
+    wanted = (*_ALL, *([load_shed] if sheds else []), *([canary_unanswered] if inputs.canary_enabled else []))
     return {module.NAME: module.judge(inputs) for module in wanted}

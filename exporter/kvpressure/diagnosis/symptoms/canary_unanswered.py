@@ -11,5 +11,5 @@ NAME = CANARY_UNANSWERED
 
 def judge(inputs: Inputs) -> Evidence:
     """Judge what the newest request of one token came to."""
-    told = inputs.extra[NAME]
+    told = inputs.external_evidence[NAME]
     return Evidence(NAME, told.state, told.text)

@@ -15,7 +15,7 @@ def at_least(symptom: str, value: float | None, threshold: float, unit: str, tex
 
 def from_elsewhere(symptom: str, inputs: Inputs, text: str, missing: str) -> Evidence:
     """A symptom that only another source can tell, `text` being what it is; `missing` says what would be needed."""
-    told = inputs.extra.get(symptom)
+    told = inputs.external_evidence.get(symptom)
     return Evidence(symptom, None, missing) if told is None else Evidence(symptom, told.state, f"{text}: {told.text}")
 
 

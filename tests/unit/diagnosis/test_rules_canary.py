@@ -6,14 +6,13 @@ import dataclasses
 
 import pytest
 
-from kvpressure.diagnosis.canary import weighed
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.features.evidence import OutsideEvidence
 from kvpressure.features.progress import Progress
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence
-from tests.support.verdicts import inputs
+from kvpressure.model.verdict import Cause, Diagnosis
+from tests.support.verdicts import inputs, rule
 
 IDLE = {"busy": False, "demand": 0.0, "waiting": 0.0, "waiting_ratio": 0.0, "usage": 0.0}
 FROZEN = {"frozen_seconds": 40.0, "progress": Progress(frozen_seconds=40.0, standing_seconds=40.0, standing=("steps",))}
@@ -22,7 +21,7 @@ FROZEN = {"frozen_seconds": 40.0, "progress": Progress(frozen_seconds=40.0, stan
 def judged(state: bool | None, seconds: int = 10, **recent: object) -> Diagnosis:
     """The verdict after so many polls on the same evidence."""
     made = inputs(**recent)  # type: ignore[arg-type]
-    asked = dataclasses.replace(made, extra={CANARY_UNANSWERED: OutsideEvidence(state, "what happened")})
+    asked = dataclasses.replace(made, external_evidence={CANARY_UNANSWERED: OutsideEvidence(state, "what happened")})
     diagnostician = Diagnostician()
     return [diagnostician.diagnose(float(t), asked) for t in range(seconds)][-1]
 
@@ -53,27 +52,32 @@ def test_evidence_that_is_missing_names_the_setting_until_it_is_on():
     assert not any("engines.canary" in one.how for one in judged(None, **FROZEN).missing)
 
 
-def symptoms(state: bool | None, pressed: bool | None = None) -> dict[str, Evidence]:
-    return {
-        CANARY_UNANSWERED: Evidence(CANARY_UNANSWERED, state, ""),
-        "frontend_slow": Evidence("frontend_slow", None, ""),
-        "cpu_pressed": Evidence("cpu_pressed", pressed, ""),
-    }
-
-
 @pytest.mark.parametrize(
-    ("found", "state", "pressed", "left"),
+    ("state", "pressed", "cause", "detail"),
     [
-        (Cause.STUCK, False, True, Cause.HOST_BOUND),
-        (Cause.STUCK, False, None, Cause.UNKNOWN),
-        (Cause.KV_CACHE_PRESSURE, True, None, Cause.KV_CACHE_PRESSURE),
-        (Cause.KV_CACHE_PRESSURE, False, None, Cause.KV_CACHE_PRESSURE),
-        (None, False, None, None),
-        (None, None, None, None),
+        (False, True, Cause.HOST_BOUND, "cpu"),
+        (False, None, Cause.UNKNOWN, "statistics_late"),
+        (True, None, Cause.STUCK, "frozen"),
+        (None, None, Cause.STUCK, "frozen"),
     ],
 )
-def test_what_is_left_of_a_cause_after_the_answer(found, state, pressed, left):
-    assert weighed(found, symptoms(state, pressed)) is left
+def test_what_is_left_of_a_frozen_page_after_the_answer(state, pressed, cause, detail):
+    told = {CANARY_UNANSWERED: OutsideEvidence(state, ""), "cpu_pressed": OutsideEvidence(pressed, "")}
+    won = rule(dataclasses.replace(inputs(**FROZEN), external_evidence=told))
+    assert (won.cause, won.detail) == (cause, detail)
+
+
+@pytest.mark.parametrize("state", [True, False, None])
+def test_a_cache_full_of_blocks_that_nobody_fetches_stays_what_it_is_whatever_is_answered(state):
+    stranded = inputs(still_seconds=40.0, blocked_ratio=1.0, blocked_by_long_ratio=1.0)
+    told = {CANARY_UNANSWERED: OutsideEvidence(state, "")}
+    assert rule(dataclasses.replace(stranded, external_evidence=told)).id == "kv.stranded"
+
+
+def test_what_stands_still_for_a_moment_is_stuck_where_nobody_answers():
+    began = {"frozen_seconds": 5.0, "progress": Progress(frozen_seconds=5.0, standing_seconds=5.0, standing=("steps",))}
+    assert judged(True, **began).detail == "frozen"
+    assert judged(None, **began).cause is not Cause.STUCK
 
 
 def test_where_nobody_is_asked_there_is_no_such_symptom():

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from kvpressure.cli import replay
 from kvpressure.cli.replay import MARKS, Replay, ReplayTarget
-from kvpressure.diagnosis.details import Detail, detail_of
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
@@ -19,7 +18,7 @@ from kvpressure.features.progress import Progress
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.recordings import TraceError
-from tests.support.verdicts import LAB, THRESHOLDS, inputs, views
+from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
 EVERY = sorted(LAB.glob("*.xz"))
 TOLD = {
@@ -36,12 +35,15 @@ TOLD = {
 """The verdict at the end of each; the lab's fixtures say the same of the scheduler's own reasons."""
 
 NOTHING_ELSE = Deferral(connector=False, images=False)
+NO_REASONS = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
+FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0}
 
 
 def word(cause: Cause, made: Inputs) -> str:
-    found = detail_of(cause, made, judge_all(made)).word
-    assert found in {"", *DETAILS[cause]}
-    return found
+    won = rule(made)
+    assert won.cause is cause
+    assert won.detail in {"", *DETAILS[cause]}
+    return won.detail
 
 
 def verdicts(path: Path) -> list[Diagnosis]:
@@ -104,25 +106,26 @@ def test_a_recording_with_deferred_and_paused_is_drawn():
     ],
 )
 def test_what_is_waited_for_is_named_only_where_nothing_else_can_be_it(found, fetching, expected):
-    made = inputs(deferral=found, fetching_ratio=fetching)
+    made = inputs(deferral=found, fetching_ratio=fetching, deferred_ratio=1.0)
     assert word(Cause.DEFERRED, made) == expected
 
 
 def test_without_the_reasons_for_waiting_a_connector_is_named_by_what_it_brings():
     found = Deferral(connector=True, brought_ratio=0.8, offload=True)
-    told = detail_of(Cause.DEFERRED, inputs(deferral=found, reasons_known=False), {})
-    assert told == Detail("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
+    told = grounds(inputs(deferral=found, **NO_REASONS))
+    assert told == ("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
 
 
 def test_without_the_reasons_for_waiting_what_is_left_has_no_word():
-    told = detail_of(Cause.DEFERRED, inputs(deferral=NOTHING_ELSE, reasons_known=False, waited_steps=640.0), {})
-    assert told == Detail("", "They fit, and wait for 640 steps: for a grammar, or behind one that a limit holds back.")
+    told = grounds(inputs(deferral=NOTHING_ELSE, **NO_REASONS, waited_steps=640.0, prefilling=0.0))
+    assert told == ("", "They fit, and wait for 640 steps: for a grammar, or behind one that a limit holds back.")
 
 
 def test_without_a_word_the_grounds_say_between_what_it_is():
-    made = inputs(deferral=Deferral(connector=True, images=True))
-    assert detail_of(Cause.DEFERRED, made, {}).grounds == (
-        "For a grammar or KV from elsewhere or room for an image: the page does not tell which."
+    made = inputs(deferral=Deferral(connector=True, images=True), deferred_ratio=1.0)
+    assert grounds(made) == (
+        "",
+        "For a grammar or KV from elsewhere or room for an image: the page does not tell which.",
     )
 
 
@@ -138,16 +141,16 @@ def test_without_a_word_the_grounds_say_between_what_it_is():
     ],
 )
 def test_a_cap_is_named_by_its_flag_only_where_the_flag_is_known(declared, at_cap, step_tokens, expected):
-    made = inputs({"requests_running_max": 16.0}, declared, at_cap=at_cap, step_tokens=step_tokens)
+    made = inputs({"requests_running_max": 16.0}, declared, at_cap=at_cap, step_tokens=step_tokens, **FITS)
     assert word(Cause.CONCURRENCY_BOUND, made) == expected
 
 
 @pytest.mark.parametrize("usage", [0.5, 0.97])
 def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
     made = inputs({"requests_running_max": 24.0}, at_cap=True, step_tokens=40.0, usage=usage, blocked_ratio=0.0)
-    told = detail_of(Cause.CONCURRENCY_BOUND, made, judge_all(made))
-    assert told.word == "sequence_cap"
-    assert ("a watermark would look the same" in told.grounds) == (usage > 0.9)
+    detail, told = grounds(made)
+    assert detail == "sequence_cap"
+    assert ("a watermark would look the same" in told) == (usage > 0.9)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
         ({"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
         ({"blocked_ratio": 0.0, "preempted_in_window": True}, "preemption"),
         ({"blocked_ratio": 0.9, "still_seconds": 20.0}, "stranded"),
-        ({"blocked_ratio": 0.0}, ""),
+        ({"blocked_ratio": 0.9, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
     ],
 )
 def test_how_the_cache_is_short_is_told(recent, expected):
@@ -180,7 +183,8 @@ def test_preemption_says_what_it_throws_out_where_that_is_known():
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])
 def test_compute_goes_into_prompts_or_into_answers(ratio, expected):
-    assert word(Cause.COMPUTE_BOUND, inputs(prefill_ratio=ratio)) == expected
+    made = inputs(prefill_ratio=ratio, gpu_utilization=0.97, **FITS)
+    assert word(Cause.COMPUTE_BOUND, made) == expected
 
 
 @pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
@@ -194,7 +198,6 @@ def test_who_paused_it_is_told(by):
         ({"frozen_seconds": 40.0}, "frozen"),
         ({"looping_seconds": 40.0}, "looping"),
         ({"still_seconds": 20.0}, "nothing_runs"),
-        ({}, ""),
     ],
 )
 def test_how_it_is_stuck_is_told(seconds, expected):
@@ -209,7 +212,7 @@ def test_how_it_is_stuck_is_told(seconds, expected):
         ({}, {"kv_capacity_tokens": 1000.0}, "cold_start"),
         ({"blocked_ratio": 0.2, "unsure": True}, {}, "layers_differ"),
         ({"blocked_ratio": 0.2, "reasons_known": False}, {}, "no_reasons"),
-        ({"blocked_ratio": 0.2}, {}, ""),
+        ({"blocked_ratio": 0.2, "blocked_by_long_ratio": 0.4}, {}, ""),
     ],
 )
 def test_unknown_says_what_is_missing(recent, derived, expected):
@@ -218,8 +221,9 @@ def test_unknown_says_what_is_missing(recent, derived, expected):
 
 def test_a_watermark_is_told_with_how_much_it_keeps():
     made = inputs({"kv_free_tokens": 96.0}, {"kv_watermark_ratio": 0.1}, blocked_ratio=0.9, by_watermark_ratio=0.8)
-    assert detail_of(Cause.KV_CACHE_PRESSURE, made, judge_all(made)).grounds == (
-        "10.0% of the cache is kept free, 96 tokens are left: but for that a prompt would fit in 80% of the polls."
+    assert grounds(made) == (
+        "watermark",
+        "10.0% of the cache is kept free, 96 tokens are left: but for that a prompt would fit in 80% of the polls.",
     )
 
 

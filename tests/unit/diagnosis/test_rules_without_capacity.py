@@ -6,12 +6,10 @@ import dataclasses
 
 import pytest
 
-from kvpressure.diagnosis.causes import candidate
-from kvpressure.diagnosis.details import detail_of
 from kvpressure.diagnosis.inputs import Inputs, Recent
-from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.model.verdict import Cause
 from tests.support.engines import THRESHOLDS
+from tests.support.verdicts import grounds, rule
 
 QUEUED = Recent(
     polls=20,
@@ -29,7 +27,7 @@ QUEUED = Recent(
 
 def cause(**recent: float | bool | None) -> Cause:
     made = Inputs({}, THRESHOLDS, dataclasses.replace(QUEUED, **recent))  # type: ignore[arg-type]
-    return candidate(made, judge_all(made), Cause.HEALTHY)
+    return rule(made).cause
 
 
 @pytest.mark.parametrize(
@@ -54,9 +52,7 @@ def test_nothing_runs_beside_a_cache_that_is_held_because_of_it(usage: float, to
 
 
 def test_what_is_missing_is_said() -> None:
-    made = Inputs({}, THRESHOLDS, QUEUED)
-    found = detail_of(Cause.UNKNOWN, made, judge_all(made))
-    assert (found.word, found.grounds) == (
+    assert grounds(Inputs({}, THRESHOLDS, QUEUED)) == (
         "no_capacity",
         "10 requests wait; the page does not tell how much the cache holds.",
     )

@@ -1,0 +1,167 @@
+"""Which rules can hold together, which of them then wins, and why.
+
+A pair of rules of which only one can hold needs no row. Names may have `*`: a row is of every rule whose id fits.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+
+class Overlap(NamedTuple):
+    """Where one of `winners` and one of `losers` hold together, the winner is the verdict, because of `why`."""
+
+    winners: tuple[str, ...]
+    losers: tuple[str, ...]
+    why: str
+
+    def covers(self, winner: str, loser: str) -> bool:
+        """Whether the row is of this pair."""
+        return _fits(winner, self.winners) and _fits(loser, self.losers)
+
+
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+_FETCHING: Final = ("deferred.remote_kv", "deferred.offload", "deferred.external_kv")
+_PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
+_FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.cold_start")
+_CAPS: Final = ("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap")
+_STEPS: Final = ("compute.prefill", "compute.decode", "compute.mixed")
+_MUST_BE: Final = ("deferred.must_be_*",)
+_UNTOLD: Final = ("unknown.no_capacity", "unknown.no_reasons")
+_BOUNDS: Final = ("kv.longest", "kv.preempted")
+_OTHER_LIMITS: Final = ("concurrency.prefill_budget", "concurrency.head_of_line", "concurrency.another_limit")
+_SHORT: Final = ("kv.nothing_runs", "kv.watermark", "kv.preemption", "kv.admission", "kv.full", "kv.stays*")
+_LAST: Final = ("unknown.bounds_disagree", "concurrency.queue_limit", "healthy.*")
+_LATE: Final = (*_MUST_BE, *_UNTOLD, *_BOUNDS, *_OTHER_LIMITS, *_LAST)
+
+OVERLAPS: Final = (
+    Overlap(("paused.*",), ("*",), "While somebody has stopped the engine, nothing on its page is of the load."),
+    Overlap(("unknown.too_few_polls",), ("*",), "Shares and rates of so few polls say nothing yet."),
+    Overlap(
+        ("unknown.no_activity", "unknown.no_queue"),
+        ("*",),
+        "Without the numbers of requests, a rule that holds does so by what is not known.",
+    ),
+    Overlap(
+        ("host.front_end_late", "host.cpu_late", "unknown.statistics_late"),
+        ("*",),
+        "The engine works and its page stands still, so whatever else the page shows is of some time ago.",
+    ),
+    Overlap(("host.front_end_late", "host.cpu_late"), ("unknown.statistics_late",), "The host explains the delay."),
+    Overlap(
+        ("stuck.*",),
+        ("*",),
+        "Nothing moves: what looks like a queue or a full cache is what was there when it stopped.",
+    ),
+    Overlap(
+        ("kv.stranded",),
+        ("stuck.*", "kv.*", "compute.*", *_LATE),
+        "Nothing runs because nothing fits: no other limit is reached, and what is stranded has a cure of its own.",
+    ),
+    Overlap(
+        ("idle.*",),
+        (*_FETCHING, *_PUT_OFF, *_FIT_UNKNOWN, *_LATE, "compute.*", "host.*"),
+        "Nobody wants anything now; steps that were slow or full are those of requests that have ended.",
+    ),
+    Overlap(
+        _FETCHING,
+        (*_PUT_OFF, *_FIT_UNKNOWN, "compute.*", "kv.*", *_CAPS, "host.*", *_LATE),
+        "Those whose KV is on its way have their place in the cache, so they do not wait for the cache; and the "
+        "stages say of them what the reasons for waiting say of nobody.",
+    ),
+    Overlap(_FETCHING[:2], _FETCHING[2:], "The connector that shows is named."),
+    Overlap(
+        ("kv.nothing_runs",),
+        _SHORT,
+        "That nothing runs says more than which symptom shows it: waiting does not end it.",
+    ),
+    Overlap(
+        ("kv.watermark",),
+        _SHORT,
+        "What keeps requests out, and can be switched off, goes before what happens to those that are in.",
+    ),
+    Overlap(
+        ("kv.preemption",),
+        _SHORT,
+        "Preemption costs work that was done; the queue in front of it is its other side.",
+    ),
+    Overlap(("kv.admission",), _SHORT, "The fit test is the sharper one: a cache may be full and still have room."),
+    Overlap(("kv.full",), ("kv.stays*",), "A symptom that shows now goes before a verdict that is only kept."),
+    Overlap(("kv.stays_longest", "kv.stays_preempted"), ("kv.stays*",), "What kind it is now is told where it shows."),
+    Overlap(
+        _SHORT,
+        (*_PUT_OFF, *_FIT_UNKNOWN, "compute.*", *_CAPS, "host.*", *_LATE),
+        "Requests that do not fit stay out whatever the GPU, the host or a cap does; and those that wait for "
+        "something else as well are counted as deferred until they are admitted (grammars).",
+    ),
+    Overlap(
+        _PUT_OFF,
+        (*_FIT_UNKNOWN, "compute.*", "host.*", *_LATE),
+        "The engine itself says that it has put them off, so no limit of the batch is what they wait for.",
+    ),
+    Overlap(("deferred.lora_slots",), _PUT_OFF[1:], "Adapters and their slots show; the others are what is left."),
+    Overlap(("deferred.several_kinds",), ("deferred.grammar",), "A grammar is named where nothing else can be it."),
+    Overlap(
+        _FIT_UNKNOWN,
+        ("compute.*", *_CAPS, "host.*", *_LATE),
+        "Whether the next request fits is not known, so a cap or full steps may not be what it waits for.",
+    ),
+    Overlap(("unknown.layers_differ",), ("unknown.cold_start",), "Lengths would not tell what a request costs there."),
+    Overlap(
+        ("compute.queued_prefill",),
+        (*_CAPS, *_STEPS, "host.*", *_LATE),
+        "Steps that are full of prompts hold back whoever waits for a place, cap or no cap.",
+    ),
+    Overlap(
+        _CAPS,
+        (*_STEPS, "host.*", *_LATE),
+        "A batch at its cap with a queue behind it is one whatever its steps take: more places would be taken at once.",
+    ),
+    Overlap(("concurrency.another_cap",), ("concurrency.sequence_cap",), "What was declared says which it is not."),
+    Overlap(("concurrency.max_num_seqs",), ("concurrency.sequence_cap",), "What was declared says which it is."),
+    Overlap(
+        _STEPS,
+        ("host.*", *_LATE),
+        "Steps that are slower because they compute more explain the queue, and make the front end look slow.",
+    ),
+    Overlap(("compute.prefill", "compute.decode"), ("compute.mixed",), "What most of the compute goes into is named."),
+    Overlap(
+        ("host.*",), _LATE, "Time is lost outside the engine with a queue or without, so a queue is no more proof."
+    ),
+    Overlap(("host.front_end",), ("host.cpu",), "A slow front end shows in requests; short CPUs are why it may be."),
+    Overlap(
+        _MUST_BE,
+        (*_UNTOLD, *_BOUNDS, *_OTHER_LIMITS, *_LAST),
+        "They all fit and there is something to wait for: that is more than not knowing.",
+    ),
+    Overlap(_MUST_BE, _MUST_BE, "What shows is named, by what shows it; what is left comes last."),
+    Overlap(
+        _UNTOLD,
+        (*_UNTOLD, *_BOUNDS, *_OTHER_LIMITS, *_LAST),
+        "What decides between them is not on the page; the size of the cache is the first thing to know.",
+    ),
+    Overlap(
+        ("healthy.passing_queue",),
+        (*_OTHER_LIMITS, *_BOUNDS, *_LAST),
+        "A queue that comes and goes is no loss, whatever it was behind.",
+    ),
+    Overlap(
+        _BOUNDS,
+        (*_BOUNDS, *_OTHER_LIMITS, *_LAST),
+        "A typical prompt fits and one of the longest does not, or one was preempted: that one leads the queue.",
+    ),
+    Overlap(
+        _OTHER_LIMITS,
+        (*_OTHER_LIMITS, *_LAST),
+        "All fit, so another limit of the scheduler holds them; the one that was declared and reached is named.",
+    ),
+    Overlap(
+        ("unknown.bounds_disagree", "concurrency.queue_limit"),
+        ("healthy.served",),
+        "The last row holds always: it is what is left.",
+    ),
+)

@@ -1,0 +1,79 @@
+"""The order of the rules: the first that holds is the verdict."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PRECEDENCE: Final = (
+    # Stopped on purpose: nothing on the page is then of the load.
+    "paused.asleep",
+    "paused.weight_update",
+    "paused.pause_call",
+    # Nothing can be judged.
+    "unknown.too_few_polls",
+    "unknown.no_activity",
+    # It gets nowhere. Whoever gives a token all the same is not stuck: its page is late.
+    "host.front_end_late",
+    "host.cpu_late",
+    "unknown.statistics_late",
+    "stuck.looping",
+    "stuck.frozen",
+    "kv.stranded",
+    "stuck.nothing_runs",
+    "stuck.unanswered",
+    # There is nothing to do.
+    "idle.no_demand",
+    "idle.streams",
+    "unknown.no_queue",
+    # Those whose KV is on its way have their place in the cache already: they are not what the cache stops.
+    "deferred.remote_kv",
+    "deferred.offload",
+    "deferred.external_kv",
+    # KV stops demand from running.
+    "kv.nothing_runs",
+    "kv.watermark",
+    "kv.preemption",
+    "kv.admission",
+    "kv.full",
+    "kv.stays_longest",
+    "kv.stays_preempted",
+    "kv.stays",
+    # The engine says that it put them off.
+    "deferred.lora_slots",
+    "deferred.several_kinds",
+    "deferred.grammar",
+    # What a queue shows by itself.
+    "unknown.layers_differ",
+    "unknown.cold_start",
+    "compute.queued_prefill",
+    "concurrency.max_num_seqs",
+    "concurrency.another_cap",
+    "concurrency.sequence_cap",
+    # With a queue or without.
+    "compute.prefill",
+    "compute.decode",
+    "compute.mixed",
+    "host.front_end",
+    "host.cpu",
+    # A queue that nothing above explains, on a page that does not tell what it waits for.
+    "deferred.must_be_lora_slots",
+    "deferred.must_be_remote_kv",
+    "deferred.must_be_offload",
+    "deferred.must_be_external_kv",
+    "deferred.must_be_several_kinds",
+    "deferred.must_be_deferred",
+    "unknown.no_capacity",
+    "unknown.no_reasons",
+    # The same, for a place in the batch.
+    "healthy.passing_queue",
+    "kv.longest",
+    "kv.preempted",
+    "concurrency.prefill_budget",
+    "concurrency.head_of_line",
+    "concurrency.another_limit",
+    "unknown.bounds_disagree",
+    # No queue.
+    "concurrency.queue_limit",
+    "healthy.served",
+)
+"""Ids of `rules.BY_ID`, each once."""

@@ -1,0 +1,43 @@
+"""Symptoms that rules ask for, as predicates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.diagnosis.facts import Facts
+from kvpressure.diagnosis.kleene import Predicate, fact
+
+REASONS: Final = "waiting_deferred"
+
+FIT: Final = ("capacity_tokens", "computed_prompt_tokens")
+
+
+def symptom(name: str, *evidence: str) -> Predicate:
+    """Whether a symptom holds."""
+
+    @fact(*evidence)
+    def holds(facts: Facts) -> bool | None:
+        return facts.symptom(name)
+
+    return holds
+
+
+admission_blocked = symptom("admission_blocked", *FIT, REASONS)
+
+
+preempting = symptom("preempting")
+
+
+kv_saturated = symptom("kv_saturated")
+
+
+frontend_slow = symptom("frontend_slow")
+
+
+cpu_pressed = symptom("cpu_pressed", "cpu")
+
+
+@fact()
+def is_shedding_load(facts: Facts) -> bool:
+    """The engine refuses requests, at a limit that it was started with."""
+    return facts.symptom("load_shed") is True

@@ -1,0 +1,88 @@
+"""`kv_cache_pressure`: KV is what stops demand from running.
+
+Admission is blocked, requests are preempted, or the cache is full. A full cache counts only where the fit test cannot
+speak, or the batch breathes with the pool: at a fixed cap, with room for the next prompt, it is the cap that makes
+requests wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kvpressure.diagnosis.confidence import KV_SHOWS
+from kvpressure.diagnosis.facts import Facts
+from kvpressure.diagnosis.kleene import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
+from kvpressure.diagnosis.rule import Rule, nothing_to_say
+from kvpressure.diagnosis.wording import cache_in_use, waiting
+from kvpressure.model.values import number
+from kvpressure.model.verdict import Cause
+
+EXPECTS: Final[Mapping[str, bool]] = {
+    "batch_collapse": True,
+    "latency_inflated": True,
+    "throughput_plateau": True,
+    "gpu_compute_low": True,
+    "gpu_memory_high": True,
+    KV_SHOWS: True,
+}
+
+
+@fact()
+def _told(facts: Facts) -> bool:
+    """The verdict before was this one."""
+    return facts.told is Cause.KV_CACHE_PRESSURE
+
+
+_stays = Shared(_told & room.long_still_blocked & queue.queued & ~batch.at_cap)
+"""A full pool empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
+
+_full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.taken_as(False)) | _stays)
+_limits = Shared(symptoms.admission_blocked | symptoms.preempting | _full | _stays)
+"""Asked first by all rules that stand together, so that it is asked once."""
+
+
+def _kv(name: str, detail: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
+    return Rule(f"kv.{name}", Cause.KV_CACHE_PRESSURE, detail, when, grounds, EXPECTS)
+
+
+def _seen(symptom: str) -> Callable[[Facts], str]:
+    return lambda facts: facts.text(symptom)
+
+
+def _stranded(facts: Facts) -> str:
+    return f"For {facts.recent.still_seconds:.0f} s {waiting(facts)} and none runs{cache_in_use(facts)}."
+
+
+def _watermark(facts: Facts) -> str:
+    share, most = facts.inputs.declared.get("kv_watermark_ratio", 0.0), facts.recent.by_watermark_ratio or 0.0
+    free = facts.inputs.value("kv_free_tokens")
+    left = "" if free is None else f", {number(round(free))} tokens are left"
+    return f"{share:.1%} of the cache is kept free{left}: but for that a prompt would fit in {most:.0%} of the polls."
+
+
+def _longest(facts: Facts) -> str:
+    ratio = facts.recent.blocked_by_longest_ratio or 0.0
+    return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
+
+
+def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
+    return "Requests were preempted, and wait until they fit with their answers."
+
+
+RULES: Final = (
+    # Finished requests whose blocks nobody fetches fill the cache and stop everything, as a hang does.
+    _kv("stranded", "stranded", progress.still_long & room.cache_is_held, _stranded),
+    _kv("nothing_runs", "stranded", _limits & progress.nothing_runs, _stranded),
+    _kv("watermark", "watermark", _limits & symptoms.admission_blocked & room.mostly_watermark, _watermark),
+    _kv("preemption", "preemption", _limits & symptoms.preempting, _seen("preempting")),
+    _kv("admission", "admission", _limits & symptoms.admission_blocked, _seen("admission_blocked")),
+    _kv("full", "full", _limits & _full, _seen("kv_saturated")),
+    _kv("stays_longest", "admission", _limits & _stays & room.longest_blocked, _longest),
+    _kv("stays_preempted", "preemption", _limits & _stays & room.preempted, _preempted),
+    _kv("stays", "", _limits & _stays, nothing_to_say),
+    # No cap holds the batch, and those that wait are known to do so for a place in it.
+    _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),
+    _kv("preempted", "preemption", queue.queued & queue.queued_always & room.preempted_without_room, _preempted),
+)

@@ -1,0 +1,36 @@
+"""Phrases that the grounds of several rules have in common."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from kvpressure.diagnosis.facts import Facts
+from kvpressure.model.values import number
+
+
+def waiting(facts: Facts) -> str:
+    """How many requests wait."""
+    found = facts.recent.waiting
+    return "requests wait" if found is None else f"{number(round(found))} requests wait"
+
+
+def running_and_waiting(facts: Facts) -> str:
+    """How many run and how many wait, as a sentence; "" where that is not known."""
+    demand, found = facts.recent.demand, facts.recent.waiting
+    if demand is None or found is None:
+        return ""
+    return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
+
+
+def cache_in_use(facts: Facts) -> str:
+    """How much of the cache is held, to go on a sentence."""
+    usage = facts.recent.usage
+    return "" if usage is None else f", {usage:.0%} of the cache is held"
+
+
+def clock(t: float) -> str:
+    """A time of day."""
+    try:
+        return datetime.fromtimestamp(t, UTC).strftime("%H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return "then"

@@ -1,0 +1,245 @@
+"""What every place needs to know of a cause: its words, its colours, how bad it is, and what it means for others.
+
+One row per cause. Colours stay apart (CIE76 distance of 20 or more) for people with protanopia, deuteranopia and
+tritanopia, and each carries its ink with a contrast of 4.5 or more. Colour is never the only carrier: the name stands
+beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Final
+
+from kvpressure.model.cause import Cause
+from kvpressure.model.record import record
+
+_WHITE: Final = "#ffffff"
+_BLACK: Final = "#111111"
+
+
+@record
+class CauseRow:
+    """One cause. `code` is its number where numbers are needed (dashboards), `label` its name for people.
+
+    `meaning` is a sentence, `details` the vocabulary of the label `detail` with what each means; "" stands beside it
+    for "not known which". `fill` and `ink` are #rrggbb, `mark` is one character of a timeline. `rank` is 0 for the
+    worst, by how much is lost while it holds; `alert` is the alert and the runbook that fit, "" where none does.
+
+    `known` is False where no cause could be named, `calm` says that it asks nothing of anybody. While it is `losing`,
+    the engine does less than it could: where compute limits it, it does all it can. `spare` is whether it could take
+    more requests. `for_room`: those who wait would be in the batch, and the steps are what they are. `predictable`:
+    advice changes what the engine's scheduler does, so its consequences can be simulated. `of_cache`: the KV cache is
+    what is short, and `Stage` says how far that has gone. `serves_all`: nobody waits longer than for a turn.
+    `stands_still`: nothing gets anywhere.
+    """
+
+    cause: Cause
+    code: int
+    label: str
+    meaning: str
+    fill: str
+    ink: str
+    mark: str
+    rank: int
+    alert: str = ""
+    known: bool = True
+    calm: bool = False
+    losing: bool = False
+    spare: bool = False
+    for_room: bool = False
+    predictable: bool = False
+    of_cache: bool = False
+    serves_all: bool = False
+    stands_still: bool = False
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+_ROWS: Final = (
+    CauseRow(
+        Cause.IDLE,
+        code=1,
+        label="idle",
+        meaning="No requests.",
+        fill="#6e7781",
+        ink=_WHITE,
+        mark=".",
+        rank=9,
+        calm=True,
+        spare=True,
+        details={"streams": "open sessions wait for their next piece of input"},
+    ),
+    CauseRow(
+        Cause.HEALTHY,
+        code=2,
+        label="healthy",
+        meaning="All demand is served.",
+        fill="#2e9e6b",
+        ink=_BLACK,
+        mark="-",
+        rank=8,
+        calm=True,
+        spare=True,
+        serves_all=True,
+    ),
+    CauseRow(
+        Cause.KV_CACHE_PRESSURE,
+        code=3,
+        label="KV cache pressure",
+        meaning="Requests wait because they do not fit into the KV cache.",
+        fill="#c8500a",
+        ink=_WHITE,
+        mark="#",
+        rank=1,
+        alert="KVPressureCacheTooSmall",
+        losing=True,
+        for_room=True,
+        predictable=True,
+        of_cache=True,
+        details={
+            "stranded": "nothing runs: the cache is full of blocks of requests that have finished, or have not started",
+            "preemption": "running requests are preempted, and their KV is recomputed later",
+            "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
+            "admission": "waiting requests do not fit into the free KV cache",
+            "full": "the KV cache is full while requests wait",
+        },
+    ),
+    CauseRow(
+        Cause.COMPUTE_BOUND,
+        code=4,
+        label="compute bound",
+        meaning="The GPU is the limit, and it is well used.",
+        fill="#0b5394",
+        ink=_WHITE,
+        mark="%",
+        rank=5,
+        alert="KVPressureEngineComputeBound",
+        predictable=True,
+        details={
+            "prefill": "most of the compute goes into prompts (prefill)",
+            "decode": "most of the compute goes into generation",
+        },
+    ),
+    CauseRow(
+        Cause.CONCURRENCY_BOUND,
+        code=5,
+        label="concurrency bound",
+        meaning="A limit on the batch keeps requests waiting; the KV cache has room for them.",
+        fill="#b07cd8",
+        ink=_BLACK,
+        mark="=",
+        rank=3,
+        alert="KVPressureSequenceCapReached",
+        losing=True,
+        predictable=True,
+        details={
+            "max_num_seqs": "the batch is at max_num_seqs, and more requests wait",
+            "sequence_cap": "the batch is held at a fixed size; which flag sets it is not known",
+            "prefill_budget": "every step uses up max_num_batched_tokens before the queue is empty",
+            "head_of_line": (
+                "the step has room, but the first request in the queue is not admitted and blocks the rest"
+            ),
+            "queue_limit": "the queue limit rejects requests (503) before the batch is full",
+        },
+    ),
+    CauseRow(
+        Cause.HOST_BOUND,
+        code=6,
+        label="host bound",
+        meaning="The GPU waits for the CPU or the API server.",
+        fill="#f0b429",
+        ink=_BLACK,
+        mark="h",
+        rank=2,
+        alert="KVPressureEngineHostBound",
+        losing=True,
+        details={"front_end": "the API server process is slow", "cpu": "not enough CPU"},
+    ),
+    CauseRow(
+        Cause.DEFERRED,
+        code=7,
+        label="deferred",
+        meaning="Requests wait for something else: a grammar, a LoRA slot, KV from elsewhere, an image encoder.",
+        fill="#cc00ff",
+        ink=_BLACK,
+        mark="d",
+        rank=4,
+        alert="KVPressureEngineDeferred",
+        losing=True,
+        for_room=True,
+        predictable=True,
+        details={
+            "remote_kv": "waiting for KV from another engine",
+            "offload": "waiting for KV from an offload tier",
+            "external_kv": "waiting for KV from outside; the metrics do not say from where",
+            "lora_slots": "no LoRA slot is free for their adapter",
+            "grammar": "their structured-output grammar is being compiled",
+        },
+    ),
+    CauseRow(
+        Cause.PAUSED,
+        code=8,
+        label="paused",
+        meaning="Paused, asleep or loading new weights, on purpose.",
+        fill="#99ff99",
+        ink=_BLACK,
+        mark="p",
+        rank=7,
+        calm=True,
+        details={
+            "asleep": "asleep, falling asleep or waking up",
+            "weight_update": "new weights are being loaded",
+            "pause_call": "paused through the API",
+        },
+    ),
+    CauseRow(
+        Cause.STUCK,
+        code=9,
+        label="stuck",
+        meaning="Requests are there, and the engine makes no progress.",
+        fill="#5e1736",
+        ink=_WHITE,
+        mark="!",
+        rank=0,
+        alert="KVPressureEngineStuck",
+        losing=True,
+        stands_still=True,
+        details={
+            "frozen": "requests are running, and no metric moves",
+            "looping": "requests are running, and no token comes out",
+            "nothing_runs": "requests wait, and none is running",
+            "unanswered": "the metrics look idle, and a one-token request got no answer",
+        },
+    ),
+    CauseRow(
+        Cause.UNKNOWN,
+        code=10,
+        label="unknown",
+        meaning="Not enough evidence to name a cause.",
+        fill="#d5dae0",
+        ink=_BLACK,
+        mark="?",
+        rank=6,
+        known=False,
+        details={
+            "too_few_polls": "too few polls so far",
+            "statistics_late": "the metrics do not move, but a one-token request was answered",
+            "no_gauges": "the metrics lack the number of running or waiting requests",
+            "layers_differ": "a hybrid model: token counts do not tell how much cache a request needs",
+            "no_capacity": "the metrics do not say how much the KV cache holds",
+            "cold_start": "no request has finished yet, so prompt lengths are not known",
+            "no_reasons": "the metrics do not say why requests wait",
+        },
+    ),
+)
+
+CATALOGUE: Final[Mapping[Cause, CauseRow]] = {row.cause: row for row in _ROWS}
+"""Every cause, in the order of their codes."""
+
+NOT_KNOWN: Final = next(row.cause for row in _ROWS if not row.known)
+"""What stands for an engine without a verdict."""
+
+
+def those(holds: Callable[[CauseRow], bool]) -> frozenset[Cause]:
+    """The causes whose row is so."""
+    return frozenset(cause for cause, row in CATALOGUE.items() if holds(row))

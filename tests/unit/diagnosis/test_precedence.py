@@ -1,0 +1,145 @@
+"""The table of rules: every rule has its place, what can hold together is listed, and each wins somewhere real."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.diagnosis import diagnose
+from kvpressure.diagnosis.facts import Facts
+from kvpressure.diagnosis.judge import TABLE, Judged, judge
+from kvpressure.diagnosis.overlaps import OVERLAPS
+from kvpressure.diagnosis.precedence import PRECEDENCE
+from kvpressure.diagnosis.rules import BY_ID
+from kvpressure.diagnosis.symptoms import NAMES, OPTIONAL
+from kvpressure.model.verdict import DETAILS
+from tests.support.tools import FIXTURES
+from tests.support.verdicts import THRESHOLDS, facts, inputs
+
+RECORDINGS = sorted(FIXTURES.rglob("*.jsonl.xz"))
+
+_FLAGS = "a recording does not tell how its engine was started"
+_CANARY = "a recording has pages, and no answers to requests of ours"
+_CONNECTOR = "the lab's engine has no real connector, whose series say which it is"
+_LAB = "wins on the lab's recording of {}, which is made by `make lab` and not kept here"
+_HAND = "none of the lab's regimes of 0.33 comes to it; evidence made by hand does"
+_REASONS = "takes a page without the reasons for waiting (vLLM before 0.21) that no recording here has; made by hand"
+WINS_NOWHERE = {
+    "paused.asleep": "sleeping takes a GPU, which the lab has none of",
+    "paused.weight_update": _LAB.format("kv-scheduling-paused"),
+    "unknown.no_activity": "the lab's pages always have their gauges",
+    "unknown.no_queue": "the lab's pages always have their gauges",
+    "host.front_end_late": _CANARY,
+    "host.cpu_late": _CANARY,
+    "unknown.statistics_late": _CANARY,
+    "stuck.unanswered": _CANARY,
+    "kv.watermark": _FLAGS,
+    "concurrency.max_num_seqs": _FLAGS,
+    "concurrency.another_cap": _FLAGS,
+    "concurrency.prefill_budget": _FLAGS,
+    "concurrency.head_of_line": _FLAGS,
+    "host.cpu": "a recording has nothing of its host",
+    "deferred.remote_kv": _CONNECTOR,
+    "deferred.offload": _CONNECTOR,
+    "deferred.must_be_remote_kv": _CONNECTOR,
+    "deferred.must_be_offload": _CONNECTOR,
+    "deferred.must_be_lora_slots": _REASONS,
+    "deferred.must_be_external_kv": _REASONS,
+    "deferred.must_be_several_kinds": _REASONS,
+    "deferred.must_be_deferred": _REASONS,
+    "unknown.no_reasons": _REASONS,
+    "unknown.no_capacity": _HAND,
+    "unknown.layers_differ": _HAND,
+    "unknown.cold_start": _HAND,
+    "stuck.looping": _HAND,
+    "stuck.nothing_runs": _HAND,
+    "kv.nothing_runs": _HAND,
+    "kv.stays": _HAND,
+    "kv.stays_longest": _LAB.format("kv-prefixes"),
+    "kv.longest": _LAB.format("kv-prefixes"),
+    "deferred.several_kinds": _LAB.format("deferred-encoder"),
+    "compute.prefill": _LAB.format("compute-late"),
+    "compute.decode": _LAB.format("compute-decode"),
+    "compute.mixed": _LAB.format("compute-decode"),
+    "host.front_end": _LAB.format("host-answers"),
+    "concurrency.another_limit": _LAB.format("cap-head-of-line"),
+    "unknown.bounds_disagree": _LAB.format("kv-bimodal-priority"),
+    "concurrency.queue_limit": _LAB.format("cap-queue-limit"),
+}
+"""Rules that win on none of the recordings in this repository, and why."""
+
+
+class Seen(NamedTuple):
+    wins: dict[str, str]
+    """Where each rule won first, by its id."""
+    together: dict[tuple[str, str], str]
+    """Where two rules held at once, in the order of the table."""
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    found, name = Seen({}, {}), ""
+
+    def watched(now: Facts) -> Judged:
+        judged = judge(now)
+        hold = [rule.id for rule in TABLE if rule.when.state(now) is True]
+        assert judged.rule.id == hold[0], "the first row that holds is the verdict"
+        unjudged = [rule.id for rule in TABLE[: PRECEDENCE.index(hold[0])] if rule.when.state(now) is None]
+        assert [rule.id for rule in judged.unjudged] == unjudged
+        found.wins.setdefault(judged.rule.id, name)
+        for pair in combinations(hold, 2):
+            found.together.setdefault(pair, name)
+        return judged
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnose, "judge", watched)
+        for path in RECORDINGS:
+            name = path.name
+            _replay(path)
+    return found
+
+
+def _replay(path: Path) -> None:
+    for _ in Replay(ReplayTarget("t"), THRESHOLDS).views(path):
+        pass
+
+
+def test_every_rule_has_one_place_and_the_last_always_holds():
+    assert sorted(PRECEDENCE) == sorted(BY_ID)
+    assert len(set(PRECEDENCE)) == len(PRECEDENCE)
+    nothing = facts(inputs(polls=0, busy=None, demand=None))
+    assert TABLE[-1].when.state(nothing) is True
+
+
+@pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.id)
+def test_a_rule_speaks_the_vocabulary(rule):
+    assert rule.detail in {"", *DETAILS[rule.cause]}
+    assert set(rule.expects) <= {*NAMES, *OPTIONAL, "kv_shows"}
+
+
+def test_every_detail_has_a_rule():
+    told = {(rule.cause, rule.detail) for rule in TABLE}
+    assert {(cause, detail) for cause, details in DETAILS.items() for detail in details} <= told
+
+
+@pytest.mark.parametrize("row", OVERLAPS, ids=lambda row: row.why[:40])
+def test_a_row_of_overlaps_is_of_rules_in_the_order_of_the_table(row):
+    pairs = [pair for pair in combinations(PRECEDENCE, 2) if row.covers(*pair)]
+    assert pairs, "no rule goes before another one of this row"
+    assert row.why.endswith(".")
+
+
+def test_rules_that_held_together_are_listed_with_the_reason_of_which_wins(seen):
+    unlisted = {pair: name for pair, name in seen.together.items() if not any(row.covers(*pair) for row in OVERLAPS)}
+    assert unlisted == {}, "add a row to diagnosis/overlaps.py, or mend a predicate"
+
+
+def test_every_rule_wins_on_a_recording_or_says_why_it_does_not(seen):
+    unproven = {name for name in PRECEDENCE if name not in seen.wins}
+    assert unproven - set(WINS_NOWHERE) == set(), "no recording shows these rules, and no reason is given"
+    assert set(WINS_NOWHERE) - unproven == set(), "a recording shows these rules now: take them off the list"
+    assert all(WINS_NOWHERE.values())
