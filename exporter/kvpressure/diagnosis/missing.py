@@ -9,6 +9,7 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.judge import Judged
 from kvpressure.features.canary import CANARY_UNANSWERED
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Missing
 
@@ -75,14 +76,16 @@ def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
     """What would make a verdict surer, and is not there; of the page first.
 
     What the rule rests on, whatever would decide a rule that goes before it and could not be judged, and the symptoms
-    that it expects. A calm verdict asks for no other source than the page.
+    that it expects. A calm verdict asks for no other source than the page; one of the KV cache is settled by the page,
+    so that symptoms from elsewhere only raise its confidence.
     """
     rule = judged.rule
     wanted = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))
     found = _of_page(wanted, facts.inputs)
     if rule.cause in CALM:
         return tuple(found)
-    return (*found, *_elsewhere(wanted.union(_OF_SYMPTOM.get(name, "") for name in rule.expects), facts.inputs))
+    expected = () if CATALOGUE[rule.cause].of_cache else rule.expects
+    return (*found, *_elsewhere(wanted.union(_OF_SYMPTOM.get(name, "") for name in expected), facts.inputs))
 
 
 def _of_page(wanted: frozenset[str], inputs: Inputs) -> Iterator[Missing]:
