@@ -77,7 +77,7 @@ def read_json(text: bytes, *, exact: bool = True) -> Any:
     >>> read_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
     """
-    if len(text) > LONGEST_TEXT_BYTES or sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
+    if not is_bounded(text):
         raise TooManyError("it holds more values than are read")
     try:
         return json.loads(
@@ -85,6 +85,11 @@ def read_json(text: bytes, *, exact: bool = True) -> Any:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def is_bounded(text: bytes) -> bool:
+    """Whether a JSON text is short enough to be read, and holds few enough values."""
+    return len(text) <= LONGEST_TEXT_BYTES and sum(map(text.count, (b",", b"[", b"{"))) <= MOST_VALUES
 
 
 def read_answer(body: bytes) -> tuple[Any, list[Samples]]:

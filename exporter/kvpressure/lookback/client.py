@@ -177,10 +177,10 @@ class Prometheus:
     async def _exchange(self, path: str, given: Mapping[str, Any], *, post: bool) -> tuple[int, str, bytes]:
         """Status, Retry-After and body of one answer. TimeoutError where all of it is not there in time."""
         method, data, params = ("POST", given, None) if post else ("GET", None, given)
-        request = {"headers": self._headers, "data": data, "params": params}
+        url, headers = self._url + path, self._headers
         async with (
             asyncio.timeout(self.deadline_seconds),
-            self._http.stream(method, self._url + path, **request) as response,
+            self._http.stream(method, url, headers=headers, data=data, params=params) as response,
         ):
             return response.status_code, response.headers.get("Retry-After", ""), await self._body(response)
 
@@ -241,7 +241,7 @@ def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> di
     if kind == "vector":
         t, value = one["value"]
         return {"metric": metric, "value": (float(t), float(value))}
-    values = one.get("values") or Samples()
+    values = one.get("values", ())
     return {"metric": metric, "values": samples[int(values)] if isinstance(values, float) else Samples.of(values)}
 
 

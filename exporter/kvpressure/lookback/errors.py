@@ -16,6 +16,10 @@ from kvpressure.printable import brief
 class PrometheusError(SourceError):
     """The server cannot be asked, or does not answer; asking again for the same does not help."""
 
+    def __reduce__(self) -> tuple[type[PrometheusError], tuple[str, str]]:
+        """How it comes from a process that reads to the one that tells of it."""
+        return type(self), (self.reason, self.sentence)
+
 
 class TooMuchError(PrometheusError):
     """One answer would be larger, or take longer, than the server or this program allows: ask for a shorter time."""
