@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from kvpressure.lookback.answers import labels_of
 from kvpressure.lookback.names import quoted
 from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.fake_prometheus import NAMES, Answer, Behaviour, Request, success
@@ -52,10 +53,10 @@ def fleet(*engines: Mapping[str, str], trace: str = "ramp-into-pressure") -> Beh
         if request.path.endswith("/query_range"):
             values = [[START, "40"]] if query.startswith("count_over_time") else everywhere
             return success({"resultType": "matrix", "result": [{"metric": one, "values": values} for one in engines]})
-        chosen = [one for one in engines if f"pod={quoted(one['pod'])}" in query]
-        return success(
-            {"resultType": "matrix", "result": [row for one in chosen for row in _rows(one, request, trace)]}
-        )
+        # A half of a character is nothing that a client can send.
+        chosen = [one for one in engines if f"pod={quoted(labels_of(one)['pod'])}" in query]
+        rows = [row for one in chosen for row in _rows(one, request, trace)]
+        return success({"resultType": "matrix", "result": rows})
 
     return behaviour
 
