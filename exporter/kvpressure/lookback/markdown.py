@@ -78,7 +78,7 @@ def _incident(number: int, one: Json) -> Iterator[str]:
         yield f"- The exporter {plain(told)}."
     for name, symptom in one["symptoms"].items():
         if symptom["state"]:
-            limit = "" if symptom["threshold"] is None else f" (threshold {_in_unit(symptom)})"
+            limit = "" if symptom["threshold"] is None else f" (threshold {plain(_in_unit(symptom))})"
             yield f"- `{clean(name).replace('`', '')}`: {plain(symptom['text'])}{limit}"
     for missing in one["missing"]:
         yield f"- Not known: {plain(missing['what'])}. {plain(missing['how'])}."

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -145,20 +146,25 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield from leaves(one, (*place, number))
 
 
-PIECE = {
-    "incidents": [json.loads(json.dumps(incidents()[0]))],
-    "others": [],
-    "unjudged": [{"target": "t", "model_name": "m", "engine": "0", "detail": None, "seconds": 1.0}],
-    "samples": 1,
-    "unread": "",
-    "warnings": [],
-}
+@cache
+def piece() -> dict[str, Any]:
+    """What a target came to, as it is remembered."""
+    return {
+        "incidents": [json.loads(json.dumps(incidents()[0]))],
+        "others": [],
+        "unjudged": [{"target": "t", "model_name": "m", "engine": "0", "detail": None, "seconds": 1.0}],
+        "samples": 1,
+        "unread": "",
+        "warnings": [],
+    }
+
+
 VALUES = (None, True, "x", "\x1b[2J\n|<b>", -1, 1e300, 10**18, [], {}, [[]], {"a": None}, "kv_cache_pressure")
 DROP = object()
 
 
 def altered(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    found: Any = copy.deepcopy(PIECE)
+    found: Any = copy.deepcopy(piece())
     inner = found
     for step in place[:-1]:
         inner = inner[step]
@@ -171,7 +177,7 @@ def altered(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
 
 def test_every_field_of_a_target_that_is_altered_is_refused_or_can_be_told_of() -> None:
     refused = told = 0
-    for place in leaves(PIECE):
+    for place in leaves(piece()):
         for value in (*VALUES, DROP):
             try:
                 found = target_found(1)(altered(place, value))
