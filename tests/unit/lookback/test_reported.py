@@ -186,3 +186,10 @@ def test_the_longest_of_several_is_what_it_told() -> None:
 def test_a_kind_that_this_version_does_not_know_is_left_out() -> None:
     ((_, (one,)),) = troubles([[row([30.0], detail="of_later_versions")]], gap=30.0).items()
     assert one.told == {("stuck", ""): 1}
+
+
+def test_an_address_that_is_none_and_a_cause_that_nobody_asked_for_are_let_go() -> None:
+    target = Target((("instance", "a:8000"), ("pod", "a")))
+    rows = [row([30.0, 60.0], target="http://[", pod=""), row([30.0], cause="bogus")]
+    assert Known.of([target]).may_be(Key("", "", "", "http://[", "m", "0")) is False
+    assert attach([], troubles([rows], gap=30.0), [target], 0.0) == []
