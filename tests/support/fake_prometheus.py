@@ -117,17 +117,17 @@ class FakePrometheus:
 
 
 @contextmanager
-def dripping() -> Iterator[str]:
-    """The address of a server that begins to answer, and gives a byte now and then for ever."""
+def dripping(head: bytes) -> Iterator[str]:
+    """The address of a server that begins to answer with `head`, and gives a byte now and then for ever."""
     over = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         with listener.accept()[0] as connection, suppress(OSError):
             connection.recv(65_536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            connection.sendall(head)
             while not over.wait(0.05):
-                connection.sendall(b" ")
+                connection.sendall(b"a")
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

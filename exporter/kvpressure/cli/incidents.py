@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from kvpressure.cli.incidents_progress import Bar
-from kvpressure.cli.incidents_text import told
 from kvpressure.cli.options import refuse
 from kvpressure.cli.prometheus_access import prometheus_options, server_of
 from kvpressure.cli.say import say, say_json
@@ -24,9 +23,11 @@ from kvpressure.lookback.document import Json
 from kvpressure.lookback.journal import Journal
 from kvpressure.lookback.look import look_back
 from kvpressure.lookback.names import Selection
+from kvpressure.lookback.own_file import write_own
 from kvpressure.lookback.paging import Span
 from kvpressure.lookback.question import Question
 from kvpressure.lookback.times import moment_of, seconds_of
+from kvpressure.lookback.words import lines, summary
 from kvpressure.model.errors import SourceError
 from kvpressure.model.schemas import SCHEMAS
 
@@ -86,7 +87,9 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     if as_json:
         say_json(document)
     else:
-        told(document)
+        say(*summary(document))
+        for incident in document["incidents"]:
+            say("", *lines(incident))
     _write(options["html"], html.report, document)
     _write(options["markdown"], markdown.report, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
@@ -96,7 +99,7 @@ def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> 
     if path is None:
         return
     try:
-        path.write_text(report(document), encoding="utf-8")
+        write_own(path, report(document))
     except OSError as error:
         say(f"incidents: cannot write {path}: {error.strerror or error}", err=True)
         sys.exit(CANNOT_TELL)
@@ -127,11 +130,7 @@ def _question(
         selection = Selection.of(options["selector"]).within(options["clusters"])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if (
-        asked is not None
-        and isinstance(asked.get("since"), int | float)
-        and isinstance(asked.get("until"), int | float)
-    ):
+    if asked is not None:
         span = Span(float(asked["since"]), float(asked["until"]))
     if span.end <= span.start:
         raise click.UsageError("--since must be before --until")

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.lookback.document import Json, engine_of
+from kvpressure.lookback.names import EngineName
 
 
 def compared(
@@ -17,7 +18,7 @@ def compared(
 
     Two incidents are the same where they overlap on one engine, though one may be cut in two by the other setting.
     """
-    by_engine: dict[tuple[str, str, str], list[Json]] = {}
+    by_engine: dict[EngineName, list[Json]] = {}
     for one in others:
         by_engine.setdefault(engine_of(one), []).append(one)
     met: set[int] = set()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.copied_rules import TODAY, Rule
 from kvpressure.lookback.found import Fired
-from kvpressure.lookback.names import Selection, Spelled, target_of
+from kvpressure.lookback.names import EngineName, Selection, Spelled, target_of
 from kvpressure.lookback.paging import Series, Span, asked, pages
+from kvpressure.lookback.remembered import RuleRows
 
 EVERY_SECONDS: Final = 60.0
 """Prometheus evaluates rules so often unless somebody says otherwise."""
@@ -20,8 +21,6 @@ PAGE_SECONDS: Final = 86_400.0
 SHORTEST_PAGE_SECONDS: Final = 900.0
 _NAME: Final = re.compile(r"\bvllm:\w+")
 _FORMERLY: Final = {"vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc"}
-
-Engine = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -62,9 +61,9 @@ def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]
             yield rule, _NAME.sub(lambda match: chosen[match[0]], rule.expr)  # noqa: B023 - used at once
 
 
-def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> dict[str, list[list[Any]]]:
-    """The times at which an expression holds in a page: engine to spans. Raises PrometheusError."""
-    times: dict[Engine, set[float]] = {}
+def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows:
+    """The times at which an expression holds in a page, by engine. Raises PrometheusError."""
+    times: dict[EngineName, set[float]] = {}
 
     def answer(span: Span) -> Series:
         return server.range(expr, span.start, span.end, EVERY_SECONDS)
@@ -73,42 +72,36 @@ def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> dict[str
         for one in series:
             labels: Mapping[str, str] = one.get("metric", {})
             # Copies of several Prometheus servers are one engine's, and each begins anew.
-            times.setdefault(engine_key(labels, spelled), set()).update(float(t) for t, _ in one.get("values", ()))
+            times.setdefault(engine_key(labels, spelled), set()).update(t for t, _ in one.get("values", ()))
     found = {key: Holding() for key in times}
     for key, its in times.items():
         for t in sorted(its):
             found[key].add(t)
-    return {"\n".join(key): [[span.start, span.end] for span in holding.spans] for key, holding in found.items()}
+    return [(key, [(span.start, span.end) for span in holding.spans]) for key, holding in found.items()]
 
 
-def engine_key(labels: Mapping[str, str], spelled: Spelled) -> Engine:
+def engine_key(labels: Mapping[str, str], spelled: Spelled) -> EngineName:
     """Target, model and rank of a series."""
     table = spelled.table
-    return target_of(labels, table).name, labels.get(table.model_label, ""), labels.get(table.engine_label, "0")
+    model, rank = labels.get(table.model_label, ""), labels.get(table.engine_label, "0")
+    return EngineName(target_of(labels, table).name, model, rank)
 
 
-def fired(
-    rule: Rule, answers: Sequence[Mapping[str, Sequence[Sequence[float]]]], until: float
-) -> dict[Engine, list[Fired]]:
+def fired(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineName, list[Fired]]:
     """What the answers of all pages, in order, come to."""
-    whole: dict[str, Holding] = {}
+    whole: dict[EngineName, Holding] = {}
     for answer in answers:
-        for key, spans in answer.items():
-            holding = whole.setdefault(key, Holding())
+        for key, spans in answer:
+            holding = whole.setdefault(EngineName(*key), Holding())
             for start, end in spans:
                 holding.add(start)
                 holding.spans[-1] = Span(holding.spans[-1].start, max(end, holding.spans[-1].end))
-    return {_engine(key): found for key, holding in whole.items() if (found := holding.fired(rule, until))}
+    return {key: found for key, holding in whole.items() if (found := holding.fired(rule, until))}
 
 
 def page_list(span: Span) -> Iterator[Span]:
     """The pages in which to ask."""
     return pages(span, EVERY_SECONDS, PAGE_SECONDS)
-
-
-def _engine(key: str) -> Engine:
-    target, model, rank = key.split("\n")
-    return target, model, rank
 
 
 def _there(name: str, spelled: Spelled) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,9 @@ from kvpressure.runtimes.table import Table
 FIRST_RANK: Final = "0"
 PROBE_SECONDS: Final = 600.0
 MOST_PROBES: Final = 100
+MOST_TARGETS: Final = 10_000
+MOST_LABELLINGS: Final = 200
+"""Sets of label names, each compared with each: nobody relabels more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,9 @@ class Seen:
 
 def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Spelled]:
     """The runtimes' names that the Prometheus has. Raises PrometheusError, also where it has none of them."""
-    wanted = one_of(all_names(TABLES))
-    present = server.label_values("__name__", [selection.and_also(wanted)], span.start, span.end)
-    found = spelled(TABLES, present)
+    known = all_names(TABLES)
+    present = server.label_values("__name__", [selection.and_also(one_of(known))], span.start, span.end)
+    found = spelled(TABLES, known.intersection(present))
     if found:
         return found
     chosen = f" with {selection.matchers}" if selection.matchers else ""
@@ -73,10 +77,13 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     for _, series in asked(Span(span.start, span.end), step, step, ask):
         for found in series:
             target = target_seen(found["metric"])
-            count = max((float(value) for _, value in found.get("values", ())), default=0.0)
+            count = max((value for _, value in found.get("values", ()) if 0 < value < math.inf), default=0.0)
             most[target] = max(most.get(target, 0.0), count)
     for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
         most.setdefault(target_seen(labels), 0.0)
+    if len(most) > MOST_TARGETS:
+        text = f"the Prometheus knows of {len(most):,} engines' pages in that time, more than the {MOST_TARGETS:,} that"
+        raise PrometheusError("too_many", f"{text} are looked at in one go; narrow --selector, --cluster or --since")
     usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
     middle = usual[len(usual) // 2]
     without = lacking(most)
@@ -99,6 +106,8 @@ def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
     for target in targets:
         by_names.setdefault(tuple(name for name, _ in target.labels), []).append(target)
     found: dict[Target, tuple[str, ...]] = {}
+    if len(by_names) > MOST_LABELLINGS:
+        return found
     for fewer, its in by_names.items():
         for more, others in by_names.items():
             if set(fewer) < set(more):

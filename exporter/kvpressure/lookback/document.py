@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvpressure.lookback.found import Fired, PastIncident, Picture
+from kvpressure.lookback.names import EngineName
 from kvpressure.model.codec import action_json, evidence_json, limits_json, missing_json
 
 Json = dict[str, Any]
@@ -60,9 +61,9 @@ def fired_json(fired: Fired) -> Json:
     }
 
 
-def engine_of(incident: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Which engine an incident is of: target, model and rank."""
-    return incident["target"], incident["model_name"], incident["engine"]
+def engine_of(incident: Mapping[str, Any]) -> EngineName:
+    """Which engine an incident is of."""
+    return EngineName(incident["target"], incident["model_name"], incident["engine"])
 
 
 def _picture_json(picture: Picture) -> Json:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvpressure import __version__
-from kvpressure.lookback import copied, reported
+from kvpressure.lookback import copied, remembered, reported
 from kvpressure.lookback.backtest import compared
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.declared import Declared, declared_there, pod_of
@@ -16,8 +16,8 @@ from kvpressure.lookback.document import Json, engine_of, fired_json
 from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.follow import LATE_SECONDS
 from kvpressure.lookback.found import Fired
-from kvpressure.lookback.journal import Journal
-from kvpressure.lookback.names import Spelled, Target
+from kvpressure.lookback.journal import LARGEST_BYTES, Journal, Key
+from kvpressure.lookback.names import EngineName, Spelled, Target
 from kvpressure.lookback.pace import LONGEST_STEP_SECONDS
 from kvpressure.lookback.paging import Span, joined
 from kvpressure.lookback.question import Question
@@ -27,7 +27,7 @@ from kvpressure.model.schemas.incidents import VERSION
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
-WARNED: Final = "warnings"
+WARNED: Final = ("warnings",)
 Progress = Callable[[str, int, int], None]
 """What is being done, how many pieces of it are done, and of how many."""
 
@@ -41,7 +41,7 @@ class _State:
     suspects: dict[Target, list[Span]] = field(default_factory=dict)
     unread: list[Json] = field(default_factory=list)
     rules: list[Json] = field(default_factory=list)
-    copied: dict[tuple[str, str, str], list[Fired]] = field(default_factory=dict)
+    copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
     declared: Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -52,19 +52,22 @@ class _State:
 def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
     """Everything as one document. Raises PrometheusError where the Prometheus cannot be asked."""
     journal.begin(question.asked(server))
-    state = _State(warned=dict.fromkeys(journal.done(WARNED) or ()))
+    state = _State(warned=dict.fromkeys(journal.done(WARNED, remembered.warnings) or ()))
     with Prometheus(server) as client:
         _discover(client, question, state)
         _screen(client, question, state, journal, progress)
         _ask_copied(client, question, state, journal, progress)
         _ask_exporter(client, question, state, journal, progress)
         tasks = list(_tasks(server, question, state))
-        found = _follow(tasks, client, journal, progress, workers)
+        found = _follow(tasks, question, client, journal, progress, workers)
         warnings = [*state.warnings, *state.warned, *client.asked.warnings]
+        if journal.full:
+            text = f"not all fits into a --resume file, of {LARGEST_BYTES >> 20} MiB: the rest will be asked for again"
+            warnings.append(text)
     return _document(server, question, state, tasks, found, warnings)
 
 
-def _finish(client: Prometheus, state: _State, journal: Journal, key: str, value: Any) -> None:
+def _finish(client: Prometheus, state: _State, journal: Journal, key: Key, value: Any) -> None:
     """An answer that is not complete must not look so the next time: what was warned of is kept first."""
     if client.asked.warnings.keys() - state.warned.keys():
         state.warned.update(client.asked.warnings)
@@ -95,13 +98,13 @@ def _screen(client: Prometheus, question: Question, state: _State, journal: Jour
     by_labels = {seen.target.labels: seen.target for _, seen in state.seen}
     for number, (one, screen, page) in enumerate(pages):
         progress("screening", number, len(pages))
-        key = f"screen {screen.expr} {page.start:.3f}"
-        if (known := journal.done(key)) is None:
+        key = ("screen", screen.expr, page.start)
+        if (known := journal.done(key, remembered.screen_rows)) is None:
             spans = screened(client, screen, one, page)
-            known = [[list(target.labels), [[s.start, s.end] for s in its]] for target, its in spans.items()]
+            known = [(list(target.labels), [(s.start, s.end) for s in its]) for target, its in spans.items()]
             _finish(client, state, journal, key, known)
         for labels, its in known:
-            target = by_labels.get(tuple((name, value) for name, value in labels))
+            target = by_labels.get(tuple(labels))
             if target is not None:
                 state.suspects.setdefault(target, []).extend(Span(start, end) for start, end in its)
     progress("screening", len(pages), len(pages))
@@ -114,8 +117,8 @@ def _ask_copied(client: Prometheus, question: Question, state: _State, journal: 
         answers = []
         for place, page in enumerate(days):
             progress("copied rules", number * len(days) + place, len(asked) * len(days))
-            key = f"rule {one.spelling} {rule.name} {page.start:.3f}"
-            if (known := journal.done(key)) is None:
+            key = ("rule", one.spelling, rule.name, page.start)
+            if (known := journal.done(key, remembered.rule_rows)) is None:
                 known = copied.ask(client, expr, one, page)
                 _finish(client, state, journal, key, known)
             answers.append(known)
@@ -139,8 +142,8 @@ def _ask_exporter(client: Prometheus, question: Question, state: _State, journal
     known_targets = reported.Known.of(seen.target for _, seen in state.seen)
     for number, page in enumerate(days):
         progress("the exporter's verdicts", number, len(days))
-        key = f"exporter told {page.start:.3f}"
-        if (known := journal.done(key)) is None:
+        key = ("exporter told", page.start)
+        if (known := journal.done(key, remembered.told_rows)) is None:
             try:
                 known = reported.ask(client, page, known_targets)
             except PrometheusError as error:
@@ -169,9 +172,15 @@ def _tasks(server: Server, question: Question, state: _State) -> Iterator[Task]:
 
 
 def _follow(
-    tasks: Sequence[Task], client: Prometheus, journal: Journal, progress: Progress, workers: int
+    tasks: Sequence[Task],
+    question: Question,
+    client: Prometheus,
+    journal: Journal,
+    progress: Progress,
+    workers: int,
 ) -> list[Json]:
-    known = {task.key: done for task in tasks if (done := journal.done(task.key)) is not None}
+    kind = remembered.target_found(len(question.settings))
+    known = {task.key: value for task in tasks if (value := journal.done(task.key, kind)) is not None}
     left = [task for task in tasks if task.key not in known]
     done = len(known)
     progress("reading", done, len(tasks))
@@ -264,9 +273,9 @@ def _selected(seen: Seen, found: Json) -> Json:
     return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
 
 
-def _attach_copied(incidents: Sequence[Json], fired: Mapping[tuple[str, str, str], Sequence[Fired]]) -> list[Json]:
+def _attach_copied(incidents: Sequence[Json], fired: Mapping[EngineName, Sequence[Fired]]) -> list[Json]:
     """Puts every copied alert to the incidents that it fired in; gives those that fired in none."""
-    by_engine: dict[tuple[str, str, str], list[Json]] = {}
+    by_engine: dict[EngineName, list[Json]] = {}
     for incident in incidents:
         by_engine.setdefault(engine_of(incident), []).append(incident)
     elsewhere = []
@@ -276,7 +285,7 @@ def _attach_copied(incidents: Sequence[Json], fired: Mapping[tuple[str, str, str
             for incident in mine:
                 incident["fired"].append(fired_json(one))
             if not mine:
-                names = dict(zip(("target", "model_name", "engine"), engine, strict=True))
+                names = {"target": engine.target, "model_name": engine.model_name, "engine": engine.rank}
                 elsewhere.append({**names, "rule": one.rule, "at": one.at, "ended": one.ended})
     return sorted(elsewhere, key=lambda one: (one["at"], one["target"], one["engine"], one["rule"]))
 

@@ -17,7 +17,7 @@ from kvpressure.printable import clean
 
 Json = Mapping[str, Any]
 
-_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!])")
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 
 
 def plain(text: object) -> str:
@@ -78,8 +78,8 @@ def _incident(number: int, one: Json) -> Iterator[str]:
         yield f"- The exporter {plain(told)}."
     for name, symptom in one["symptoms"].items():
         if symptom["state"]:
-            limit = "" if symptom["threshold"] is None else f" (threshold {_in_unit(symptom)})"
-            yield f"- `{name}`: {plain(symptom['text'])}{limit}"
+            limit = "" if symptom["threshold"] is None else f" (threshold {plain(_in_unit(symptom))})"
+            yield f"- `{clean(name).replace('`', '')}`: {plain(symptom['text'])}{limit}"
     for missing in one["missing"]:
         yield f"- Not known: {plain(missing['what'])}. {plain(missing['how'])}."
     yield from _actions(one)

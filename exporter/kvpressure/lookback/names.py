@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.runtimes.table import Table
 
@@ -119,6 +119,14 @@ def spelled(tables: Iterable[Table], present: Collection[str]) -> list[Spelled]:
             if one.named("running") is not None:
                 found.append(one)
     return found
+
+
+class EngineName(NamedTuple):
+    """An engine as reports name it."""
+
+    target: str
+    model_name: str
+    rank: str
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from kvpressure.exposition.charts import runs
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import quantity
+from kvpressure.lookback.document import engine_of
 from kvpressure.model.severity import TROUBLE
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
@@ -50,13 +51,13 @@ def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
 def timeline(document: Json) -> Markup:
     """Every incident as a bar on the row of its engine, over the whole time that was looked at."""
     incidents = document["incidents"][:MOST_ON_TIMELINE]
-    rows = list(dict.fromkeys((one["target"], one["model_name"], one["engine"]) for one in incidents))
+    rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(engine_of, incidents)))}
     length = max(1.0, document["until"] - document["since"])
     bars = []
     for one in incidents:
         x = WIDTH * (one["began"] - document["since"]) / length
         width = max(1.5, WIDTH * one["seconds"] / length)
-        y = ROW * rows.index((one["target"], one["model_name"], one["engine"]))
+        y = ROW * rows[engine_of(one)]
         look = CAUSES[Cause(one["cause"])]
         bars.append(
             Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" fill="{}"><title>{}, {}</title></rect>').format(

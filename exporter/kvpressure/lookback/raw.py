@@ -72,7 +72,7 @@ class PageMaker:
             name = metric.get("__name__", "")
             own = tuple(sorted(pair for pair in metric.items() if pair[0] not in self._dropped))
             into = labelled if name in self._label_names else columns
-            values = {float(t): float(value) for t, value in one.get("values", ())}
+            values = dict(one.get("values", ()))
             known = into.get(Series(name, own))
             if known is None or len(values) > len(known):
                 into[Series(name, own)] = values
@@ -107,8 +107,8 @@ def read_pages(
     for page in pages(span, 1.0, PAGE_SECONDS):
         for _, answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
             for one in maker.pages(answer):
-                # A sample on the border of two pieces is in both.
-                if one.t > last + SAME_SCRAPE_SECONDS:
+                # A sample on the border of two pieces is in both; what nobody asked for may be anywhere.
+                if last + SAME_SCRAPE_SECONDS < one.t <= page.end + SAME_SCRAPE_SECONDS and one.t >= page.start:
                     last = one.t
                     yield one
 

@@ -9,33 +9,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kvpressure.lookback.client import Prometheus
 from kvpressure.lookback.names import Target, quoted
 from kvpressure.lookback.paging import Series, Span, asked, pages
+from kvpressure.lookback.remembered import ToldRows
 from kvpressure.model.family import PREFIX
 from kvpressure.model.incident import LOSING
 from kvpressure.model.target import cut
-from kvpressure.model.verdict import DETAILS, Cause
+from kvpressure.model.verdict import DETAILS
 
 EVERY_SECONDS: Final = 30.0
 PAGE_SECONDS: Final = 86_400.0
 SHORTEST_PAGE_SECONDS: Final = 900.0
 
 Json = dict[str, Any]
-Key = tuple[str, str, str, str, str, str]
-"""Values of WHO."""
+
+
+class Key(NamedTuple):
+    """An engine by the labels that an exporter's series have."""
+
+    cluster: str
+    namespace: str
+    pod: str
+    target: str
+    model_name: str
+    engine: str
+
 
 Engine = tuple[tuple[str, ...], str, str]
 """Names of targets, model and rank."""
 
-WHO: Final = ("cluster", "namespace", "pod", "target", "model_name", "engine")
+WHO: Final = Key._fields
 _OTHERS: Final = ("exported_namespace", "exported_pod")
 """What a Prometheus that does not honor labels calls an engine's, beside those of the exporter's own pod."""
 
-_CAUSES: Final = "|".join(sorted(cause.value for cause in LOSING))
+_LOSING: Final = {cause.value: cause for cause in LOSING}
+_CAUSES: Final = "|".join(sorted(_LOSING))
 _EXPR: Final = (
     f"max by ({', '.join((*WHO, *_OTHERS))}, cause, detail) "
     f"(max_over_time({PREFIX}bottleneck_info{{cause=~{quoted(_CAUSES)}}}[{EVERY_SECONDS:.0f}s]))"
@@ -77,54 +89,55 @@ class Known:
 
     def may_be(self, key: Key) -> bool:
         """Whether this may be an engine of theirs."""
-        return key[2] in self.pods or _address(key) in self.addresses
+        return key.pod in self.pods or _address(key) in self.addresses
 
 
-def ask(server: Prometheus, page: Span, known: Known) -> list[Json]:
+def ask(server: Prometheus, page: Span, known: Known) -> ToldRows:
     """Who was told to be in which trouble in a page, and when. Raises PrometheusError."""
 
     def answer(span: Span) -> Series:
         return server.range(_EXPR, span.start, span.end, EVERY_SECONDS)
 
     return [
-        {"labels": one["metric"], "spans": spans_of(t for t, _ in one["values"])}
+        (one["metric"], spans_of(t for t, _ in one["values"]))
         for _, series in asked(page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS, answer)
         for one in series
         if known.may_be(_key(one["metric"]))
     ]
 
 
-def spans_of(times: Iterable[float]) -> list[list[float]]:
+def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
     """Begin, end and number of times that follow each other, however often the exporter is scraped.
 
     A month of a fleet in trouble would be millions of times.
 
     >>> spans_of([30.0, 60.0, 120.0, 300.0])
-    [[30.0, 120.0, 3], [300.0, 300.0, 1]]
+    [(30.0, 120.0, 3), (300.0, 300.0, 1)]
     """
-    found: list[list[float]] = []
+    found: list[tuple[float, float, int]] = []
     for t in times:
         if found and t - found[-1][1] <= 2 * EVERY_SECONDS:
-            found[-1][1] = t
-            found[-1][2] += 1
+            begin, _, count = found[-1]
+            found[-1] = (begin, t, count + 1)
         else:
-            found.append([t, t, 1])
+            found.append((t, t, 1))
     return found
 
 
-def troubles(answers: Iterable[Sequence[Json]], gap: float) -> dict[Key, list[Reported]]:
+def troubles(answers: Iterable[ToldRows], gap: float) -> dict[Key, list[Reported]]:
     """By engine, oldest first; trouble that comes back within `gap` seconds is the same."""
     seen: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
-    for row in (row for answer in answers for row in answer):
-        labels: Mapping[str, str] = row["labels"]
-        cause, detail = Cause(labels.get("cause", "")), labels.get("detail", "")
+    for labels, spans in (row for answer in answers for row in answer):
+        detail = labels.get("detail", "")
+        if (cause := _LOSING.get(labels.get("cause", ""))) is None:
+            continue  # nobody asked for that
         # Another version's word for a kind of it would mean nothing here.
         told = (cause.value, detail if detail in DETAILS[cause] else "")
-        seen.setdefault(_key(labels), []).extend((begin, end, count, told) for begin, end, count in row["spans"])
+        seen.setdefault(_key(labels), []).extend((begin, end, count, told) for begin, end, count in spans)
     found: dict[Key, list[Reported]] = {}
-    for engine, spans in seen.items():
+    for engine, stretches in seen.items():
         its = found.setdefault(engine, [])
-        for begin, end, count, kind in sorted(spans):
+        for begin, end, count, kind in sorted(stretches):
             # A value at `t` is of some moment of the half minute before.
             first, last = begin - EVERY_SECONDS / 2, end - EVERY_SECONDS / 2
             if not its or first - its[-1].ended > gap + EVERY_SECONDS:
@@ -138,18 +151,21 @@ def _key(labels: Mapping[str, str]) -> Key:
     own = dict(labels)
     if own.get("exported_pod"):
         own |= {"pod": own["exported_pod"], "namespace": own.get("exported_namespace", "")}
-    return tuple(own.get(name, "") for name in WHO)  # type: ignore[return-value]  # as many as WHO has
+    return Key(*(own.get(name, "") for name in WHO))
 
 
 def _address(key: Key) -> str:
     """Host and port at which the exporter asked the engine."""
-    polled = key[3]
-    return urlsplit(polled if "//" in polled else f"//{polled}").netloc
+    polled = key.target
+    try:
+        return urlsplit(polled if "//" in polled else f"//{polled}").netloc
+    except ValueError:  # a bracket without the other: no address of ours
+        return ""
 
 
 def is_of(key: Key, target: Target) -> bool:
     """Whether an exporter's engine is on the page of a target: by its pod, or by its address where it has none."""
-    cluster, namespace, pod = key[:3]
+    cluster, namespace, pod = key.cluster, key.namespace, key.pod
     if cluster and target.get("cluster") and cluster != target.get("cluster"):
         return False
     if pod and target.pod:
@@ -168,9 +184,13 @@ def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
 def _together(found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]) -> dict[Engine, list[Reported]]:
     """By the engine as it is known here: several exporters, at several addresses, told the same trouble once."""
     whole: dict[Engine, list[Reported]] = {}
+    near: dict[str, list[Target]] = {}
+    for target in targets:
+        for name in filter(None, {target.pod, target.get("instance")}):
+            near.setdefault(name, []).append(target)
     for key, its in found.items():
-        if names := page_of(key, targets):
-            whole.setdefault((tuple(sorted(names)), key[4], key[5]), []).extend(its)
+        if names := page_of(key, (*near.get(key.pod, ()), *near.get(_address(key), ()))):
+            whole.setdefault((tuple(sorted(names)), key.model_name, key.engine), []).extend(its)
     for engine, its in whole.items():
         merged: list[Reported] = []
         for one in sorted(its, key=lambda one: one.began):

@@ -117,7 +117,7 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
 
     for _, series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
         for one in series:
-            spans = [Span(float(t) - screen.looks_back, float(t)) for t, _ in one.get("values", ())]
+            spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
             target = target_of(one.get("metric", {}), spelled.table)
             found[target] = joined([*found.get(target, ()), *spans], screen.step)
     return found

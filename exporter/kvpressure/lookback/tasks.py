@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from kvpressure.lookback.discover import Seen
 from kvpressure.lookback.document import Json
 from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.follow import follow
+from kvpressure.lookback.journal import Key
 from kvpressure.lookback.paging import Span
 from kvpressure.model.workload import DeclaredLimit
 
@@ -32,9 +34,9 @@ class Task:
     declared: tuple[DeclaredLimit, ...] | None = None
 
     @property
-    def key(self) -> str:
+    def key(self) -> Key:
         """Under which it is remembered that it is done."""
-        return f"target {self.seen.runtime} {self.seen.target.labels!r}"
+        return "target", self.seen.runtime, *itertools.chain.from_iterable(self.seen.target.labels)
 
 
 def work(task: Task) -> Json:

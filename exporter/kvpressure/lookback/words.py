@@ -69,7 +69,9 @@ def peak(incident: Json) -> str:
         "preemptions_per_second": ("preemptions/s", "score"),
         "desired_replicas": ("desired replicas in its place", "sequences"),
     }
-    return ", ".join(f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if name in known)
+    return ", ".join(
+        f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if known.get(name) is not None
+    )
 
 
 def exporter(incident: Json) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import pickle
+import time
+
 import pytest
 
 from kvpressure.lookback.client import LARGEST_ANSWER_BYTES, Prometheus, Server
@@ -109,13 +113,40 @@ def test_a_server_that_says_when_is_left_alone_until_then_but_not_for_ever() -> 
     assert waits == [7.0, 120.0, 16.0]
 
 
-def test_an_answer_that_drips_in_ends_at_the_deadline() -> None:
+@pytest.mark.fault(
+    "a Prometheus that is looked back at, or what answers in its place, lets head or body of its answer drip in",
+    "one deadline holds for the exchange as a whole",
+)
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nX-A: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b""]
+)
+def test_an_answer_whose_head_or_body_drips_in_ends_at_the_deadline(head: bytes) -> None:
+    began = time.monotonic()
     with (
-        dripping() as url,
+        dripping(head) as url,
         Prometheus(Server(url, deadline_seconds=1.0)) as prometheus,
         pytest.raises(TooMuchError, match=r"did not answer .* within 1 s"),
     ):
         prometheus.range("up", 0, 60, 15)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.fault(
+    "a Prometheus that is looked back at packs gigabytes into an answer of a few megabytes",
+    "it is unpacked up to the largest answer",
+)
+def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
+    bomb = 200, Headed(gzip.compress(bytes(1 << 28), 1), {"Content-Encoding": "gzip"})
+    with FakePrometheus(lambda _: bomb) as server, client(server) as prometheus:
+        with pytest.raises(TooMuchError, match="larger than 24 MiB"):
+            prometheus.range("up", 0, 60, 15)
+        assert prometheus.asked.received_bytes == LARGEST_ANSWER_BYTES + 1
+
+
+def test_an_error_keeps_its_words_on_its_way_from_another_process() -> None:
+    for error in (TooMuchError("a", "b"), PrometheusError("a", "b")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.reason, again.sentence) == (type(error), "a", "b")
 
 
 @pytest.mark.parametrize(

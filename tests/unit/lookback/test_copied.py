@@ -21,5 +21,5 @@ def test_copies_of_several_servers_are_put_together_in_order() -> None:
         FakePrometheus(lambda _: success({"resultType": "matrix", "result": series})) as server,
         Prometheus(Server(server.url)) as client,
     ):
-        (spans,) = ask(client, "x > 0", engine, Span(0, 3600)).values()
-    assert spans == [[600.0, 900.0], [3000.0, 3300.0]]
+        ((_, spans),) = ask(client, "x > 0", engine, Span(0, 3600))
+    assert spans == [(600.0, 900.0), (3000.0, 3300.0)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvpressure.lookback.client import Prometheus, Server
-from kvpressure.lookback.discover import lacking, targets_there
+from kvpressure.lookback.discover import MOST_LABELLINGS, MOST_TARGETS, lacking, targets_there
+from kvpressure.lookback.errors import PrometheusError
 from kvpressure.lookback.names import Selection, Target, spelled
 from kvpressure.lookback.paging import Span
 from kvpressure.runtimes.registry import TABLES
-from tests.support.fake_prometheus import NAMES, FakePrometheus
+from tests.support.fake_prometheus import NAMES, FakePrometheus, success
 
 
 def test_what_was_relabelled_is_not_read_as_both() -> None:
@@ -25,3 +28,24 @@ def test_engines_are_told_apart_only_where_the_selector_asks_for_them() -> None:
             for text in ("", 'namespace="model_name"', 'engine="0"', '{pod="x", model_name=~"a|m"}')
         ]
     assert found == [None, None, frozenset({("m", "0")}), frozenset({("m", "0")})]
+
+
+@pytest.mark.fault(
+    "a Prometheus that is looked back at knows of tens of thousands of engines", "one sentence that says what to narrow"
+)
+def test_more_targets_than_are_looked_at_are_one_sentence() -> None:
+    rows = [{"metric": {"pod": f"p{number}"}, "values": [[60, "40"]]} for number in range(MOST_TARGETS + 1)]
+    (engine,) = spelled(TABLES, NAMES)
+    answer = success({"resultType": "matrix", "result": rows})
+    with (
+        FakePrometheus(lambda one: None if "series" in one.path else answer) as server,
+        Prometheus(Server(server.url)) as client,
+        pytest.raises(PrometheusError, match=r"more than the 10,000 .* narrow --selector"),
+    ):
+        targets_there(client, engine, Selection(), Span(0, 600))
+
+
+def test_thousands_of_ways_to_label_are_nobodys_relabelling() -> None:
+    pair = [Target((("a", "1"),)), Target((("a", "1"), ("b", "2")))]
+    assert lacking(pair) == {pair[0]: ("b",)}
+    assert lacking([*pair, *(Target(((f"l{number}", ""),)) for number in range(MOST_LABELLINGS))]) == {}

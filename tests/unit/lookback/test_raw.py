@@ -27,7 +27,7 @@ def answer(pages: Mapping[float, str], **labels: str) -> list[dict[str, Any]]:
         for name, inner, value in LINE.findall(page):
             metric = {"__name__": name, **dict(LABEL.findall(inner)), **TARGET, **labels}
             one = found.setdefault(tuple(sorted(metric.items())), {"metric": metric, "values": []})
-            one["values"].append([t, value])
+            one["values"].append([t, float(value)])
     return list(found.values())
 
 

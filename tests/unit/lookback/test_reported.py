@@ -15,7 +15,7 @@ from kvpressure.cli import main
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
-from kvpressure.lookback.reported import Known, ask, attach, is_of, page_list, spans_of, troubles
+from kvpressure.lookback.reported import Key, Known, ask, attach, is_of, page_list, spans_of, troubles
 from tests.support.fake_prometheus import FakePrometheus, success
 from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check
@@ -94,8 +94,8 @@ def test_where_no_exporter_was_nothing_is_said(url: str) -> None:
         assert ask(client, Span(START - 3600, START - 600), Known(frozenset({"kv"}), frozenset())) == []
 
 
-def row(times: list[float], **labels: str) -> dict[str, Any]:
-    return {"labels": {"pod": "a", "engine": "0", "cause": "stuck", **labels}, "spans": spans_of(times)}
+def row(times: list[float], **labels: str) -> tuple[dict[str, str], list[tuple[float, float, int]]]:
+    return {"pod": "a", "engine": "0", "cause": "stuck", **labels}, spans_of(times)
 
 
 def test_troubles_go_on_over_pages_and_short_gaps_and_end_at_long_ones() -> None:
@@ -124,8 +124,8 @@ def test_a_month_is_asked_for_by_days() -> None:
     ],
 )
 def test_an_engine_is_known_by_its_pod_or_its_address(told: dict[str, str], labels: dict[str, str], its: bool) -> None:
-    key = tuple(told.get(name, "") for name in ("cluster", "namespace", "pod", "target", "model_name", "engine"))
-    assert is_of(key, Target(tuple(sorted(labels.items())))) is its  # type: ignore[arg-type]
+    key = Key(*(told.get(name, "") for name in Key._fields))
+    assert is_of(key, Target(tuple(sorted(labels.items())))) is its
 
 
 def found_one(target: str, **changes: Any) -> dict[str, Any]:
@@ -171,8 +171,8 @@ def test_a_month_of_trouble_is_a_few_numbers_and_what_is_told_of_others_is_let_g
         FakePrometheus(lambda _: success({"resultType": "matrix", "result": series})) as server,
         Prometheus(Server(server.url)) as client,
     ):
-        (one,) = ask(client, Span(0, 86_400), Known.of([Target((("pod", "a"),))]))
-    assert (one["labels"]["pod"], one["spans"]) == ("a", [[0.0, 86_370.0, 2880]])
+        ((labels, spans),) = ask(client, Span(0, 86_400), Known.of([Target((("pod", "a"),))]))
+    assert (labels["pod"], spans) == ("a", [(0.0, 86_370.0, 2880)])
 
 
 def test_the_longest_of_several_is_what_it_told() -> None:
@@ -186,3 +186,10 @@ def test_the_longest_of_several_is_what_it_told() -> None:
 def test_a_kind_that_this_version_does_not_know_is_left_out() -> None:
     ((_, (one,)),) = troubles([[row([30.0], detail="of_later_versions")]], gap=30.0).items()
     assert one.told == {("stuck", ""): 1}
+
+
+def test_an_address_that_is_none_and_a_cause_that_nobody_asked_for_are_let_go() -> None:
+    target = Target((("instance", "a:8000"), ("pod", "a")))
+    rows = [row([30.0, 60.0], target="http://[", pod=""), row([30.0], cause="bogus")]
+    assert Known.of([target]).may_be(Key("", "", "", "http://[", "m", "0")) is False
+    assert attach([], troubles([rows], gap=30.0), [target], 0.0) == []

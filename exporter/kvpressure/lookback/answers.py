@@ -1,0 +1,150 @@
+"""PURE: JSON from outside to values, in memory that its length bounds; what is too much or too deep is a ValueError.
+
+What a value takes is up to a hundred times its text (`[],` is three bytes), so values are counted before they are made.
+Samples, which are most of an honest answer, are put into arrays a few at a time: sixteen bytes each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any, Final, NoReturn
+
+from kvpressure.printable import brief
+
+MOST_VALUES: Final = 1_000_000
+"""Of one text, samples apart: strings, numbers, lists and objects."""
+LONGEST_TEXT_BYTES: Final = 12 << 20
+"""Samples apart; with characters of four bytes it is four times as much while it is read."""
+MOST_SERIES: Final = 40_000
+"""Of one answer: engines of a large fleet, or all series of a hundred engines."""
+MOST_SAMPLES: Final = 1_200_000
+"""Of one answer; put together to pages they take a hundred bytes each."""
+
+_LONGEST_INTEGER_DIGITS: Final = 18
+_WINDOW_BYTES: Final = 1 << 16
+_VALUES: Final = re.compile(rb'"values"\s*:\s*(?=\[\s*\[)')
+
+
+class TooManyError(ValueError):
+    """There is more in it than is read."""
+
+
+class NoSamplesError(ValueError):
+    """Where samples should be is something else."""
+
+
+class Samples:
+    """Times and values of one series, in pairs where they are gone through."""
+
+    __slots__ = ("times", "values")
+
+    def __init__(self) -> None:
+        self.times, self.values = array("d"), array("d")
+
+    @classmethod
+    def of(cls, pairs: Iterable[Any]) -> Samples:
+        """Samples of pairs, as numbers or their texts. Raises NoSamplesError."""
+        found = cls()
+        found.extend(pairs)
+        return found
+
+    def extend(self, pairs: Iterable[Any]) -> None:
+        """Put more behind them. Raises NoSamplesError."""
+        try:
+            for t, value in pairs:
+                moment = float(t)
+                if not isfinite(moment):
+                    raise NoSamplesError("a time is none")
+                self.times.append(moment)
+                self.values.append(float(value))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise NoSamplesError(brief(error)) from error
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        return zip(self.times, self.values, strict=True)
+
+
+def read_json(text: bytes, *, exact: bool = True) -> Any:
+    """The values of a JSON text; with `exact` whole numbers stay whole. Raises ValueError, TooManyError for too much.
+
+    >>> read_json(b'{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    """
+    if not is_bounded(text):
+        raise TooManyError("it holds more values than are read")
+    try:
+        return json.loads(
+            text.decode(), parse_int=_integer if exact else float, parse_float=_finite, parse_constant=_refuse
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def is_bounded(text: bytes) -> bool:
+    """Whether a JSON text is short enough to be read, and holds few enough values."""
+    return len(text) <= LONGEST_TEXT_BYTES and sum(map(text.count, (b",", b"[", b"{"))) <= MOST_VALUES
+
+
+def read_answer(body: bytes) -> tuple[Any, list[Samples]]:
+    """An answer's values, in which every list of samples is its place in the second. Raises ValueError."""
+    rest, found, at = bytearray(), list[Samples](), 0
+    left = MOST_SAMPLES
+    while match := _VALUES.search(body, at):
+        end = body.find(b"]]", match.end())
+        if len(found) == MOST_SERIES:
+            raise TooManyError(f"it holds more than {MOST_SERIES:,} series")
+        rest += body[at : match.end()] + b"%d" % len(found)
+        found.append(_samples(body, match.end() + 1, end + 1, left))
+        left -= len(found[-1])
+        at = end + 2
+    return read_json(bytes(rest) + body[at:] if at else body, exact=False), found
+
+
+def labels_of(metric: Mapping[str, Any]) -> dict[str, str]:
+    """Labels as text that can be sent back: JSON may give halves of characters, which no encoding has."""
+    return {_whole(str(name)): _whole(str(value)) for name, value in metric.items()}
+
+
+def _samples(body: bytes, start: int, end: int, most: int) -> Samples:
+    """The pairs of a list without its brackets. Raises ValueError."""
+    found = Samples()
+    if end < start:
+        raise ValueError("it is cut")
+    while start < end:
+        stop = body.find(b"],", min(start + _WINDOW_BYTES, end), end)
+        stop = end if stop < 0 else stop + 1
+        if stop - start > 2 * _WINDOW_BYTES:
+            raise ValueError("one of its samples is too long")
+        found.extend(json.loads(f"[{body[start:stop].decode()}]", parse_int=float, parse_constant=_refuse))
+        if len(found) > most:
+            raise TooManyError(f"it holds more than {MOST_SAMPLES:,} samples")
+        start = stop + 1
+    return found
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _LONGEST_INTEGER_DIGITS:
+        raise ValueError(f"it holds a number of {len(text):,} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError("it holds a number that is too large")
+    return value
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"it holds {text}, which JSON does not know")
