@@ -48,10 +48,10 @@ def advise(
     observed: Observed | None = None,
     peers: Sequence[Peer] = (),
 ) -> tuple[Action, ...]:
-    """What to do, first things first; empty when nothing is wrong.
+    """Return the actions in the order to take them; empty when nothing is wrong.
 
     Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
-    still runs. A device OOM is answered whatever the cause is: the server that it killed looks idle or unknown.
+    still runs. A device OOM is advised on whatever the cause is: the server that it killed seems idle or unknown.
     `peers` are other replicas that could take requests. Consequences are predicted from what was `observed`, which
     takes a second of CPU at most: not for every poll.
     """

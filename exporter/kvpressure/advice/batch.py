@@ -60,7 +60,7 @@ def _demand(case: Case) -> float:
 
 
 def _another(case: Case) -> list[Action | None]:
-    """Not the cap on sequences: the tokens of a step, where it is known to be these, or what nobody can tell."""
+    """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
     known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
     forecast = more_batch(case) if known else without_limit(case)
     change = another_limit(case, forecast)
@@ -101,7 +101,7 @@ def _raise(case: Case, new: int, predicted: Expected | None = None) -> Action:
 
 
 def _or_another(case: Case) -> str:
-    """Which flag holds the batch at what was learned, nobody knows."""
+    """Return a hint at the other flag that may cap the batch where the cap was only learned; "" otherwise."""
     limit = case.limits.max_num_seqs
     other = case.own.other_cap if limit is not None and limit.source == LEARNED else ""
     return f" Where {other} is set as low, raise that too." if other else ""
@@ -121,7 +121,7 @@ def _raise_blind(case: Case) -> Action:
 
 
 def compute_bound(case: Case) -> list[Action | None]:
-    """The GPU does all it can: more of it, or less work per request."""
+    """Return the actions for a saturated GPU: more of them, or less work per request."""
     busy = at(case.derived, "engine_gpu_utilization_ratio")
     seen = "" if busy is None else f" ({busy:.0%} busy)"
     why = f"The GPU is at work{seen} and the KV cache is not what holds requests back."

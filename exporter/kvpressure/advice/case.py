@@ -31,7 +31,7 @@ class Case:
     peers: Sequence[Peer] = ()
 
     def symptom(self, name: str) -> bool | None:
-        """State of a symptom, None when it could not be judged."""
+        """Return the state of a symptom, None when it could not be judged."""
         evidence = self.diagnosis.symptoms.get(name)
         return None if evidence is None else evidence.state
 
@@ -42,17 +42,17 @@ class Case:
 
     @property
     def device_oom(self) -> bool:
-        """True with evidence that the GPU itself ran out of memory."""
+        """Whether there is evidence that the GPU itself ran out of memory."""
         return self.symptom("device_oom") is True
 
     @property
     def hurt(self) -> bool:
-        """True when requests suffer already."""
+        """Whether requests are slowed already."""
         return self.diagnosis.stage in (Stage.COLLAPSED, Stage.FAILING)
 
     @property
     def crashing(self) -> bool:
-        """True when the server dies and comes back."""
+        """Whether the server dies and restarts."""
         signs = ("restarting", "host_oom", "device_oom")
         return self.diagnosis.stage is Stage.FAILING or any(self.symptom(sign) is True for sign in signs)
 
@@ -74,7 +74,7 @@ class Case:
 
     @property
     def long_or_bursty(self) -> str:
-        """Why the smaller memory target holds, in words; "" when it does not."""
+        """Why the smaller memory target applies, as text; "" when it does not."""
         prompt, burst = at(self.derived, "prompt_tokens", "0.95"), at(self.derived, "arrival_burstiness_factor")
         if prompt is not None and prompt >= self.thresholds.advice_long_context_min_tokens:
             return f"prompts are long (p95 {number(prompt)} tokens)"
@@ -120,7 +120,7 @@ class Case:
 
     @property
     def pool_after(self) -> float | None:
-        """Tokens of the pool once a lower memory target is in force; a higher one is not counted on."""
+        """Tokens of the pool once a lower memory target is in force; a higher one is not assumed."""
         limit, capacity = self.limits.gpu_memory_utilization, self.capacity
         if capacity is None or limit is None or self.memory_target is None or self.memory_target > limit.value:
             return capacity

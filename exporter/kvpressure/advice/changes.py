@@ -7,7 +7,7 @@ from kvpressure.runtimes.advising import Change
 
 
 def changed(change: Change, checks: tuple[str, ...]) -> Action:
-    """The action that makes the change."""
+    """Return the action that makes the change."""
     return Action(
         key=change.key,
         title=change.title,

@@ -28,10 +28,10 @@ class ReplicaReading:
 
 
 def demand_replicas(readings: Iterable[ReplicaReading]) -> dict[str, float]:
-    """Replicas' worth of demand by constraint, all of it in use; {} where no replica that serves tells any.
+    """Return demand in replicas by constraint, each used fully; {} where no serving replica reports any.
 
-    Of several ranks the one that is asked for most counts. A replica that tells nothing at all counts as the others do
-    on average; one that tells of other constraints only has little to do with this one so far.
+    Of several ranks the one with the highest demand counts. A replica that reports nothing counts as the average of the
+    others; one that reports other constraints only has little demand on this one so far.
     """
     replicas: defaultdict[str, list[ReplicaReading]] = defaultdict(list)
     for reading in readings:
@@ -46,7 +46,7 @@ def demand_replicas(readings: Iterable[ReplicaReading]) -> dict[str, float]:
 
 
 def required_replicas(readings: Iterable[ReplicaReading], limits: Thresholds) -> float | None:
-    """Replicas, as a fraction, at which the binding constraint is at its target share; None where nothing is known."""
+    """Return the fractional replicas at which the binding constraint is at its target share; None if not known."""
     demand = demand_replicas(readings)
     return max(demand.values()) / limits.scaling_target_ratio if demand else None
 
@@ -54,11 +54,11 @@ def required_replicas(readings: Iterable[ReplicaReading], limits: Thresholds) ->
 def desired_replicas(
     readings: Sequence[ReplicaReading], limits: Thresholds, lately: Iterable[float] = (), *, whole: bool = True
 ) -> int | None:
-    """Replicas to run now; None where nothing is known, never less than 1.
+    """Return the replicas to run now; None where nothing is known, never less than 1.
 
-    `lately` is what `required_replicas` was in the last `scaling_down_hold_seconds`: fewer are asked for once fewer
-    would have held it for `scaling_down_held_ratio` of that time. Where that is not `whole`, because nobody was there
-    to look, no fewer than serve. Replicas that are lost hold nothing, and count beside those that are required.
+    `lately` is what `required_replicas` was in the last `scaling_down_hold_seconds`: fewer are requested once fewer
+    would have been enough for `scaling_down_held_ratio` of that time. Where that time was not observed
+    `whole`, no fewer than serve. Replicas that are lost hold nothing, and count beside those that are required.
     """
     required = required_replicas(readings, limits)
     known = [*lately, *([] if required is None else [required])]
@@ -71,7 +71,7 @@ def desired_replicas(
 
 
 def _quantile(ratio: float, values: Sequence[float]) -> float:
-    """As Prometheus' `quantile_over_time` does it: between two values in proportion."""
+    """Return the quantile as Prometheus' `quantile_over_time`: interpolated between two values."""
     ordered, rank = sorted(values), ratio * (len(values) - 1)
     below = math.floor(rank)
     above = min(below + 1, len(ordered) - 1)

@@ -37,7 +37,7 @@ _ELSE: Final = "too little is known of the traffic"
 
 
 def explained(actions: Sequence[Action | None], cause: Cause, reason: str = "") -> list[Action]:
-    """The actions that there are; those that change something and expect nothing say why, with `reason` at last."""
+    """Return the actions that exist; those without a predicted effect say why, with `reason` as the fallback."""
     return [_explained(action, cause, reason) for action in actions if action is not None]
 
 

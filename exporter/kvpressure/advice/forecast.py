@@ -57,7 +57,7 @@ def forecast_of(case: Case) -> Forecast:
 
 
 def forecast(case: Case) -> Forecast:
-    """What is predicted for the case, whatever its cause is."""
+    """Return the forecast for the case, whatever its cause is."""
     row, detail = CATALOGUE[case.diagnosis.cause], case.diagnosis.detail
     if row.predictable and not row.losing:
         return more_gpus(case)
@@ -67,7 +67,7 @@ def forecast(case: Case) -> Forecast:
 
 
 def more_batch(case: Case) -> Forecast:
-    """Where a cap on sequences, or a step's tokens, hold requests back: with more of them."""
+    """Return the forecast with more sequences, or more tokens of a step, where their cap defers requests."""
     limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and step is not None:
         return _relieved(case, math.inf, lambda model: larger_steps(model, step.value))
@@ -78,7 +78,7 @@ def more_batch(case: Case) -> Forecast:
 
 
 def more_gpus(case: Case) -> Forecast:
-    """Where the GPU does all it can: with more servers; and what more sequences would not do."""
+    """Return the forecast with more servers, where the GPU is saturated, and that more sequences would not help."""
     limit = case.limits.max_num_seqs
     rejected = () if limit is None else (sequences(int(2 * limit.value)),)
     growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
@@ -86,7 +86,7 @@ def more_gpus(case: Case) -> Forecast:
 
 
 def without_limit(case: Case) -> Forecast:
-    """Where something that is not simulated holds the batch at what runs now: the same engine without that."""
+    """Return the forecast without a cap that is not simulated and holds the batch at what runs now."""
     limit = case.limits.max_num_seqs
     return _relieved(
         case, held_at(case.observed), lambda model: without_hold(model, math.inf if limit is None else limit.value)
@@ -104,7 +104,7 @@ def _relieved(
 
 
 def _settings(case: Case) -> Iterator[ConfigChange]:
-    """What one restart changes."""
+    """Yield the changes that one restart makes."""
     raised = memory(case)
     if raised is not None and raised.value > _ratio(case):
         yield raised
@@ -118,14 +118,14 @@ def _settings(case: Case) -> Iterator[ConfigChange]:
 
 
 def _order(case: Case, model: Model) -> Iterator[ConfigChange]:
-    """Short requests before long ones: a restart, and clients that say which are which."""
+    """Yield changes to priority scheduling, short requests first: a restart, and clients that set the priority."""
     if SHORT_FIRST in case.own.flags:
         bounds = length_bounds(model.known, case.thresholds.advice_long_requests_max_ratio)
         yield from map(short_first, itertools.islice(bounds, MOST_BOUNDS))
 
 
 def _more_memory(case: Case, model: Model) -> Iterator[ConfigChange]:
-    """The host's memory for what is thrown out; and what holds more in the same memory, at a price in accuracy."""
+    """Yield host memory for preempted requests, and 8-bit KV, which needs less memory at a price in accuracy."""
     size = _tier_gib(case, model)
     if OFFLOAD in case.own.flags and case.symptom("preempting") is True and size is not None:
         yield offload(size)
@@ -134,7 +134,7 @@ def _more_memory(case: Case, model: Model) -> Iterator[ConfigChange]:
 
 
 def _tier_gib(case: Case, model: Model) -> int | None:
-    """What all requests hold at their end, in GiB of one GPU's share; None where the bytes of a token are not known."""
+    """Return the GiB of one GPU that all requests hold at their end; None where the bytes of a token are not known."""
     each = case.observed.cache.bytes_per_token if case.observed else None
     if each is None:
         return None
@@ -144,7 +144,7 @@ def _tier_gib(case: Case, model: Model) -> int | None:
 
 
 def memory(case: Case) -> ConfigChange | None:
-    """The pool under the new memory target, at least; None where that stays or the pool is not known."""
+    """Return the change to the memory target; None where there is none or the pool is not known."""
     limit, target = case.limits.gpu_memory_utilization, case.memory_target
     if limit is None or case.capacity is None or target is None:
         return None

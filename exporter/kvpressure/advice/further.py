@@ -13,7 +13,7 @@ from kvpressure.whatif.greedy_search import Step
 
 
 def by_priority(case: Case, model: Model, step: Step) -> Action:
-    """Short prompts before long ones."""
+    """Return the action that schedules short prompts before long ones."""
     tokens = int(step.change.value)
     least, most = model.known.prompts.above(tokens)
     return Action(
@@ -33,7 +33,7 @@ def by_priority(case: Case, model: Model, step: Step) -> Action:
 
 
 def caching(case: Case, _: Model, step: Step) -> Action:
-    """Prefix caching on."""
+    """Return the action that switches prefix caching on."""
     return Action(
         key=PREFIX_CACHING,
         title="Switch prefix caching on",
@@ -49,7 +49,7 @@ def caching(case: Case, _: Model, step: Step) -> Action:
 
 
 def tier(case: Case, _: Model, step: Step) -> Action:
-    """The host's memory for KV that is thrown out of the pool."""
+    """Return the action that keeps the KV of preempted requests in host memory."""
     size = number(step.change.value)
     return Action(
         key=OFFLOAD,
@@ -67,7 +67,7 @@ def tier(case: Case, _: Model, step: Step) -> Action:
 
 
 def keep_apart(case: Case, model: Model, step: Step) -> Action:
-    """Deployments for short and for long prompts."""
+    """Return the action that routes short and long prompts to deployments of their own."""
     tokens, change = int(step.change.value), step.change
     least, most = model.known.prompts.above(tokens)
     return Action(

@@ -36,15 +36,15 @@ def limits_in_force(
     declared: Sequence[DeclaredLimit] | None,
     thresholds: Thresholds,
 ) -> tuple[Limits, Derived]:
-    """The limits that hold as far as anything tells, and the families that say so."""
+    """Return the limits in force as far as they are known, and the families that export them."""
     limits = known_limits(diagnosis, derived, cache, {limit.name: limit.value for limit in declared or ()})
     return limits, limit_families(Case(diagnosis, derived, limits, Place(), thresholds), declared)
 
 
 def limit_families(case: Case, declared: Sequence[DeclaredLimit] | None) -> Derived:
-    """The three families by limit; a limit that nothing is known of has no key.
+    """Return the three families by limit; an unknown limit has no key.
 
-    `declared` is None where nobody could read how the engine was started: then nothing is said about declarations.
+    `declared` is None where the engine's command line could not be read: then no declarations are exported.
     """
     families = {
         "limit_declared": _declared(declared),
@@ -64,14 +64,14 @@ def _declared(declared: Sequence[DeclaredLimit] | None) -> dict[str, float]:
 
 
 def _values(limits: Limits) -> dict[str, float]:
-    """A prompt is at most as long as the longest request, where nothing closer is declared."""
+    """Return the values by limit; a prompt's is that of the longest request where none is declared."""
     found = {name: getattr(limits, name) for name in SHOWN}
     found["max_input_tokens"] = limits.max_input_tokens or limits.max_model_len
     return {name: limit.value for name, limit in found.items() if limit is not None}
 
 
 def _recommended(case: Case) -> dict[str, float]:
-    """Requests that fit at p95 of their tokens; token limits that p99 of the traffic stays below; the memory target.
+    """Return requests that fit at p95 of their tokens, token limits at p99 of the traffic, and the memory target.
 
     The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
     limits and the device did not run out, a smaller pool would be worse, and no target is recommended.

@@ -20,10 +20,10 @@ def known_limits(
     cache: CacheConfig | None = None,
     declared: Mapping[str, float] | None = None,
 ) -> Limits:
-    """Limits by field name: `declared` wins over the page, and that over what was learned.
+    """Return limits by field name: `declared` wins over the page, and that over what was learned.
 
     The plateau of the running batch is `max_num_seqs` only where a cap on sequences is what holds requests back
-    (`concurrency_bound`); under KV pressure it is what the cache admits, and says nothing of the flag.
+    (`concurrency_bound`); under KV pressure it is what the cache admits, and is no evidence of the flag.
     """
     page = cache or CacheConfig()
     found: dict[str, Limit | None] = {

@@ -50,7 +50,7 @@ def _after_oom(case: Case) -> Action:
 
 
 def _needed(case: Case, share: float) -> Action:
-    """The target stays: with a lower one the server would not start."""
+    """Return the action that keeps the target: with a lower one the server would not start."""
     longest = case.limits.max_model_len
     words = case.own.words
     tokens = "" if longest is None else f" of {number(longest.value)} tokens"

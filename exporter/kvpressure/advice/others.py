@@ -13,7 +13,7 @@ from kvpressure.model.verdict import Stage
 
 
 def host_bound(case: Case) -> list[Action | None]:
-    """The GPU waits for the host."""
+    """Return the actions for a GPU that waits for the host."""
     slow = f"{series('symptom', case.place, symptom='frontend_slow')} == 0"
     frontends = case.own.frontends
     servers = None if frontends is None else changed(frontends, ("Within 2 minutes of the restart:", slow))
@@ -31,7 +31,7 @@ def host_bound(case: Case) -> list[Action | None]:
 
 
 def stuck(case: Case) -> list[Action | None]:
-    """Save what tells why, then replace the server."""
+    """Return the actions for a stuck server: save the evidence, then replace it."""
     idle = case.diagnosis.detail == "unanswered"
     seen = "Asked for one token, it gave none" if idle else "It has requests, and nothing moves"
     return [
@@ -61,7 +61,7 @@ def stuck(case: Case) -> list[Action | None]:
 
 
 def silent(case: Case) -> list[Action | None]:
-    """See whether the server still runs, before it is restarted and its log is gone."""
+    """Return the action to check whether the server still runs, before a restart loses its log."""
     return [
         Action(
             key="see_whether_it_runs",
@@ -79,7 +79,7 @@ def silent(case: Case) -> list[Action | None]:
 
 
 def building(case: Case) -> list[Action | None]:
-    """Healthy, but the pool fills at a steady rate."""
+    """Return the actions for a healthy engine whose pool fills at a steady rate."""
     if case.diagnosis.stage is not Stage.BUILDING:
         return []
     return [cap_tokens(case), verify_recovery(case)]

@@ -32,22 +32,22 @@ class Place:
 
     @property
     def advice(self) -> Advice:
-        """How advice is put there."""
+        """The runtime's words and flags for advice."""
         return named(self.runtime).advice
 
     @property
     def title(self) -> str:
-        """What serves there, for sentences."""
+        """The runtime's name, for messages."""
         return named(self.runtime).title
 
     @property
     def serving_port(self) -> int:
-        """Where the engine's API is, or would be."""
+        """The port of the engine's API, or its default."""
         return self.port or self.advice.port
 
     @property
     def in_kubernetes(self) -> bool | None:
-        """Said, or told by a name that only Kubernetes gives; None when not known."""
+        """Whether it runs in Kubernetes: set, or inferred from a name that only Kubernetes gives; None if not known."""
         if self.kubernetes is not None:
             return self.kubernetes
         return True if self.namespace or self.workload or self.pod else False if self.unit else None

@@ -26,7 +26,7 @@ _APART: Final = (KV_DTYPE, "add_replica", APART)
 
 
 def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
-    """Steps in the order in which they help, one rollout of their flags, more memory or servers, and what would not."""
+    """Return the steps by how much they help, one rollout of their flags, more memory or servers, and the declined."""
     made = [_MAKE[step.change.key](case, model, step) for step in choice.steps]
     changes = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key not in _APART]
     apart = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key in _APART]
@@ -161,9 +161,9 @@ def _replicas(case: Case, _: Model, step: Step) -> Action:
 
 
 def declined(case: Case, choice: Choice) -> Action | None:
-    """What somebody might think of, each by itself on the engine as it is."""
+    """Return the action that lists the changes which would not help, each simulated alone; None without any."""
     lines = [
-        f"{_told(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
+        f"{_described(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
         f"({step.expected.text})"
         for step in choice.declined
     ]
@@ -176,7 +176,7 @@ def declined(case: Case, choice: Choice) -> Action | None:
     )
 
 
-def _told(case: Case, step: Step) -> str:
+def _described(case: Case, step: Step) -> str:
     value = number(step.change.value)
     words = {
         "cap_prompt": f"prompts at most {value}",

@@ -21,7 +21,7 @@ from kvpressure.whatif.config_changes import STEP
 
 
 def kv_pressure(case: Case) -> list[Action | None]:
-    """What is predicted to help; or, where nothing can be predicted or the device ran out of memory, the playbook."""
+    """Return what is predicted to help; the playbook where nothing can be predicted, or after a device OOM."""
     forecast = forecast_of(case)
     routed = route(case, forecast.model)
     if forecast.model is None or forecast.choice is None or case.device_oom:
@@ -30,7 +30,7 @@ def kv_pressure(case: Case) -> list[Action | None]:
 
 
 def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
-    """Demand first, then memory, then one rollout of all of it.
+    """Return the playbook's actions: demand first, then memory, then one rollout of all of it.
 
     After a device OOM the memory target comes before the engine's own limits: it treats what kills the server, and
     the pool it leaves decides how many sequences fit.
@@ -56,7 +56,7 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
 
 
 def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
-    """With what the pool that the memory target leaves is expected to do."""
+    """Return the action with the predicted effect of the pool that the memory target leaves."""
     change = memory(case)
     if forecast.model is None or change is None or not action.flags:
         return action
@@ -64,7 +64,7 @@ def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
 
 
 def after_device_oom(case: Case) -> list[Action | None]:
-    """The GPU ran out of memory while the KV pool was not the problem."""
+    """Return the actions after the GPU ran out of memory while the KV pool was not the problem."""
     changes: list[Action | None] = [memory_headroom(case), fewer_batched_tokens(case)]
     return [*changes, apply_changes(case, changes), controlled_restart(case)]
 
@@ -207,7 +207,7 @@ def fewer_batched_tokens(case: Case) -> Action | None:
 
 
 def more_reserve(case: Case) -> Action | None:
-    """What keeps admitted requests in the batch; None while none is thrown out, or without such a flag."""
+    """Return the change that keeps admitted requests in the batch; None without preemptions, or without such a flag."""
     if case.own.reserve is None or case.symptom("preempting") is not True:
         return None
     calm = expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio)
@@ -219,7 +219,7 @@ def _capacity(case: Case) -> str:
 
 
 def verify_recovery(case: Case, sequences: int | None = None) -> Action:
-    """How to know that it worked."""
+    """Return the action that checks the recovery."""
     return Action(
         key="verify",
         title="Verify recovery",

@@ -11,7 +11,7 @@ from kvpressure.whatif.greedy_search import Choice
 
 
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
-    """One more server, or as many that there are `total` for each one now."""
+    """Return the action that adds a replica, or as many that there are `total` for each one now."""
     more = total is not None and total > 2
     return Action(
         key="add_replica",
@@ -29,6 +29,6 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
 
 
 def replicas(case: Case, choice: Choice, why: str) -> Action | None:
-    """As many servers as were chosen; None where none was."""
+    """Return the action that adds the chosen number of replicas; None where none is chosen."""
     step = choice.step("add_replica")
     return None if step is None else replica(case, why, int(step.change.value), step.expected)

@@ -11,7 +11,7 @@ from kvpressure.model.action import Action
 
 
 def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None:
-    """All changed flags at once: each restart costs minutes. None when no flag changes."""
+    """Return the action that applies all changed flags at once, as each restart costs minutes; None without any."""
     flags = {name: value for change in changes if change is not None for name, value in change.flags.items()}
     if not flags:
         return None
@@ -48,7 +48,7 @@ def controlled_restart(case: Case) -> Action | None:
 
 
 def host_memory(case: Case) -> Action | None:
-    """The kernel killed the container: host memory, which no flag about the GPU changes."""
+    """Return the action for a container that the kernel killed: host memory, which no flag about the GPU changes."""
     if case.symptom("host_oom") is not True:
         return None
     return Action(
@@ -64,7 +64,7 @@ def host_memory(case: Case) -> Action | None:
 
 
 def watch(case: Case, cause: str, within: str) -> Action:
-    """How to see that a cause is gone."""
+    """Return the action that checks that a cause is gone."""
     return Action(
         key="verify",
         title="Verify recovery",

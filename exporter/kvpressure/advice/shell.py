@@ -34,23 +34,23 @@ _CONTAINERS = """jsonpath='{range .spec.template.spec.containers[*]}{.name}{"  "
 
 
 def placeholders(lines: Sequence[str]) -> tuple[str, ...]:
-    """The placeholders that occur in the lines, in the order of `PLACEHOLDERS`."""
+    """Return the placeholders that occur in the lines, in the order of `PLACEHOLDERS`."""
     words = set(re.findall(r"[A-Z]{3,}", "\n".join(lines)))
     return tuple(name for name in PLACEHOLDERS if name in words)
 
 
 def quoted(name: str, placeholder: str) -> str:
-    """`name` for a shell, without control characters; the placeholder when it is not known."""
+    """Return `name` quoted for a shell, without control characters; the placeholder when it is not known."""
     return shlex.quote(clean(name)) if name else placeholder
 
 
 def flag_words(flags: Mapping[str, str]) -> list[str]:
-    """Flags as engines take them, unquoted."""
+    """Return flags as engines take them, unquoted."""
     return [f"{name}={value}" if value else name for name, value in flags.items()]
 
 
 def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
-    """Save what is in force, change the flags, wait until the new server is ready."""
+    """Return commands that save the flags in force, change them and wait until the new server is ready."""
     words = " ".join(map(shlex.quote, flag_words(flags)))
     kube, workload, who = _kubectl(place), _workload(place), place.title
     patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": w} for w in flag_words(flags)]
@@ -76,7 +76,7 @@ def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
 
 
 def last_words(place: Place) -> Lines:
-    """Keep what a crashed server said: a rollout deletes its log."""
+    """Return commands that keep a crashed server's log, which a rollout deletes."""
     return _by_place(
         place,
         (f"{_kubectl(place)} logs {_pod(place)}{_container(place)} --previous --tail=2000 > previous.log",),
@@ -99,7 +99,7 @@ def restart(place: Place) -> Lines:
 
 
 def save_evidence(place: Place) -> Lines:
-    """What a stuck server can still tell: page, log, stacks of its Python threads, GPUs."""
+    """Return commands that save a stuck server's evidence: page, log, stacks of its Python threads, GPUs."""
     kube, pod = _kubectl(place), _pod(place)
     process = place.advice.process
     dump = f"for p in $(pgrep -f {process}); do sudo py-spy dump --pid $p; done > stacks.txt"
@@ -126,7 +126,7 @@ def save_evidence(place: Place) -> Lines:
 
 
 def whether_it_runs(place: Place) -> Lines:
-    """State, last words and the page itself of a server that does not answer."""
+    """Return commands that show state, last log lines and page of a server that does not answer."""
     kube, pod, container = _kubectl(place), _pod(place), _container(place)
     unit = quoted(place.unit, "UNIT")
     return (
@@ -144,7 +144,7 @@ def whether_it_runs(place: Place) -> Lines:
 
 
 def replace_stuck(place: Place) -> Lines:
-    """End the stuck server only; the others go on."""
+    """Return commands that replace the stuck server only; the others go on."""
     kube, unit = _kubectl(place), quoted(place.unit, "UNIT")
     return _by_place(
         place,
@@ -157,7 +157,7 @@ def replace_stuck(place: Place) -> Lines:
 
 
 def add_replica(place: Place, times: int | None = None) -> Lines:
-    """One more server, or so many times as many as now."""
+    """Return commands that add a server, or scale to `times` as many as now."""
     count = "one more than now" if times is None else f"{times} times as many as now"
     kube, workload = _kubectl(place), _workload(place)
     return _by_place(
@@ -175,7 +175,7 @@ def add_replica(place: Place, times: int | None = None) -> Lines:
 
 
 def more_cpu(place: Place) -> Lines:
-    """CPU for the API process and the engine's scheduler."""
+    """Return commands that add CPU for the API process and the engine's scheduler."""
     container = f" -c {quoted(place.container, '')}" if place.container else ""
     return _by_place(
         place,
@@ -188,7 +188,7 @@ def more_cpu(place: Place) -> Lines:
 
 
 def more_host_memory(place: Place) -> Lines:
-    """Host memory for the container."""
+    """Return commands that add host memory for the container."""
     container = f" -c {quoted(place.container, '')}" if place.container else ""
     return _by_place(
         place,
@@ -211,7 +211,7 @@ def past_failures(place: Place) -> Lines:
 
 
 def look_again(place: Place, seconds: int = 60) -> Lines:
-    """Sample the engine anew; a rollout ends the port-forward to the pod that it replaces."""
+    """Return commands that sample the engine again; a rollout ends the port-forward to the pod that it replaces."""
     if place.workload and place.namespace:
         return (f"kvpressure triage -n {quoted(place.namespace, '')} {_workload(place)} --duration {seconds}",)
     triage = f"kvpressure triage {quoted(_url(place), '')} --duration {seconds}"

@@ -22,7 +22,7 @@ class Shape:
     recent: bool
 
     def request_p95(self, longest: float | None) -> float:
-        """p95 of the tokens that a request holds at its end, at most the longest one allowed.
+        """Return the p95 of the tokens that a request holds at its end, at most the longest one allowed.
 
         Long prompts seldom get the long answers: where the two have nothing to do with each other, what a request holds
         beyond the typical one grows with the root of the sum of both squares, and not with the sum.
@@ -32,7 +32,7 @@ class Shape:
 
 
 def shape_of(derived: Derived) -> Shape | None:
-    """Lengths over the shape window, or since the server's start while too little has finished; None without either."""
+    """Return lengths over the long window, else since the server's start while too few finished; None without both."""
     recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
     if (shape := _shape(recent, recent=True)) is not None:
         return shape
@@ -52,7 +52,7 @@ def _quantile(value: object, q: float) -> float | None:
 
 
 def share_above(tokens: float, p50: float, p95: float) -> float:
-    """Share of the requests longer than `tokens`, on the straight line through p50 and p95; 0.05 to 0.5.
+    """Return the share of requests longer than `tokens`, on the straight line through p50 and p95; 0.05 to 0.5.
 
     >>> share_above(1500.0, 1000.0, 2000.0)
     0.275
@@ -62,7 +62,7 @@ def share_above(tokens: float, p50: float, p95: float) -> float:
 
 
 def length_above(share: float, p50: float, p95: float) -> float:
-    """The length that a `share` of the requests exceeds, on the same line.
+    """Return the length that a `share` of the requests exceeds, on the same line.
 
     >>> length_above(0.275, 1000.0, 2000.0)
     1500.0
@@ -72,7 +72,7 @@ def length_above(share: float, p50: float, p95: float) -> float:
 
 
 def fits(capacity_tokens: float, tokens_each: float) -> int:
-    """How many requests of `tokens_each` the pool holds together."""
+    """Return how many requests of `tokens_each` the pool holds together."""
     return int(capacity_tokens // tokens_each)
 
 
@@ -98,7 +98,7 @@ def cut_sequences(base: float, room: int, thresholds: Thresholds) -> Cut | None:
 
 
 def pool_change(capacity_tokens: float, current_ratio: float, new_ratio: float) -> float:
-    """Tokens that the pool at least loses (or gains) when `gpu_memory_utilization` goes from one ratio to another.
+    """Return the tokens that the pool at least loses or gains when `gpu_memory_utilization` changes.
 
     The pool is what the target leaves after weights and activations, so device memory is more than pool / target,
     and every point of the target moves at least that share of it.
@@ -107,7 +107,7 @@ def pool_change(capacity_tokens: float, current_ratio: float, new_ratio: float) 
 
 
 def round_up_tokens(tokens: float) -> int:
-    """Two significant digits, upwards: limits that people can remember.
+    """Return tokens rounded up to two significant digits.
 
     >>> round_up_tokens(937), round_up_tokens(3412), round_up_tokens(64)
     (940, 3500, 64)
@@ -125,7 +125,7 @@ class Caps:
     wanted: int
 
     def within(self, limits: Limits) -> Caps:
-        """Never above what is declared already."""
+        """Return the caps, at most those that are declared already."""
         prompt, answer = limits.max_input_tokens, limits.max_output_tokens
         return Caps(
             self.input_tokens if prompt is None else min(self.input_tokens, int(prompt.value)),
@@ -137,7 +137,7 @@ class Caps:
 def token_caps(
     shape: Shape, capacity_tokens: float, running: float, waiting: float, *, most_refused_ratio: float
 ) -> Caps:
-    """Limits under which twice the batch fits (at most all the demand), as far as they hit few enough of the requests.
+    """Return limits with which twice the batch fits (at most all the demand), while they hit few enough requests.
 
     Each is between the length that `most_refused_ratio` of them exceed and p95: above that it would not change
     anything. Answers are cut first: a shorter answer costs its user less than a refused prompt.

@@ -15,7 +15,7 @@ Lines = tuple[str, ...]
 
 
 def series(name: str, place: Place, **labels: str) -> str:
-    r"""A PromQL selector for the engine, by what stays the same over a rollout: never its pod.
+    r"""Return a PromQL selector for the engine, by labels that a rollout does not change: never its pod.
 
     >>> series("score", Place(namespace="prod", model_name='a"b'), kind="e2e")
     'kvpressure_score{namespace="prod",model_name="a\\"b",kind="e2e"}'
@@ -31,14 +31,14 @@ def _escaped(value: str) -> str:
 
 
 def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
-    """One comparison that must hold, with what is seen now."""
+    """Return one comparison that must hold, with the current value."""
     now = at(case.derived, name, *path)
     seen = "" if now is None else f"  # now {number(now)}"
     return f"{series(name, case.place, **labels)} {sign} {plain(bound)}{seen}"
 
 
 def plain(value: float) -> str:
-    """A number as PromQL takes it.
+    """Return a number as PromQL takes it.
 
     >>> plain(8160.0), plain(0.5), plain(2.1875)
     ('8160', '0.5', '2.19')
@@ -47,7 +47,7 @@ def plain(value: float) -> str:
 
 
 def recovered(case: Case, sequences: int | None = None, *, shared: bool = False) -> Lines:
-    """KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that.
+    """Return the checks that KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that.
 
     Where the traffic is `shared` with another server, neither batch nor tokens of this one need be what they were.
     """
@@ -70,21 +70,21 @@ def recovered(case: Case, sequences: int | None = None, *, shared: bool = False)
 
 
 def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:
-    """A cause is over within a time, and `more` holds."""
+    """Return the checks that a cause is over within a time, and `more` holds."""
     return (f"Within {within}:", f"{series('bottleneck', case.place, cause=cause)} == 0", *more)
 
 
-def rolled_out(changes: Mapping[str, str], told: str) -> Lines:
-    """The new flags are in force; `told` is where the log names {flags}."""
+def rolled_out(changes: Mapping[str, str], logged: str) -> Lines:
+    """Return the checks that the new flags are in force; `logged` is where the log names {flags}."""
     flags = ", ".join(changes)
     return (
         "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
-        told.format(flags=flags),
+        logged.format(flags=flags),
     )
 
 
 def with_open_check(case: Case, checks: Lines) -> Lines:
-    """`checks` with one among them that fails now: a recovery check that passes before anything is done proves nothing.
+    """Return `checks` with at least one that fails now: one that passes before any change proves nothing.
 
     What fails while a cause holds is that it does not; and while pressure is only predicted, that nothing is.
     """

@@ -20,7 +20,7 @@ from kvpressure.whatif.other_limits import HOLD
 
 
 def deferred(case: Case) -> list[Action | None]:
-    """What to raise, where it is known what is waited for; else how to find that out."""
+    """Return the action that raises what requests wait for; where that is not known, how to find it out."""
     remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
     if remedy is None:
         return [replace(_see(case), expected=_at_best(forecast))]
@@ -60,7 +60,7 @@ def _raise(case: Case, remedy: Remedy) -> Action:
 
 
 def _count(case: Case) -> int | None:
-    """Slots for all adapters that were asked for, as far as it is worth raising them at once; None if not known."""
+    """Return slots for all requested adapters, at most as many as to raise at once; None if not known."""
     slots, seen = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
     if not slots or not seen or seen <= slots:
         return None
@@ -81,7 +81,7 @@ def _see(case: Case) -> Action:
 
 
 def another_limit(case: Case, forecast: Forecast) -> Action | None:
-    """Something else than the number of sequences holds requests back; None where raising it would not help."""
+    """Return the action for a limit other than the sequences'; None where raising it would not help."""
     budget = case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and budget is not None:
         step = forecast.choice.step(STEP) if forecast.choice else None
@@ -125,7 +125,7 @@ def another_limit(case: Case, forecast: Forecast) -> Action | None:
 
 
 def unknown(case: Case) -> list[Action | None]:
-    """How to get the evidence that is missing."""
+    """Return the actions that get the missing evidence."""
     symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
     why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
     why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []

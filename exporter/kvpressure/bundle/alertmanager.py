@@ -36,7 +36,7 @@ class Matcher:
     value: str
 
     def __str__(self) -> str:
-        """As in `source_matchers`."""
+        """Return the matcher as written in `source_matchers`."""
         return f'{self.name}{self.operator}"{self.value}"'
 
 
@@ -51,14 +51,14 @@ class Inhibition:
 
 
 def inhibitions(alerts: Iterable[Alert], options: Options) -> tuple[Inhibition, ...]:
-    """Those that hold for any alerts, then one for each set of alerts that mutes others, in the order of the alerts."""
+    """Return the inhibitions of any alerts, then one for each set of alerts that mutes others, in the alerts' order."""
     known = list(alerts)
     usual = _of_the_exporter() if options.flavour is EXPORTER else (_beside_the_exporter(),)
     return (*usual, *_causes(known))
 
 
 def alertmanager_config(path: str, template: str, options: Options, alerts: Sequence[Alert]) -> str:
-    """The whole file. `path` is the template's name in messages; raises ConfigError."""
+    """Return the whole file. `path` is the template's name in messages; raises ConfigError."""
     more = {
         "inhibitions": inhibitions(alerts, options),
         "page_url": options.page_url,
@@ -68,7 +68,7 @@ def alertmanager_config(path: str, template: str, options: Options, alerts: Sequ
 
 
 def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, Any]:
-    """An `AlertmanagerConfig` of prometheus-operator with nothing but the inhibitions."""
+    """Return an `AlertmanagerConfig` of prometheus-operator with nothing but the inhibitions."""
 
     def match(one: Matcher) -> dict[str, str]:
         # An expression that is a name matches that name; a bare `=` is no plain word in every YAML.
@@ -124,7 +124,7 @@ def _of_the_exporter() -> tuple[Inhibition, ...]:
 
 
 def _beside_the_exporter() -> Inhibition:
-    """The exporter's alerts have other names for the address of an engine, so they are compared by its pod."""
+    """Return the inhibition beside the exporter, by pod: its alerts name an engine's address by other labels."""
     return Inhibition(
         "Where the exporter runs too, what it says of a pod's engine goes before what vLLM's own series let one guess.",
         (Matcher("alertname", "=~", "KVPressure.+"), Matcher("component", "=", "engine")),

@@ -31,7 +31,7 @@ _INSTANCE: Final = "{{ $labels.instance }}"
 
 
 def dashboards(options: Options) -> dict[str, str]:
-    """Uid to Grafana's JSON. Raises ConfigError, with its name, for a threshold that there is not."""
+    """Return Grafana's JSON by uid. Raises ConfigError, with its name, for a threshold that does not exist."""
     runbooks = options.runbook_url or EXPORTER_RUNBOOKS
     more = {"runbooks": runbooks.rstrip("/").replace(_INSTANCE, "${instance}")}
     found = {}
@@ -42,7 +42,7 @@ def dashboards(options: Options) -> dict[str, str]:
 
 
 def dashboard_files(options: Options) -> dict[str, str]:
-    """The dashboards' files of a bundle: path to content."""
+    """Return the dashboards' files of a bundle: path to content."""
     boards = dashboards(options)
     files = {f"{DASHBOARDS}/{uid}.json": text for uid, text in boards.items()}
     files[PROVIDER] = dump(provider())
@@ -51,14 +51,14 @@ def dashboard_files(options: Options) -> dict[str, str]:
 
 
 def provider() -> dict[str, Any]:
-    """What plain Grafana reads under `provisioning/dashboards`."""
+    """Return the provider file that Grafana reads under `provisioning/dashboards`."""
     options = {"path": _PATH, "foldersFromFilesStructure": False}
     one = {"name": "kvpressure", "folder": FOLDER, "type": "file", "allowUiUpdates": False, "options": options}
     return {"apiVersion": 1, "providers": [one]}
 
 
 def config_map(uid: str, text: str, options: Options) -> dict[str, Any]:
-    """A ConfigMap that Grafana's sidecar picks up by its label, into the folder that its annotation names."""
+    """Return a ConfigMap that Grafana's sidecar picks up by its label, into the folder that its annotation names."""
     labels = {"grafana_dashboard": "1", "app.kubernetes.io/name": "kvpressure", **options.labels}
     annotations = {"grafana_folder": FOLDER, "kvpressure/thresholds-hash": options.thresholds.hash}
     # Compact: the copy of an object that `kubectl apply` keeps in an annotation may have 256 KiB at most.

@@ -49,7 +49,7 @@ that name `kvpressure_` series have no answer without it, commands work as they 
 
 
 def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
-    """The whole page: a table of all alerts, then one section each."""
+    """Return the whole page: a table of all alerts, then one section each."""
     thresholds = options.thresholds
     on = {alert.name for alert in alerts if not alert.off_because}
     parts = [

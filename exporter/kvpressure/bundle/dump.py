@@ -15,7 +15,7 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, indentless=False)
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - yaml's signature
-        """Write everything out."""
+        """Return True: everything is written out."""
         return True
 
 
@@ -28,5 +28,5 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(data: Any) -> str:
-    """Mappings, lists and scalars as YAML that reads back equal."""
+    """Return mappings, lists and scalars as YAML that reads back equal."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)

@@ -36,7 +36,7 @@ _OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace"
 
 
 def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
-    """The annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base is known for them."""
+    """Return the annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base URL is set."""
     found = {}
     if options.runbook_url:
         found["runbook_url"] = _runbook(options, alert, component, exporter_answers=exporter_answers)
@@ -46,7 +46,7 @@ def links(options: Options, alert: str, component: str, *, exporter_answers: boo
 
 
 def _runbook(options: Options, alert: str, component: str, *, exporter_answers: bool) -> str:
-    """An exporter that does not answer cannot serve the runbook of that: its link goes through any other that does."""
+    """Return the runbook's URL: of any other exporter that answers where the alert is about one that does not."""
     labels = _LABELS[component]
     if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
         another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")

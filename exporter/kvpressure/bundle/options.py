@@ -82,7 +82,7 @@ class Options:
 
 
 def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
-    """The flavour of that name, and the matchers `given` or, with None, its own. KeyError for an unknown name."""
+    """Return the flavour of that name, and the matchers `given` or, with None, its own. Raises KeyError."""
     found = FLAVOURS[flavour]
     return found, found.selector if given is None else given
 

@@ -23,7 +23,7 @@ _PARTS: Final = ("", "_bucket", "_sum", "_count")
 
 
 def of_profile(files: Sequence[RuleFile], profile: Profile) -> tuple[RuleFile, ...]:
-    """The files with the rules that read exported series alone, and records that are recorded; all for `full`."""
+    """Return the files with only the rules whose series the profile exports or records; all for `full`."""
     if profile is Profile.FULL:
         return tuple(files)
     exported = {family.name + part for family in families(profile) for part in _PARTS}
@@ -37,13 +37,13 @@ def of_profile(files: Sequence[RuleFile], profile: Profile) -> tuple[RuleFile, .
 
 
 def _reads(rule: Mapping[str, Any], exported: set[str], recorded: set[str]) -> bool:
-    """Whether all that it reads is there."""
+    """Return whether every series that the rule reads is exported or recorded."""
     expr = rule["expr"]
     return exported.issuperset(_EXPORTED.findall(expr)) and recorded.issuperset(_RECORDED.findall(expr))
 
 
 def of_sparse(expr: str) -> str:
-    """An expression in which averages of causes and symptoms hold where zeros are not told, and where they are.
+    """Return an expression whose averages of causes and symptoms are right with zeros exported and without.
 
     >>> print(of_sparse('avg_over_time(kvpressure_bottleneck{job="a", cause="stuck"}[1m]) > 0.5'))
     (

@@ -70,7 +70,7 @@ class RuleFile:
 
     @property
     def place(self) -> str:
-        """The same path without the folder of its flavour: a bundle has one flavour."""
+        """The path without the folder of its flavour: a bundle has one flavour."""
         return "/".join(self.path.split("/")[-2:])
 
 
@@ -100,7 +100,7 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
 
 
 def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """Prometheus' own keys in Prometheus' order, with windows that hold scrapes enough, and with the links."""
+    """Return Prometheus' own keys in its order, with windows that hold enough scrapes, and with the links."""
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
     texts = {key: " ".join(windows.ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}

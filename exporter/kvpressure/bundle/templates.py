@@ -76,7 +76,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
 
 
 def _worst(series: Sequence[str], selector: str) -> str:
-    """The command for the alert's replica with the highest value of any of `series`: of several the first by name.
+    """Return the command for the alert's replica with the highest value of any of `series`; ties go by name.
 
     With `topk` any of them would do, another at each evaluation, and the text would never be the same.
     """
@@ -85,7 +85,7 @@ def _worst(series: Sequence[str], selector: str) -> str:
 
 
 def _of_model(series: str, selector: str) -> str:
-    """A series' selector for the alert's cluster, namespace and model; `series` may end in matchers."""
+    """Return a series' selector for the alert's cluster, namespace and model; `series` may end in matchers."""
     name, _, matchers = series.partition("{")
     inside = [selector, *filter(None, [matchers.removesuffix("}")]), "cluster=%q", "namespace=%q", "model_name=%q"]
     return f"{name}{{{','.join(inside)}}}"
@@ -98,7 +98,7 @@ class Series:
         self._selector = selector
 
     def __call__(self, name: str, *matchers: str) -> str:
-        """The selector; `matchers` come before those of the bundle."""
+        """Return the selector; `matchers` come before those of the bundle."""
         inside = ",".join(filter(None, [*matchers, self._selector]))
         return f"{name}{{{inside}}}" if inside else name
 
@@ -117,12 +117,12 @@ class Now:
         self._look_back = look_back
 
     def __call__(self, series: str, how: str = "humanize") -> str:
-        """The template text."""
+        """Return the template text."""
         found = f"{{{{ with query ({self.query(series)}) }}}}{{{{ . | first | value | {how} }}}}"
         return f"{found}{{{{ else }}}}unknown{{{{ end }}}}"
 
     def query(self, series: str) -> str:
-        """The template expression that gives the query."""
+        """Return the template expression that gives the query."""
         name, _, matchers = series.partition("{")
         inside = [*filter(None, [self._selector, matchers.removesuffix("}")])]
         inside += [f"{label}=%q" for label in self._labels]
@@ -136,14 +136,14 @@ class Now:
 class Which:
     """`which(cause, texts, otherwise)`: the text of the detail that the engine's cause has had most in ten minutes.
 
-    `otherwise` stands for a detail without a text, for none, and where no exporter tells any.
+    `otherwise` stands for a detail without a text, for none, and where no exporter exports any.
     """
 
     def __init__(self, selector: str) -> None:
         self._now = Now(selector)
 
     def __call__(self, cause: str, texts: Mapping[str, str], otherwise: str = "") -> str:
-        """The template text."""
+        """Return the template text."""
         told = self._now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
         most = told.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
         choices = "{{ else ".join(f"if eq $kind `{detail}` }}}}{text}" for detail, text in texts.items())
@@ -152,14 +152,14 @@ class Which:
 
 
 def plain(value: Any) -> Any:
-    """Numbers as people write them: 0.9, 300, never 300.0 or 3e+02."""
+    """Return a number without needless digits or exponent: 0.9, 300, never 300.0 or 3e+02."""
     if not isinstance(value, float):
         return value
     return str(int(value)) if value.is_integer() else repr(value)
 
 
 def percent(ratio: float) -> str:
-    """A ratio in words: 0.85 is 85 %."""
+    """Return a ratio in percent: 0.85 is 85 %."""
     return f"{ratio * 100:.3g} %"
 
 

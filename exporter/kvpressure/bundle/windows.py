@@ -20,14 +20,14 @@ _RANGE: Final = re.compile(rf"\[({_DURATION.pattern})\]")
 
 
 def seconds(duration: str) -> int:
-    """A duration as Prometheus writes it, such as 1m30s. ValueError for anything else."""
+    """Return the seconds of a duration as Prometheus writes it, such as 1m30s. Raises ValueError."""
     if not _DURATION.fullmatch(duration):
         raise ValueError(f"{duration!r} is no duration such as 30s or 1m30s")
     return sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"([0-9]+)([smhd])", duration))
 
 
 def duration(total_seconds: int) -> str:
-    """Seconds as Prometheus writes them: 90 is 1m30s."""
+    """Return seconds as Prometheus writes them: 90 is 1m30s."""
     parts = []
     for unit, size in reversed(_UNITS.items()):
         count, total_seconds = divmod(total_seconds, size)
@@ -36,17 +36,17 @@ def duration(total_seconds: int) -> str:
 
 
 def ranges(expr: str, scrape_seconds: int) -> str:
-    """An expression, or a template with queries in it, whose ranges hold four scrapes each."""
+    """Return an expression, or a template with queries in it, whose ranges hold four scrapes each."""
     return _RANGE.sub(lambda found: f"[{_at_least(found[1], SCRAPES_IN_A_RANGE * scrape_seconds)}]", expr)
 
 
 def waiting(pending: str, scrape_seconds: int) -> str:
-    """`for` with two scrapes in it; 0s stays: it asks for none."""
+    """Return a `for` of at least two scrapes; 0s stays as it is."""
     return pending if not seconds(pending) else _at_least(pending, SCRAPES_TO_WAIT * scrape_seconds)
 
 
 def keeping(kept: str, scrape_seconds: int) -> str:
-    """`keep_firing_for` that bridges missed scrapes."""
+    """Return a `keep_firing_for` that bridges missed scrapes."""
     return _at_least(kept, SCRAPES_IN_A_RANGE * scrape_seconds)
 
 

@@ -47,7 +47,7 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _swap(aside: Path, place: Path) -> None:
-    """Two renames; if the second fails, the first is taken back."""
+    """Put the new folder in place by two renames; if the second fails, the first is undone."""
     older = aside / "old"
     replaced = place.exists()
     if replaced:
@@ -87,7 +87,7 @@ def _listed(place: Path) -> set[str]:
 
 
 def _where(error: OSError, out: Path) -> str:
-    """The file that the error is about, where that is not the folder itself."""
+    """Return the file that the error is about, for messages; "" where it is the folder itself."""
     return f" ({error.filename})" if error.filename and Path(error.filename) not in (out, out.resolve()) else ""
 
 

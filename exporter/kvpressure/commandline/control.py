@@ -48,7 +48,7 @@ class Control:
         """Whether the command before is one of those that are not asked."""
 
     def leads(self, word: str) -> bool:
-        """Whether a word where a command begins is one of those that steer; it counts from there on."""
+        """Return whether a word where a command begins is a reserved word; it takes effect from there on."""
         variables = self._variables
         if self._awaits_pattern and word != "esac":
             return False
@@ -71,11 +71,11 @@ class Control:
         return word in _CLOSES or word in _OPENS or word in _BRANCHES or word in {"{", "then", "!", "time"}
 
     def function(self) -> None:
-        """`NAME()` was read: a function's body follows."""
+        """Note that `NAME()` was read: a function's body follows."""
         self._in_name, self._in_function = False, True
 
     def command(self, words: Sequence[str], operator: Operator) -> Sequence[str]:
-        """The program and its arguments among a command's words, with what is set for it alone; none for others."""
+        """Return the program and its arguments among a command's words, with its own assignments; empty for others."""
         if words[:1] == ["case"] and not self._awaits_pattern:
             self._variables.open("case")
             words = words[words.index("in") + 1 :] if "in" in words else ()
@@ -93,7 +93,7 @@ class Control:
         return self._variables.innermost == "case" and not self._variables.in_branch
 
     def assign(self, name: str, value: Value, *, append: bool = False) -> None:
-        """`NAME=value`, or `NAME+=value`: what it held before stays in front, and as written where it is not known."""
+        """Assign `NAME=value`, or `NAME+=value`: the old value stays in front, as written where it is not known."""
         self._step = True
         if not append:
             self._variables.set(name, value)
@@ -110,7 +110,7 @@ class Control:
             self._variables.set(name, f"{held if known else f'${{{name}}}'}{value or ''}")
 
     def _heads(self, words: Sequence[str]) -> bool:
-        """Whether this is the head of a loop over words."""
+        """Return whether this is the head of a loop over words."""
         if words[0] in {"for", "select"}:
             if words[1:] and _NAME.fullmatch(words[1]):
                 self._variables.set(words[1], None)

@@ -15,14 +15,14 @@ _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def whole(text: str) -> float | None:
-    """A positive integer without suffix, as counts are given."""
+    """Return a positive integer without suffix, as counts are given, else None."""
     match = _WHOLE.fullmatch(text.strip())
     value = float(int(match[1])) if match else 0.0
     return value if value >= 1 else None
 
 
 def human(text: str) -> float | None:
-    """A positive integer with an optional suffix: `32k` is 32,000 and `32K` is 32,768; `1.5k` is 1,500.
+    """Return a positive integer with an optional suffix: `32k` is 32,000 and `32K` is 32,768; `1.5k` is 1,500.
 
     A fraction with a capital suffix is refused; words such as `auto`, and -1, are None here.
     """
@@ -38,14 +38,14 @@ def human(text: str) -> float | None:
 
 
 def fraction(text: str) -> float | None:
-    """A ratio of 0 or more and less than 1."""
+    """Return a ratio of 0 or more and less than 1, else None."""
     match = _SHARE.fullmatch(text.strip())
     value = float(match[0]) if match else 1.0
     return value if 0 <= value < 1 else None
 
 
 def share(text: str) -> float | None:
-    """A ratio of at most 1, as shares of memory are given; with less than a thousandth no server starts."""
+    """Return a ratio from 0.001 to 1, as shares of memory are given, else None: with less no server starts."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         return None

@@ -54,7 +54,7 @@ class Dialect:
     short: Mapping[str, str] = field(default_factory=dict)
 
     def full_name(self, beginning: str) -> str | None:
-        """The option that `beginning` means, None for one that is not looked for."""
+        """Return the option that `beginning` abbreviates, None for an unknown one."""
         name = beginning.replace("_", "-")
         if name in self.names or name in self.aliases:
             return self.aliases.get(name, name)
@@ -119,7 +119,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
 
 
 def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
-    """Whether a variable stands where an option may, and not where a value or the model does."""
+    """Return whether a variable stands where an option may, and not where a value or the model does."""
     word = words[at]
     if word[:1] not in {"$", "`", "{"} or not unresolved(word):
         return False
@@ -130,7 +130,7 @@ def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
 
 
 def _option(words: Sequence[str], at: int, budget: Budget, dialect: Dialect) -> tuple[str, str, Given] | None:
-    """Name, dotted key and value of the option that begins there, None where none does that is looked for."""
+    """Return name, dotted key and value of the option that begins there, None where no known one does."""
     begun, equals, rest = words[at].partition("=")
     if begun in dialect.short:
         name, key, value = dialect.short[begun], "", rest if equals else None
@@ -161,7 +161,7 @@ def _hidden_file(config: Given, files: Mapping[str, str]) -> Iterator[str]:
 
 
 def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
-    """`--name.a.b text` is {"a": {"b": text}}; a text that is JSON or a short number is that."""
+    """Nest `--name.a.b text` as {"a": {"b": text}}; a text that is JSON or a short number is parsed."""
     *outer, last = key.split(".", 8)[:8]
     for part in outer:
         inner = into.setdefault(part, {})
@@ -172,7 +172,7 @@ def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
 
 
 def parse_json(text: str, budget: Budget) -> Any:
-    """The value of a JSON text, None for anything else. Raises BudgetExceededError for deep nesting too."""
+    """Return the value of a JSON text, None for anything else. Raises SpentError for deep nesting too."""
     budget.take(_JSON * len(text))
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise BudgetExceededError
@@ -195,7 +195,7 @@ def _from_file(entries: Mapping[str, Any], path: str, budget: Budget, dialect: D
 
 
 def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
-    """A configuration file's entries, None for what is none."""
+    """Return a configuration file's entries, None for anything else."""
     budget.take(len(text))
     try:
         data = strict_yaml.load(text, path, charge=lambda made: budget.take(made, steps=_YAML)).data

@@ -52,12 +52,12 @@ def expand(text: str, env: Mapping[str, str], budget: Budget) -> str:
 
 
 def unresolved(text: str) -> bool:
-    """Whether `text` holds a variable, a substitution or a template whose value is not known."""
+    """Return whether `text` holds a variable, a substitution or a template whose value is not known."""
     return _UNRESOLVED.search(text) is not None
 
 
 def commands(script: str, env: Mapping[str, str], budget: Budget, positional: Sequence[str] = ()) -> Iterator[Words]:
-    """The simple commands of a script in reading order, whether or not they would run; `positional` is $0, $1, ...
+    """Yield the simple commands of a script in order, whether or not they would run; `positional` is $0, $1, ...
 
     Raises BudgetExceededError, after the beginning of the command that the reading ended in.
     """
@@ -119,7 +119,7 @@ class _Scanner:
         return match is not None
 
     def _took_array(self) -> bool:
-        """`NAME=(...)`: the words until the closing parenthesis are the variable's."""
+        """Take `NAME=(...)`, if it is there: the words until the closing parenthesis are the variable's."""
         match = _ARRAY.fullmatch(self.word[0]) if self.word is not None and len(self.word) == 1 else None
         if match is None:
             return False
@@ -144,7 +144,7 @@ class _Scanner:
         return True
 
     def _took_function(self) -> bool:
-        """`NAME()`: a function's body follows."""
+        """Take `NAME()`, if it is there: a function's body follows."""
         if self.text[self.at : self.at + 1] != ")" or (self.word is None and not self.words):
             return False
         self.at += 1
@@ -219,7 +219,7 @@ class _Scanner:
             self._add("$")
 
     def _argument(self, number: int) -> str | None:
-        """`$1` and others: empty where there are not as many, None where they are not known."""
+        """Return `$1` and others: empty where there are not as many, None where they are not known."""
         if not number:
             return "".join(self.positional[:1])
         held = self.variables.get(POSITIONAL)
@@ -242,7 +242,7 @@ class _Scanner:
         return value
 
     def _default(self, text: str) -> str | None:
-        """A default may hold quotes and variables in its turn."""
+        """Return an expanded default, which may hold quotes and variables; None where it is not known."""
         if _MEANS_MORE.search(text) is None:
             return text
         if not self.depth:
@@ -253,7 +253,7 @@ class _Scanner:
         return inner.in_one()
 
     def in_one(self) -> str:
-        """The whole text as one word."""
+        """Return the whole text as one word."""
         while self.at < len(self.text):
             if self._took(_PLAIN):
                 continue
@@ -270,7 +270,7 @@ class _Scanner:
         return " ".join(self.words)
 
     def _expand(self, value: str | None, written: str, *, quoted: bool) -> None:
-        """Without quotes a value falls apart into words."""
+        """Add a variable's value, which splits into words without quotes."""
         value = written if value is None else value
         self.budget.take(len(value))
         if quoted or value == written:
@@ -286,7 +286,7 @@ class _Scanner:
             self._add(value[at:])
 
     def _all(self, name: str, written: str) -> None:
-        """`$@` and `${ARRAY[@]}`: one word each; as written where it is not known what is in it."""
+        """Add `$@` or `${ARRAY[@]}`, a word for each element; as written where the value is not known."""
         held = self.variables.get(name)
         words = self.positional[1:] if name == POSITIONAL and held is ABSENT and self.positional else held
         if isinstance(words, str):
@@ -332,7 +332,7 @@ class _Scanner:
                 self.words.append(word)
 
     def _command(self, operator: Operator) -> Iterator[Words]:
-        """The command that ends here, unless it only assigns variables."""
+        """Yield the command that ends here, unless it only assigns variables."""
         self.budget.take()
         self._end_word()
         if operator == "\n" and not self.words:
@@ -344,12 +344,12 @@ class _Scanner:
 
 
 def _first(value: Value | Absent) -> str | None:
-    """What a variable's name alone stands for: of an array its first word. None where that is not known."""
+    """Return what a variable's name alone expands to: of an array its first word. None where that is not known."""
     if isinstance(value, tuple):
         return value[0] if value else ""
     return None if isinstance(value, Absent) else value
 
 
 def _program(words: Iterable[str]) -> Words:
-    """A command without the variables that are set for it alone."""
+    """Return a command without its own leading assignments."""
     return tuple(dropwhile(ASSIGNMENT.fullmatch, words))

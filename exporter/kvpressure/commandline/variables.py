@@ -17,7 +17,7 @@ Kind = Literal["if", "loop", "case", "and", "or", "group", "function", "subshell
 
 
 class Absent(Enum):
-    """What a variable is that nobody set."""
+    """The value of a variable that is not set."""
 
     ABSENT = "absent"
 
@@ -63,20 +63,20 @@ class Variables:
         """Whether a file was sourced, or the environment is not all known: whatever is not set here may be set."""
 
     def get(self, name: str) -> Value | Absent:
-        """What a variable holds."""
+        """Return a variable's value."""
         found = self._assigned[name] if name in self._assigned else self._env.get(name, ABSENT)
         # A variable of the container that stands for itself is set, and to what is not known.
         return None if (found is ABSENT and self.foreign) or found == f"$({name})" else found
 
     def set(self, name: str, value: Value | Absent) -> None:
-        """Let a variable hold this, in the branch that is being read."""
+        """Set a variable, in the branch that is being read."""
         self._budget.take()
         if self._running:
             self._running[-1].before.setdefault(name, self.get(name))
         self._assigned[name] = value
 
     def pay(self, value: Value | Absent) -> None:
-        """Pay for reading or copying a value."""
+        """Charge the budget for reading or copying a value."""
         self._budget.take(len(value) if isinstance(value, (str, tuple)) else 0)
 
     @property
@@ -90,12 +90,12 @@ class Variables:
         return bool(self._blocks) and self._blocks[-1].running
 
     def open(self, kind: Kind) -> None:
-        """A block begins, before its first branch."""
+        """Open a block, before its first branch."""
         self._budget.take(steps=_BLOCK)
         self._blocks.append(_Block(kind))
 
     def begin(self, kind: Kind, *, otherwise: bool = False) -> None:
-        """The next branch of the innermost block, if that is of this kind. `otherwise`: it runs if no other does."""
+        """Begin the next branch of the innermost block, if of this kind; `otherwise`: it runs if no other does."""
         if self.innermost != kind:
             return
         self.end(kind)
@@ -105,7 +105,7 @@ class Variables:
         self._running.append(block)
 
     def end(self, kind: Kind) -> None:
-        """The end of the running branch of the innermost block, if there is one: all is as before it."""
+        """End the running branch of the innermost block, if there is one: all is as before it."""
         if self.innermost != kind or not self._blocks[-1].running:
             return
         block = self._running.pop()
@@ -119,7 +119,7 @@ class Variables:
         block.before = {}
 
     def close(self, kind: Kind) -> None:
-        """The innermost block ends, if it is of this kind: what its branches did becomes what is known after it."""
+        """Close the innermost block, if it is of this kind: what its branches assigned is merged."""
         if self.innermost != kind:
             return
         self.end(kind)

@@ -19,7 +19,7 @@ class Loaded:
 
 
 def load(read: Callable[[], Settings]) -> Loaded:
-    """Settings, and the thresholds with the operator's overrides that they name. Raises ConfigError."""
+    """Return the settings, and the thresholds with the overrides file that they name. Raises ConfigError."""
     settings = read()
     path = settings.thresholds_file
     if path is None:

@@ -93,7 +93,7 @@ class Document:
 
 
 def dotted(path: Path) -> str:
-    """Write a path as people do: `engines.targets[0].url`."""
+    """Write a path in dotted form: `engines.targets[0].url`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
@@ -108,11 +108,11 @@ def load(
 ) -> Document:
     """Parse `text`; `name` is the file's name in messages.
 
-    `charge` is told the characters of each value before it is made, aliases expanded; what it raises ends the reading.
+    `charge` gets the characters of each value before it is built, aliases expanded; what it raises ends the reading.
     Raises ConfigError with every duplicate key, or with the first error of syntax or size.
     """
     check(text, name, max_chars=max_chars, max_values=max_values, charge=charge)
-    with _told(name):
+    with _translated_errors(name):
         node = yaml.compose(text, Loader=_LOADER)
     builder = _Builder(name, charge)
     data = None if node is None else builder.build(node, ())
@@ -125,7 +125,7 @@ def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
     """Parse `text` as other programs do (YAML 1.1, merge keys, dates) within the same bounds. Raises ConfigError."""
     check(text, name, max_chars=max_chars)
     try:
-        with _told(name):
+        with _translated_errors(name):
             return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
     except ValueError as error:
         raise (
@@ -168,16 +168,16 @@ def check(
     max_values: int = MAX_VALUES,
     charge: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Raise ConfigError for a text that is more than it looks: size, nesting, aliases, tags. `load` asks it first."""
+    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags. `load` calls it first."""
     if len(text) > max_chars:
         raise TooLargeError([Problem(name, None, "", f"is larger than {max_chars} characters")])
-    with _told(name):
+    with _translated_errors(name):
         check_bounds(text, _LOADER, max_values=max_values, max_chars=max_chars, charge=charge)
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """The parser's errors as ours."""
+def _translated_errors(name: str) -> Iterator[None]:
+    """Raise the parser's errors as ConfigError with file and line."""
     try:
         yield
     except BoundsError as error:

@@ -26,12 +26,12 @@ _FILLS = {cause.value: look.fill for cause, look in CAUSES.items()}
 
 
 def fitted(past: History) -> History:
-    """The part of the past that charts show: the last five minutes while nothing older is known."""
+    """Return the part of the history that charts show: the last five minutes while nothing older is known."""
     return past.last(SHORT_POINTS) if past.unknown_points() >= POINTS - SHORT_POINTS else past
 
 
 def minutes(past: History) -> int:
-    """How many minutes charts of this past show."""
+    """Return how many minutes charts of this history show."""
     return round(past.points * STEP_SECONDS / 60)
 
 
@@ -50,7 +50,7 @@ class Line:
 
 
 def chart(ident: str, description: str, lines: Sequence[Line], top: float, past: History, mark: float | None) -> Markup:
-    """An SVG of `lines` from 0 to `top`, times of trouble shaded in their cause's colour, a dashed line at `mark`.
+    """Return an SVG of `lines` from 0 to `top`: a dashed line at `mark`, times of trouble in their cause's colour.
 
     `ident` is unique on the page and `description` is what a screen reader says.
     """
@@ -70,7 +70,7 @@ def chart(ident: str, description: str, lines: Sequence[Line], top: float, past:
 
 
 def strip(ident: str, description: str, past: History) -> Markup:
-    """A band of the causes that held, each in its colour; gaps where nothing was read."""
+    """Return a band of the causes over time, each in its colour; gaps where nothing was read."""
     return Markup(
         '<svg class="strip" viewBox="0 0 {w} 10" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
         '<title id="{id}">{text}</title>{bands}</svg>'
@@ -78,7 +78,7 @@ def strip(ident: str, description: str, past: History) -> Markup:
 
 
 def bar(ratio: float | None, style: str, description: str) -> Markup:
-    """A horizontal bar filled to `ratio`; empty and hatched by the page's style where it is not known."""
+    """Return a horizontal bar filled to `ratio`; empty and hatched by the page's style where it is not known."""
     known = ratio is not None and not math.isnan(ratio)
     filled = min(1.0, max(0.0, ratio or 0.0)) * 100 if known else 0.0
     return Markup(
@@ -88,7 +88,7 @@ def bar(ratio: float | None, style: str, description: str) -> Markup:
 
 
 def runs(values: Sequence[float]) -> Iterable[list[tuple[int, float]]]:
-    """The stretches of known points, as (index, value): a line is drawn within one, never across a gap."""
+    """Yield the stretches of known points, as (index, value): a line is drawn within one, never across a gap."""
     run: list[tuple[int, float]] = []
     for index, value in enumerate(values):
         if math.isnan(value):
@@ -108,7 +108,7 @@ def _path(line: Line, top: float) -> Markup:
 
 
 def _corners(run: list[tuple[int, float]], top: float) -> str:
-    """Points of a run without those on a level between two equals, which is most of a calm engine's."""
+    """Return the points of a run, without those between two equal neighbours."""
     ys = [_y(value, top) for _, value in run]
     last = len(ys) - 1
     return "L".join(
@@ -119,7 +119,7 @@ def _corners(run: list[tuple[int, float]], top: float) -> str:
 
 
 def _y(value: float, top: float) -> int:
-    """Vertical place, a little kept free above and below for the line's width."""
+    """Return the vertical position, with a margin above and below for the line's width."""
     share = min(top, max(0.0, value)) / top if top > 0 else 0.0
     return BOTTOM - int(share * (BOTTOM - TOP))
 
@@ -145,7 +145,7 @@ def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: 
 
 
 def _ticks(past: History) -> Markup:
-    """A line every five minutes, or every minute where less than that is shown."""
+    """Return a tick every five minutes, or every minute where less than that is shown."""
     every = SHORT_POINTS if past.points > SHORT_POINTS else SHORT_POINTS // 5
     lines = "".join(f"M{x} 0V{HEIGHT}" for x in range(every, past.points, every))
     return Markup('<path class="tick" d="{}"/>').format(lines)

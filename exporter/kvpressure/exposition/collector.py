@@ -32,7 +32,7 @@ class SnapshotCollector:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """The families, each with all its samples. Called from any thread."""
+        """Yield the families, each with all its samples. Called from any thread."""
         described = _by_scope(self._snapshot)
         for family in profile.families(self._snapshot.profile):
             name, key = family.name, family.key
@@ -85,7 +85,7 @@ def _samples(family: Family, labels: Labels, value: object) -> Iterator[Sample]:
 
 
 def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -> Iterator[Sample]:
-    """One sample per number below `value`, which is nested in the order of the label `names`."""
+    """Yield one sample per number below `value`, which is nested in the order of the label `names`."""
     if isinstance(value, Mapping):
         for label_value, below in value.items():
             yield from _numbers(name, names[1:], {**labels, names[0]: label_value}, below)

@@ -27,7 +27,7 @@ FAMILIES: Final = (
 
 
 def container_values(around: Workload) -> Mapping[ContainerId, Values]:
-    """Values of the container families by container; what is not known has no key.
+    """Return values of the container families by container; what is not known has no key.
 
     Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.
     """

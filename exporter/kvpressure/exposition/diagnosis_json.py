@@ -13,7 +13,7 @@ from kvpressure.model.view import EngineView
 
 
 def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, object]:
-    """Every engine, worst first, with its diagnosis, its derived values and what to do; and every GPU.
+    """Return every engine, worst first, with its diagnosis, derived values and actions; and every GPU.
 
     Histograms are only on /metrics. Of an engine that does not answer it is what was known when it last did. Targets
     that never answered come last.

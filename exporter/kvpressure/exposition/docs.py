@@ -40,7 +40,7 @@ holds ([decision 0251](decisions/0251-details.md)).
 
 
 def metrics_markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_INTRO]
     for scope, title in _TITLES.items():
         parts.append(f"\n## {title}\n")

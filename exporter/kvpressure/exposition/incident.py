@@ -14,7 +14,7 @@ SHOWN_SECONDS: Final = 86_400.0
 
 
 def incident_text(incident: Incident | None, now: float) -> str:
-    """The present incident or the last; "" without one, and for one of another day."""
+    """Return the current or the last incident as text; "" without one, and for one of another day."""
     if incident is None or (incident.ended is not None and now - incident.ended > SHOWN_SECONDS):
         return ""
     if incident.ended is None:
@@ -25,7 +25,7 @@ def incident_text(incident: Incident | None, now: float) -> str:
 
 
 def rough(tokens: float) -> str:
-    """Tokens as far as they can be told.
+    """Return tokens rounded to two significant digits.
 
     >>> rough(412_345), rough(2_345_678), rough(840)
     ('410 k', '2.3 M', '840')
@@ -38,7 +38,7 @@ def rough(tokens: float) -> str:
 
 
 def incident_json(incident: Incident | None) -> Mapping[str, object] | None:
-    """The same for programs; None without one."""
+    """Return the incident as JSON; None without one."""
     if incident is None:
         return None
     since = incident.since

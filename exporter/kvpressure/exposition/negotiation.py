@@ -22,18 +22,18 @@ class Format:
 
 
 def negotiate(accept: str) -> Format:
-    """The format that the header likes best, OpenMetrics among equals; plain text where it names none that there is.
+    """Return the format that the header prefers, OpenMetrics among equals; plain text where it names no known one.
 
     The library's `choose_encoder` gives the Content-Type of the best part. It gets that one alone and in our words: by
     itself it passes over weights, fails at versions that are no numbers, and repeats any number as the page's version.
     """
-    liked = [found for part in accept.split(",") if (found := _asked(part)) is not None]
+    liked = [found for part in accept.split(",") if (found := _requested(part)) is not None]
     _, media, wanted = max(liked, key=lambda one: (one[0], one[1] == _OPENMETRICS), default=(1.0, "", ""))
     return Format(media == _OPENMETRICS, choose_encoder(wanted)[1])
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """True when the Accept-Encoding header allows gzip."""
+    """Return whether the Accept-Encoding header allows gzip."""
     for part in accept_encoding.split(","):
         coding, *parameters = part.split(";")
         if coding.strip().lower() == "gzip":
@@ -41,8 +41,8 @@ def accepts_gzip(accept_encoding: str) -> bool:
     return False
 
 
-def _asked(part: str) -> tuple[float, str, str] | None:
-    """One part of an Accept header as weight, media type and what `choose_encoder` is asked; None if not to be had."""
+def _requested(part: str) -> tuple[float, str, str] | None:
+    """Return weight, media type and `choose_encoder`'s argument of an Accept header's part; None if not available."""
     media, *parameters = part.split(";")
     media, named = media.strip().lower(), _named(parameters)
     weight, version = _weight(named), named.get("version", "")

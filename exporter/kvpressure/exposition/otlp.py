@@ -36,7 +36,7 @@ UNKNOWN_START: Final = 0
 
 
 def metrics_data(snapshot: Snapshot, resource: Resource) -> MetricsData:
-    """Everything on the page but the process's own families. Gauges, and summaries' quantiles as gauges."""
+    """Return everything on the page but the process's own families; quantiles of summaries are gauges."""
     families = SnapshotCollector(snapshot).collect()
     t = int(snapshot.t * 1e9)
     metrics = [_metric(family, t) for family in families]
@@ -44,12 +44,12 @@ def metrics_data(snapshot: Snapshot, resource: Resource) -> MetricsData:
 
 
 def resource(instance: str) -> Resource:
-    """What says who tells: `instance` is the exporter's own address or host, as `service.instance.id`."""
+    """Return the exporter's resource attributes: `instance` is its own address or host, as `service.instance.id`."""
     return Resource({"service.name": "kvpressure", "service.version": __version__, "service.instance.id": instance})
 
 
 def _metric(family: Family, t: int) -> Metric:
-    """Without a unit: a receiver would add it to a name that has it already."""
+    """Return the metric without a unit: a receiver would add it to a name that has it already."""
     if family.type == "histogram":
         data: Gauge | Sum | Histogram = Histogram(
             list(_histograms(family.samples, t)), AggregationTemporality.CUMULATIVE
@@ -63,7 +63,7 @@ def _metric(family: Family, t: int) -> Metric:
 
 
 def _histograms(samples: Iterable[Sample], t: int) -> Iterator[HistogramDataPoint]:
-    """One point of each series; its samples come together, the buckets first, then sum and count."""
+    """Yield one point of each series; its samples come together, the buckets first, then sum and count."""
     bounds: list[float] = []
     counts: list[int] = []
     total = 0.0

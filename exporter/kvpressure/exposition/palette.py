@@ -19,6 +19,6 @@ STAGES: dict[Stage, str] = {
 
 
 def meaning(diagnosis: Diagnosis) -> str:
-    """What the verdict says, as a sentence: which kind of its cause where that is told, else the cause."""
+    """Return the verdict as a sentence: the detail of its cause where there is one, else the cause."""
     told = DETAILS[diagnosis.cause].get(diagnosis.detail)
     return f"{told[:1].upper()}{told[1:]}." if told else CAUSES[diagnosis.cause].meaning

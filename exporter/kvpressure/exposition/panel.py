@@ -59,10 +59,10 @@ def engine_panel(
     wanted: bool,
     error: str = "",
 ) -> dict[str, object]:
-    """Everything the page says of one engine: open when in trouble or `wanted`, without charts when `past` is None.
+    """Return what the page shows of one engine: open when in trouble or `wanted`, without charts when `past` is None.
 
-    `runbook` is the address of the one that fits, "" without; `error` says why a silent engine cannot be read. What is
-    said of a silent one is what was known when it last answered.
+    `runbook` is the address of the one that fits, "" without; `error` says why a silent engine cannot be read. What
+    is shown of a silent one was known when it last answered.
     """
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
@@ -96,7 +96,7 @@ def engine_panel(
 
 
 def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
-    """Everything the page says of one GPU: memory against utilization, and their past."""
+    """Return what the page shows of one GPU: memory against utilization, and their history."""
     sample = view.sample
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     memory = used / total if used is not None and total else None
@@ -115,7 +115,7 @@ def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
 
 
 def ident(key: EngineKey | tuple[str, ...]) -> str:
-    """An id for the document that stays with the engine or GPU, whatever its names hold."""
+    """Return an HTML id that stays with the engine or GPU, whatever characters its names hold."""
     names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
     whole = "\0".join(names).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
@@ -136,7 +136,7 @@ def _since(diagnosis: Diagnosis | None, now: float) -> str:
 
 
 def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
-    """The numbers of an engine's first line: the verdict's own first in trouble, last where there is none."""
+    """Return the numbers of an engine's first line: the verdict's own first in trouble, last where there is none."""
     derived = view.derived
     state = [
         shown(at(derived, "requests_running"), "requests", "running"),
@@ -151,7 +151,7 @@ def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
 
 
 def _verdict_facts(diagnosis: Diagnosis, now: float, exhaustion: float | None) -> list[Shown]:
-    """Since when, how sure, the score and, while pressure only builds, when the cache will be full."""
+    """Return duration, confidence, score and, while pressure only builds, the time until the cache is full."""
     facts = [
         Shown(duration(now - diagnosis.since) if diagnosis.since > 0 else NOT_KNOWN, "", "for"),
         shown(diagnosis.confidence, "ratio", "confidence"),
@@ -163,7 +163,7 @@ def _verdict_facts(diagnosis: Diagnosis, now: float, exhaustion: float | None) -
 
 
 def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
-    """Rows by verdict: what is true first, the rest behind one line that counts it."""
+    """Return the symptoms' rows: those that are true first, the rest behind one line that counts them."""
     rows = [_symptom(evidence) for evidence in diagnosis.symptoms.values()] if diagnosis else []
     true, false, unknown = ([row for row in rows if row["verdict"] == wanted] for wanted in _VERDICTS.values())
     counts = [f"{len(found)} {word}" for found, word in ((false, "false"), (unknown, NOT_KNOWN)) if found]
@@ -213,7 +213,7 @@ def _past(key: str, past: History | None, diagnosis: Diagnosis | None) -> dict[s
 
 
 def _plot(key: str, plot: Plot, past: History, diagnosis: Diagnosis | None) -> dict[str, object] | None:
-    """One chart with its captions; None while nothing of it is known, which would be an empty box."""
+    """Return one chart with its captions; None while no point of it is known."""
     lines = [Line(label, past.values[row], style) for (row, label), style in zip(plot.lines, "ab", strict=False)]
     known = [value for line in lines for value in line.known]
     if not known:

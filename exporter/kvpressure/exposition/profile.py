@@ -71,15 +71,15 @@ _WANTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
 
 
 def families(profile: Profile) -> tuple[Family, ...]:
-    """Those of which anything is exported, in the order of the table."""
+    """Return the families that the profile exports, in the order of the table."""
     return _WANTED[profile]
 
 
 def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object]:
-    """An engine's values as they are exported; `values` themselves where all are.
+    """Return an engine's values as they are exported; `values` themselves where all are.
 
     Of a fleet, a series that would be 0 because its cause or symptom is not there is left out: most would be. Of tokens
-    only those generated are told, of demand the constraint that binds and those that are not negligible beside it.
+    only those generated are exported, of demand the constraint that binds and those that are not negligible beside it.
     """
     if profile is Profile.FULL:
         return values

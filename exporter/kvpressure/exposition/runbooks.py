@@ -51,27 +51,27 @@ _LINK = re.compile(r"([A-Za-z]+)\.md(#[\w-]*)?")
 
 
 def names() -> tuple[str, ...]:
-    """The alerts that have a runbook."""
+    """Return the alerts that have a runbook."""
     files = (resources.files("kvpressure") / "runbooks").iterdir()
     found = (file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
     return tuple(sorted(name for name in found if name != INDEX))
 
 
 def source(name: str) -> str:
-    """A runbook (or `INDEX`) as it is written, in Markdown. Raises KeyError when there is none of that name."""
+    """Return the Markdown source of a runbook (or `INDEX`). Raises KeyError when there is none of that name."""
     if name != INDEX and name not in names():
         raise KeyError(name)
     return (resources.files("kvpressure") / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def for_people(name: str) -> str:
-    """The same with what every runtime calls the flags in it. Raises KeyError."""
+    """Return the source with a table of what every runtime calls the flags in it. Raises KeyError."""
     text = source(name)
     return text + flags_of_runtimes(text)
 
 
 def flags_of_runtimes(text: str) -> str:
-    """A table of the flags that `text` uses, in the words of each runtime; "" where it uses none.
+    """Return a table of the flags that `text` uses, as each runtime names them; "" where it uses none.
 
     Runbooks are written in the flags of the assumed runtime.
     """
@@ -90,7 +90,7 @@ def flags_of_runtimes(text: str) -> str:
 
 
 def fill(code: str, language: str, values: Mapping[str, str]) -> str:
-    """A code block with its placeholders filled in, `values` by parameter; what is not known stays as it is.
+    """Return a code block with its placeholders filled in, `values` by parameter; unknown ones stay as they are.
 
     In `bash` a value is one word, whatever it holds. In `promql` it stands in a string, and a matcher without a value
     is left out: a query that matches nothing would look like good news, and an engine need not have a namespace.
@@ -110,17 +110,17 @@ def fill(code: str, language: str, values: Mapping[str, str]) -> str:
 
 
 def page_html(name: str, query: Mapping[str, str]) -> str:
-    """A runbook, or the list of all (`INDEX`), filled in from the parameters of the address. Raises KeyError."""
+    """Return a runbook, or the list of all (`INDEX`), filled in from the query parameters. Raises KeyError."""
     return _page(name, query, "")
 
 
 def missing_html(name: str, query: Mapping[str, str]) -> str:
-    """The list of all, saying that there is no runbook of this name."""
+    """Return the list of all, saying that there is no runbook of this name."""
     return _page(INDEX, query, name)
 
 
 def content_security_policy() -> str:
-    """What a browser may do on the page: its own style, and asking for it again with other values."""
+    """Return the Content-Security-Policy: the page's own style, and requesting it again with other values."""
     digest = base64.b64encode(hashlib.sha256(_assets().css.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -168,7 +168,7 @@ def _page(name: str, query: Mapping[str, str], missing: str) -> str:
 
 
 def _values(query: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that are ours, without anything that a terminal would act on; an `instance` only as an address."""
+    """Return the known parameters, without control characters of terminals; an `instance` only as an address."""
     values = {
         parameter: clean(query[parameter])
         for parameter in PLACEHOLDERS.values()
@@ -191,7 +191,7 @@ def _finish(token: Token, values: Mapping[str, str], query: str) -> None:
 
 
 def _name_headings(tokens: list[Token]) -> None:
-    """The ids that links to headings use, the way that Git hosts make them."""
+    """Set the ids that links to headings use, the way that Git hosts make them."""
     for heading, title in itertools.pairwise(tokens):
         if heading.type == "heading_open":
             heading.attrSet("id", re.sub(r"[^\w -]", "", title.content.lower()).replace(" ", "-"))

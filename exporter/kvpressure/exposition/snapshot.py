@@ -34,11 +34,11 @@ class Snapshot:
 
     @property
     def known(self) -> tuple[EngineView, ...]:
-        """Every engine of which anything is known."""
+        """Every engine with a known state, those that are silent last."""
         return self.engines + self.silent
 
     @property
     def unread(self) -> tuple[SourceHealth, ...]:
-        """Engine targets of which no engine is known: how reading them goes."""
+        """The health of engine targets of which no engine is known."""
         seen = {view.key.target for view in self.known}
         return tuple(one for one in self.sources if one.source == ENGINE_SOURCE and one.target not in seen)

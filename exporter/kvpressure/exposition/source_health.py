@@ -30,7 +30,7 @@ FAMILIES: Final = (
 
 
 def source_values(health: SourceHealth) -> Mapping[str, object]:
-    """Values of the source families; what is not known is None."""
+    """Return values of the source families; what is not known is None."""
     return {
         "source_up": float(health.up),
         "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,

@@ -41,12 +41,12 @@ Advise = Callable[[EngineView], Sequence[Action]]
 
 
 def no_advice(_: EngineView) -> Sequence[Action]:
-    """Nothing to be done."""
+    """Return no actions."""
     return ()
 
 
 def targets_json(snapshot: Snapshot) -> dict[str, object]:
-    """Every source with its health, newest error and age in seconds; `null` where it never succeeded.
+    """Return every source with its health, newest error and age in seconds; `null` where it never succeeded.
 
     `problems` are sentences about pods and devices that no source as a whole is to blame for, `hints` about what is
     switched off, and what would bring it.
@@ -60,7 +60,7 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
 
 
 def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
-    """The same for people: every source, those that are down first."""
+    """Return the page of every source, those that are down first."""
     assets, sources = _assets(), sorted(snapshot.sources, key=lambda one: one.up)
     return assets.targets.render(
         time=clock(snapshot.t),
@@ -80,7 +80,7 @@ def status_html(
     runbooks: Mapping[Cause, str] | None = None,
     wanted: str = "",
 ) -> str:
-    """The page: engines, worst first, then GPUs and sources. Everything from outside is escaped.
+    """Return the page: engines, worst first, then GPUs and sources. Everything from outside is escaped.
 
     `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link. Charts
     are drawn for the `CHARTED_ENGINES` worst engines and for the one whose id is `wanted`, which is shown open.
@@ -118,7 +118,7 @@ def status_html(
 
 
 def content_security_policy() -> str:
-    """What a browser may do on the page: its own style and script, its own address, nothing else."""
+    """Return the Content-Security-Policy: the page's own style and script, its own address, nothing else."""
     assets = _assets()
     return (
         f"default-src 'none'; style-src '{_digest(assets.css)}'; script-src '{_digest(assets.script)}'; "
@@ -159,7 +159,7 @@ def _digest(text: str) -> str:
 
 
 def _headline(snapshot: Snapshot) -> str:
-    """What is wrong in one line, counted over every engine that is to be polled; or that nothing is wrong."""
+    """Return the headline: what is wrong, counted over every engine to be polled, or that nothing is."""
     total = len(snapshot.known) + len(snapshot.unread)
     if not total:
         return "no engine is configured or found"
@@ -175,7 +175,7 @@ def _headline(snapshot: Snapshot) -> str:
 
 
 def _icon(snapshot: Snapshot) -> str:
-    """The tab's icon in the colour of the worst cause."""
+    """Return the tab's icon in the colour of the worst cause."""
     ordered = worst_first(snapshot.known)
     fill = CAUSES[cause_of(ordered[0]) if ordered else NOT_KNOWN].fill
     return (
@@ -185,7 +185,7 @@ def _icon(snapshot: Snapshot) -> str:
 
 
 def _runbook(name: str, view: EngineView) -> str:
-    """The address of a runbook, filled in for this engine."""
+    """Return the address of a runbook, filled in for this engine."""
     labels = {
         "namespace": view.namespace,
         "pod": view.pod,
@@ -219,7 +219,7 @@ def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
 
 
 def _source_row(health: SourceHealth, snapshot: Snapshot) -> dict[str, object]:
-    """A source as the page shows it: how long reads take, and the longest where that is much more."""
+    """Return a source's row: how long reads take, and the longest where that is much more."""
     usual, longest = health.usual_seconds, health.longest_seconds
     takes = "" if usual is None else seconds(usual)
     if usual is not None and longest is not None and longest >= max(1.0, 2 * usual):

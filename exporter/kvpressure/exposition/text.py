@@ -30,7 +30,7 @@ _openmetrics: Callable[[Collector], bytes] = partial(openmetrics_exposition.gene
 
 
 def render(snapshot: Snapshot, *, openmetrics: bool, own: Iterable[Collector] = ()) -> bytes:
-    """The page: the snapshot, then what `own` collectors say of this process. Called from any thread."""
+    """Return the page: the snapshot, then what `own` collectors export of this process. Called from any thread."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (SnapshotCollector(snapshot), *own):
         registry.register(collector)

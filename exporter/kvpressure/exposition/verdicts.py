@@ -39,7 +39,7 @@ FAMILIES: Final = (
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:
-    """`symptom`, `score`, `bottleneck`, `bottleneck_info` and `bottleneck_confidence`, keyed like derived values."""
+    """Return `symptom`, `score`, `bottleneck`, `bottleneck_info` and `bottleneck_confidence` as derived values."""
     symptoms: dict[str, Value] = {
         name: float(evidence.state) for name, evidence in diagnosis.symptoms.items() if evidence.state is not None
     }
@@ -55,7 +55,7 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
 
 
 def silence_families(view: EngineView, silence: Unreachable) -> Mapping[str, object]:
-    """Of an engine that does not answer: since when, and what it was like before; nothing as of now."""
+    """Return the families of an engine that does not answer: since when, and its last known state."""
     return {
         "engine_silent_seconds": silence.seconds,
         "engine_last_demand_requests": silence.demand_requests,

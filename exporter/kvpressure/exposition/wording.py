@@ -20,14 +20,14 @@ class Shown:
 
 
 def shown(value: float | None, unit: str = "", before: str = "") -> Shown:
-    """A value in its unit, `before` being a caption; "not known" for None and NaN."""
+    """Return a value in its unit, `before` being a caption; "not known" for None and NaN."""
     if value is None or math.isnan(value):
         return Shown(NOT_KNOWN, "", before)
     return Shown(quantity(value, unit), repr(float(value)), before)
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """A value in its unit.
+    """Return a value in its unit.
 
     >>> quantity(0.934, "ratio"), quantity(2.25, "factor"), quantity(0.034, "seconds"), quantity(28.1, "sequences")
     ('93%', '2.2x', '34 ms', '28')
@@ -40,7 +40,7 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def percent(value: float) -> str:
-    """A share; one that is neither all nor nothing is not rounded to it.
+    """Return a share in percent; one that is neither 0 nor 1 is not rounded to 0% or 100%.
 
     >>> percent(0.934), percent(0.9996), percent(0.0004), percent(0.0)
     ('93%', '99%', '1%', '0%')
@@ -49,7 +49,7 @@ def percent(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A latency.
+    """Return a latency in ms or s.
 
     >>> seconds(0.034), seconds(1.5), seconds(75.0), seconds(0.0)
     ('34 ms', '1.5 s', '75 s', '0 s')
@@ -60,7 +60,7 @@ def seconds(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number with as many digits as it needs.
+    """Return a number with as many digits as it needs.
 
     >>> count(12345.6), count(28.12), count(2.96), count(3.0), count(0.004)
     ('12,346', '28', '3.0', '3', '0.004')
@@ -71,7 +71,7 @@ def count(value: float) -> str:
 
 
 def requests(value: float) -> str:
-    """A mean number of requests.
+    """Return a mean number of requests.
 
     >>> requests(0.03), requests(0.0), requests(12.6)
     ('<0.1', '0', '13')
@@ -80,7 +80,7 @@ def requests(value: float) -> str:
 
 
 def duration(total: float) -> str:
-    """A length of time in its two largest units.
+    """Return a length of time in its two largest units.
 
     >>> duration(42.0), duration(151.0), duration(7300.0), duration(200000.0)
     ('42 s', '2 min 31 s', '2 h 1 min', '2 d 7 h')
@@ -93,7 +93,7 @@ def duration(total: float) -> str:
 
 
 def clock(t: float, *, day: bool = False) -> str:
-    """A unix time as UTC, with the date when `day` is set.
+    """Return a unix time as UTC, with the date when `day` is set.
 
     >>> clock(1767225600.0), clock(1767225600.0, day=True)
     ('00:00:00 UTC', '2026-01-01 00:00:00 UTC')

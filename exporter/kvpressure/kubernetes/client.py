@@ -55,7 +55,7 @@ _KEEPALIVE: Final = (
 class KubeClient:
     """One API server with one user's credentials. Use it as an async context manager.
 
-    Redirects are refused, answers are bounded, and addresses of clouds' metadata services are never asked. Only
+    Redirects are refused, answers are bounded, and addresses of clouds' metadata services are never requested. Only
     what a person waits for has a deadline here. Proxies of the environment are for people, `daemon` says it is none.
     """
 
@@ -86,7 +86,7 @@ class KubeClient:
             await self._stack.aclose()
 
     async def json(self, path: str, action: Action, query: Query | None = None) -> Object:
-        """One object or list. Raises KubeError, with the status that the API server answered."""
+        """Return one object or list. Raises KubeError, with the status that the API server answered."""
         body = await self._body(path, action, query or {}, LARGEST_JSON_BYTES)
         try:
             found = json.loads(body)
@@ -96,7 +96,7 @@ class KubeClient:
         return found if isinstance(found, dict) else {}
 
     async def items(self, path: str, action: Action, *, limit: int) -> list[Object]:
-        """Every object of a list, `limit` in one answer. Raises KubeError."""
+        """Return every object of a list, read in pages of `limit`. Raises KubeError."""
         found: list[Object] = []
         query = {"limit": str(limit)}
         for _ in range(MOST_PAGES):
@@ -110,12 +110,12 @@ class KubeClient:
         raise KubeError(f"the answer to {action} has more than {MOST_PAGES} pages", reason="too_large")
 
     async def text(self, path: str, action: Action, query: Query, cap_bytes: int) -> bytes:
-        """At most `cap_bytes` of a text, such as a log. Raises KubeError."""
+        """Return at most `cap_bytes` of a text, such as a log. Raises KubeError."""
         return await self._body(path, action, query, cap_bytes, cut=True)
 
     @asynccontextmanager
     async def answer(self, path: str, action: Action, query: Query) -> AsyncGenerator[httpx2.Response, None]:
-        """The API server's answer while its body is read, without a deadline.
+        """Yield the API server's response while its body is read, without a deadline.
 
         Raises KubeError for any status but 200, after asking once more where new credentials may help, and `FAILURES`.
         """
@@ -131,7 +131,7 @@ class KubeClient:
             self._credentials.renew()
 
     async def websocket(self, path: str, action: Action, query: Query, protocol: str) -> WebSocket:
-        """An open websocket that speaks `protocol`. Raises KubeError."""
+        """Return an open websocket that speaks `protocol`. Raises KubeError."""
         from kvpressure.kubernetes.websocket import NotUpgradedError, WebSocket  # noqa: PLC0415 - few need it
 
         try:
@@ -178,7 +178,7 @@ class KubeClient:
         }
 
     async def _opened(self) -> httpx2.AsyncClient:
-        """The HTTP client for the credentials of now; one made with others lives on for what it carries."""
+        """Return the client for the current credentials; one with older ones stays open for what it carries."""
         context = await self._credentials.tls()
         if self._http is None or context is not self._made_with:
             transport = Names(
@@ -198,7 +198,7 @@ class KubeClient:
 
     @property
     def where(self) -> str:
-        """The API server, for sentences."""
+        """The API server's address, for messages."""
         return brief(self._url.netloc.decode(), 80)
 
     @property
@@ -229,13 +229,13 @@ class KubeClient:
         return KubeError(f"{self._shown} did not answer within {DEADLINE_SECONDS:.0f} s", reason="timeout")
 
     def unreachable(self, error: BaseException) -> KubeError:
-        """What it means that a request raised one of `FAILURES`."""
+        """Return the KubeError for a request that raised one of `FAILURES`."""
         reason, cause = _explain(error, self._shown)
         return KubeError(f"the API server of {self._who} cannot be reached: {cause}", reason=reason, cause=cause)
 
 
 async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
-    """The body, up to one chunk more than `cap_bytes` of it."""
+    """Return the body, up to one chunk more than `cap_bytes` of it."""
     chunks, size = [], 0
     async with aclosing(response.aiter_raw()) as raw:
         async for chunk in raw:
@@ -247,7 +247,7 @@ async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
 
 
 def _message(body: bytes) -> str:
-    """The sentence of a `Status` object, else the start of whatever came."""
+    """Return the message of a `Status` object, else the start of the body."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -256,7 +256,7 @@ def _message(body: bytes) -> str:
 
 
 def _explain(error: BaseException, where: str) -> tuple[str, str]:
-    """The word and the sentence for what httpx2, ssl or the system raised on the way to `where`."""
+    """Return the reason and the sentence for what httpx2, ssl or the system raised on the way to `where`."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
         causes.append(cause)
@@ -274,7 +274,7 @@ def _explain(error: BaseException, where: str) -> tuple[str, str]:
 
 
 def _proxy(config: Config, url: httpx2.URL, *, daemon: bool) -> str:
-    """The kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError for one that is not HTTP."""
+    """Return the kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError unless it is HTTP."""
     proxy = config.proxy
     if not proxy and not daemon and not urllib.request.proxy_bypass_environment(url.host):  # type: ignore[attr-defined]
         proxy = urllib.request.getproxies_environment().get(url.scheme, "")

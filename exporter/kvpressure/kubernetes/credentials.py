@@ -37,15 +37,15 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """Whether asking anew may give something else."""
+        """Whether a new request may give other credentials."""
         return self._config.plugin is not None or self._config.token_file is not None
 
     def renew(self) -> None:
-        """Ask the plugin again the next time; files are read each time anyway."""
+        """Discard what the plugin gave, so that it runs again the next time; files are read each time anyway."""
         self._given = None
 
     async def headers(self) -> list[tuple[str, str]]:
-        """Headers of a request. Raises KubeError."""
+        """Return the headers of a request. Raises KubeError."""
         authorization = await self._authorization()
         found = [*([("Authorization", authorization)] if authorization else []), *self._config.impersonate]
         for name, value in found:
@@ -56,7 +56,7 @@ class Credentials:
         return found
 
     async def tls(self) -> ssl.SSLContext | None:
-        """The TLS context, the same one until the certificate changes; None without TLS. Raises KubeError."""
+        """Return the TLS context, the same one until the certificate changes; None without TLS. Raises KubeError."""
         if not self._config.server.startswith("https://"):
             return None
         given = await self._from_plugin()
@@ -109,7 +109,7 @@ def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLConte
 
 
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL takes a client's certificate from files only; these live as long as the call and are the user's alone."""
+    """Load a client's certificate by way of a file, as OpenSSL requires; it is the user's alone and deleted at once."""
     with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
         pair = Path(folder) / "pair.pem"
         with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -17,7 +17,7 @@ MOST_LISTED = 500
 async def find_pods(
     client: KubeClient, namespace: str, references: Sequence[Reference], selector: str = ""
 ) -> list[Found]:
-    """Every pod named, each once, running ones first, then by name. Raises KubeError where something is not there."""
+    """Return each pod of `references` once, running ones first, then by name. Raises KubeError for missing objects."""
     found: dict[str, Found] = {}
     for reference in references:
         for one in await _behind(client, namespace, reference):
@@ -34,12 +34,12 @@ async def find_pods(
 
 
 async def get_pod(client: KubeClient, namespace: str, name: str) -> Object:
-    """One pod as it is now. Raises KubeError."""
+    """Return one pod as it is now. Raises KubeError."""
     return await client.json(f"/api/v1/namespaces/{namespace}/pods/{name}", Action("get", "pods", namespace, name))
 
 
 async def get_config_map(client: KubeClient, namespace: str, name: str) -> Object:
-    """One ConfigMap as it is now. Raises KubeError."""
+    """Return one ConfigMap as it is now. Raises KubeError."""
     action = Action("get", "configmaps", namespace, name)
     return await client.json(f"/api/v1/namespaces/{namespace}/configmaps/{name}", action)
 
@@ -61,7 +61,7 @@ async def _behind(client: KubeClient, namespace: str, reference: Reference) -> l
 
 
 async def _named(client: KubeClient, namespace: str, reference: Reference) -> Object:
-    """The object itself; where there is none, the error names those that are spelled alike."""
+    """Return the object itself; where there is none, the error names those that are spelled alike."""
     folder = f"{reference.kind.api}/namespaces/{namespace}/{reference.kind.resource}"
     try:
         return await client.json(
@@ -94,7 +94,7 @@ async def _list(client: KubeClient, namespace: str, selector: str) -> list[Objec
 
 
 async def _list_or_nothing(client: KubeClient, folder: str, action: Action) -> list[Object]:
-    """Names to suggest are a kindness: who may not list gets none."""
+    """Return the objects to suggest names from; none where listing is forbidden."""
     try:
         return _items(await client.json(folder, action, {"limit": str(MOST_LISTED)}))
     except KubeError:

@@ -26,7 +26,7 @@ from kvpressure.kubernetes.references import Found
 
 @dataclass(slots=True)
 class ForwardedPod:
-    """What the cluster tells of one pod; `problem` says why its engine cannot be reached, "" where it can.
+    """The state of one pod in the cluster; `problem` says why its engine cannot be reached, "" where it can.
 
     `maps` are the ConfigMaps that its configuration file may be in, as they were when the container started, and
     `versions` what was read of them; `unread` says why limits in one are not known.
@@ -69,7 +69,7 @@ class ForwardedPod:
         self.logs = await read_logs(client, id_, now, restarted=self.engine.state.restarts > 0)
 
     async def _read_maps(self, client: KubeClient, namespace: str, now: float) -> None:
-        """Once for each start: a server reads its file when it starts."""
+        """Read the ConfigMaps once for each start: a server reads its file when it starts."""
         state = self.engine.state
         start = None if state.started is None else StartedAt(state.started, anew=state.restarts > 0)
         self.unread, self.maps = "", {}

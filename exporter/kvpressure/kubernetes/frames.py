@@ -36,7 +36,7 @@ class Frames:
         return self._error.decode(errors="replace")
 
     def feed(self, message: bytes) -> bytes:
-        """The connection's bytes in one message."""
+        """Return the connection's bytes in one message."""
         channel, data = (message[0], message[1:]) if message else (DATA, b"")
         if channel not in self._seen:
             raise KubeError(f"the port-forward sent a message for channel {channel}, which was not opened")
@@ -57,7 +57,7 @@ class Frames:
 
 
 def explain_forward(error: str, where: str, port: int) -> str:
-    """What the node said of a connection that it could not make, as a sentence."""
+    """Return the sentence for a connection that the node could not make."""
     if "refused" in error:
         return (
             f"nothing listens on port {port} in pod {where} (connection refused); "

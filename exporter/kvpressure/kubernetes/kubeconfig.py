@@ -69,7 +69,7 @@ class Config:
 
 
 def load_config(file: Path | None = None, context: str = "", env: Mapping[str, str] | None = None) -> Config:
-    """The context named, or the current one, of `file`, $KUBECONFIG, ~/.kube/config, or a pod's service account.
+    """Load the context named, or the current one, from `file`, $KUBECONFIG, ~/.kube/config or a pod's service account.
 
     Raises KubeError.
     """
@@ -101,7 +101,7 @@ def _paths(file: Path | None, env: Mapping[str, str]) -> list[Path]:
 
 
 def service_account(env: Mapping[str, str] | None = None) -> Config | None:
-    """That of the pod this runs in, None where this is no pod with one. Raises KubeError."""
+    """Return the service account's configuration, None outside a pod with one. Raises KubeError."""
     environment = os.environ if env is None else env
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     token = SERVICE_ACCOUNT / "token"
@@ -118,7 +118,7 @@ def service_account(env: Mapping[str, str] | None = None) -> Config | None:
 
 
 def _merged(files: list[Path]) -> dict[str, Any]:
-    """Of two entries with the same name the first file's wins, as of two current contexts."""
+    """Merge kubeconfig files: of entries with the same name, and of current contexts, the first file's wins."""
     merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
     for file in files:
         content = _read(file)
@@ -159,7 +159,7 @@ def _entries(content: dict[str, Any], section: str, key: str, file: Path) -> lis
 
 
 def _absolute(entry: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
-    """Paths in a kubeconfig are relative to it."""
+    """Make the paths in a kubeconfig's entry, which are relative to the file, absolute."""
     for name in _FILES.get(key, ()):
         if entry.get(name):
             entry[name] = file.absolute().parent / str(entry[name])
@@ -217,7 +217,7 @@ def _known(entries: dict[str, dict[str, Any]]) -> str:
 
 
 def _pem(entry: dict[str, Any], name: str, origin: str) -> bytes:
-    """Inline data wins over a file, as in kubectl."""
+    """Return a PEM from inline data, else from the file that is named, as kubectl does."""
     if data := entry.get(f"{name}-data"):
         try:
             return base64.b64decode(str(data), validate=True)

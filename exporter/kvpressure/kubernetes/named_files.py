@@ -13,7 +13,7 @@ LARGEST_BYTES: Final = 1 << 20
 
 
 def read_named(path: Path) -> bytes:
-    """The content of a regular file of at most a megabyte. Raises KubeError."""
+    """Return the content of a regular file of at most a megabyte. Raises KubeError."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise OSError(0, "it is not a regular file")

@@ -18,7 +18,7 @@ class Names(httpx2.AsyncBaseTransport):
         self._resolver = ThreadPerLookup(partial(refusal, link_local=False))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer of the first address that a connection can be made to. Raises what httpx2 does, and OSError."""
+        """Return the response of the first address that accepts a connection. Raises what httpx2 does, and OSError."""
         url, host = request.url, request.url.host
         if reason := refusal(host, link_local=True):
             raise RefusedAddressError(f"{host} is {reason}, which is never asked")

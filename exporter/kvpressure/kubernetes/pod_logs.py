@@ -26,7 +26,7 @@ class PodLogs:
 
     @property
     def whole(self) -> LogReport | None:
-        """Both as one; lines and times are the newest."""
+        """Both logs as one report; lines and times are the newest."""
         if self.current is None or self.previous is None:
             return self.current or self.previous
         old, new = self.previous, self.current
@@ -35,7 +35,7 @@ class PodLogs:
 
 
 async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restarted: bool) -> PodLogs:
-    """The current log, and the previous container's where it `restarted`. Raises nothing for what cannot be read."""
+    """Return the current log, and the previous container's where it `restarted`. Raises nothing for unreadable logs."""
     found = PodLogs()
     for previous in (False, True) if restarted else (False,):
         try:
@@ -48,7 +48,7 @@ async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restart
 
 
 async def read_log(client: KubeClient, id_: ContainerId, now: float, *, previous: bool) -> LogReport:
-    """The last `TAIL_LINES` lines, at most `LARGEST_LOG_BYTES`. Raises KubeError, also where there was no container."""
+    """Return the last `TAIL_LINES` lines, at most `LARGEST_LOG_BYTES`. Raises KubeError, also without a container."""
     query = {
         "container": id_.container,
         "tailLines": str(TAIL_LINES),
@@ -62,7 +62,7 @@ async def read_log(client: KubeClient, id_: ContainerId, now: float, *, previous
 
 
 def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:
-    """Count what a log tells whose lines begin with their times, as the API server gives them. PURE."""
+    """Count the incidents of a log whose lines begin with their times, as the API server writes them. PURE."""
     tally = Tally(id_, since=0.0)
     # Not splitlines(): it also cuts at separators that a line may quote, and the rest would pass for a line of its own.
     for raw in log.decode(errors="replace").split("\n"):

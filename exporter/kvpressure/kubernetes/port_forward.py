@@ -90,7 +90,7 @@ class PortForward:
         self.problem = ""
 
     async def _take(self) -> Tunnel:
-        """The tunnel that is ready, or a new one.
+        """Return the tunnel that is ready, or a new one.
 
         Opening takes several round trips and a poll's deadline may be shorter: it goes on when the poll has given up,
         and the tunnel then serves the next one.
@@ -126,7 +126,7 @@ class Tunnel:
 
     @property
     def closed(self) -> bool:
-        """True when it can carry nothing any more."""
+        """Whether the tunnel can carry nothing any more."""
         return self._socket.closed
 
     async def close(self) -> None:
@@ -178,7 +178,7 @@ class Tunnel:
                 return
 
     def _take(self, message: bytes | None) -> bool:
-        """Whether the tunnel is still open after this message."""
+        """Return whether the tunnel is still open after this message."""
         if message is not None:
             self._early += self._frames.feed(message)
         return message is not None and not self._frames.error

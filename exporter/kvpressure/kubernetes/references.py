@@ -68,7 +68,7 @@ class Found:
 
 
 def is_reference(word: str) -> bool:
-    """Whether a word names something in a cluster rather than an address.
+    """Return whether a word names an object in a cluster rather than an address.
 
     >>> is_reference("deploy/llama"), is_reference("http://pod/x"), is_reference("gpu-7:8000"), is_reference("pod")
     (True, False, False, False)
@@ -86,7 +86,7 @@ def parse_reference(word: str) -> Reference:
 
 
 def selector_text(selector: Any) -> str:
-    """A `LabelSelector`, or a service's plain mapping, as the API server takes it in a query; "" selects nothing here.
+    """Return a `LabelSelector`, or a service's mapping, as the API server takes it in a query; "" selects nothing here.
 
     >>> selector_text({"matchLabels": {"app": "llama"}, "matchExpressions": [{"key": "v", "operator": "Exists"}]})
     'app=llama,v'

@@ -51,7 +51,7 @@ class WebSocket:
         return found
 
     async def receive(self) -> bytes | None:
-        """The next binary message; None when there are no more."""
+        """Return the next binary message; None when there are no more."""
         if self.closed and self._messages.empty():
             return None
         return await self._messages.get()
@@ -64,7 +64,7 @@ class WebSocket:
             raise ConnectionResetError("the connection is closed") from error
 
     async def close(self) -> None:
-        """Close it, with a word of goodbye where the other side still listens."""
+        """Close the connection, with a close frame where the other side still listens."""
         while self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_FAREWELL_SECONDS)

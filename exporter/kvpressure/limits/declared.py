@@ -50,7 +50,7 @@ class Reading:
 
 
 def read_limits(start: Start) -> Reading:
-    """What the container's command says of its engine's limits; nothing where the reading was cut. Never raises."""
+    """Return the limits that the container's command declares; none where the reading was cut. Never raises."""
     if start.cut:
         return Reading(hidden=(_CUT,))
     serving = [one for one in start.servers if start.seen and not one.is_worker]
@@ -64,7 +64,7 @@ def read_limits(start: Start) -> Reading:
 
 
 def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:
-    """With the limits that the pod's annotations give, which win."""
+    """Return the reading with the limits of the pod's annotations, which win."""
     limits, unclear = dict(reading.limits), dict(reading.unclear)
     for name, annotation in ANNOTATIONS.items():
         if annotation in annotations:
@@ -74,9 +74,9 @@ def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:
 
 
 def declared(reading: Reading, *, seen: bool) -> tuple[DeclaredLimit, ...] | None:
-    """The limits in the order of `LIMIT_NAMES`; None where there are none and some may be where nobody can look.
+    """Return the limits in the order of `LIMIT_NAMES`; None where there are none but some may be hidden.
 
-    `seen` says that the words which start the server are known.
+    `seen` means that the server's command line is known.
     """
     found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
     return found if found or (seen and not reading.hidden and not reading.unclear) else None
@@ -106,7 +106,7 @@ def _read(server: Server) -> Reading:
 
 
 def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
-    """What the option for it says, or the first word behind the program."""
+    """Return the model of its option, or the first word behind the program."""
     if option in options:
         return options[option].text
     return words[0] if words and not words[0].startswith("-") else ""
@@ -139,7 +139,7 @@ def _automatic(text: str) -> bool:
 
 
 def _agreed(readings: Sequence[Reading]) -> Reading:
-    """Several servers in one command: what all of them say; what they say differently is unclear."""
+    """Return what all servers of one command declare alike; what they declare differently is unclear."""
     first = readings[0]
     limits, unclear = {}, {name: why for reading in readings for name, why in reading.unclear.items()}
     for name in {name for reading in readings for name in reading.limits}:

@@ -8,7 +8,7 @@ from kvpressure.runtimes.runtime import Runtime
 
 
 def runtime_of(image: str, start: Start) -> Runtime | None:
-    """Whose API this container serves, by what it runs or by an image whose entrypoint does; None for any other.
+    """Return the runtime that this container serves, by its command or its image's entrypoint; None for any other.
 
     Workers of a multi-node engine are none: they serve no page. Never raises.
     """
@@ -20,6 +20,6 @@ def runtime_of(image: str, start: Start) -> Runtime | None:
 
 
 def serving_port(start: Start) -> int | None:
-    """The port that the servers' own arguments say, None where they say none, several, or may say another."""
+    """Return the port of the servers' own arguments; None where they give none or several, or may give another."""
     ports = {one.runtime.starting.port(one.module, one.options) for one in start.servers if not one.is_worker}
     return ports.pop() if len(ports) == 1 and not start.cut else None

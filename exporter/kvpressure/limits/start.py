@@ -29,7 +29,7 @@ class Server:
 
     @property
     def is_worker(self) -> bool:
-        """Whether it only works for another server, and has no API."""
+        """Whether the server only works for another one, and has no API."""
         return self.runtime.starting.worker(self.options)
 
     @property
@@ -90,7 +90,7 @@ def read_start(
 
 
 def launch(words: Words) -> tuple[Runtime, Launch] | None:
-    """The server that a program is, None for any other."""
+    """Return the server that a program starts, None for any other."""
     if talks(words):
         return None
     found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)

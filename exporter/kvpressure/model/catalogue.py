@@ -241,5 +241,5 @@ NOT_KNOWN: Final = next(row.cause for row in _ROWS if not row.known)
 
 
 def those(holds: Callable[[CauseRow], bool]) -> frozenset[Cause]:
-    """The causes whose row is so."""
+    """Return the causes for whose row `holds` is true."""
     return frozenset(cause for cause, row in CATALOGUE.items() if holds(row))

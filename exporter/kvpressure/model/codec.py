@@ -18,7 +18,7 @@ from kvpressure.model.view import ENGINE_LABELS, EngineView, GpuView
 
 
 def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "") -> dict[str, object]:
-    """One engine: who it is, its verdict, what that was made from, and what to do; `error` is its source's newest."""
+    """Return one engine: its identity, verdict, evidence and actions; `error` is its source's newest."""
     return {
         "target": view.key.target,
         "namespace": view.namespace,
@@ -38,7 +38,7 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
 
 
 def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str, object]:
-    """A target of which no engine is known, with the same keys; `answering` is None before the first attempt ended."""
+    """Return a target without a known engine, with the same keys; `answering` is None before the first attempt."""
     return {
         "target": target,
         "namespace": None,
@@ -58,7 +58,7 @@ def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str,
 
 
 def verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
-    """The verdict alone."""
+    """Return the verdict alone."""
     if diagnosis is None:
         nothing = dict.fromkeys(("cause", "detail", "grounds", "confidence", "score", "stage", "since"))
         return {**nothing, "symptoms": {}, "missing": []}
@@ -76,12 +76,12 @@ def verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
 
 
 def missing_json(missing: Missing) -> dict[str, object]:
-    """Evidence that is not there, and how to get it."""
+    """Return evidence that is missing, and how to get it."""
     return {"what": missing.what, "series": list(missing.series), "how": missing.how}
 
 
 def evidence_json(evidence: Evidence) -> dict[str, object]:
-    """One symptom: `value` and `threshold` in `unit`."""
+    """Return one symptom: `value` and `threshold` in `unit`."""
     return {
         "state": evidence.state,
         "value": _finite(evidence.value),
@@ -92,13 +92,13 @@ def evidence_json(evidence: Evidence) -> dict[str, object]:
 
 
 def limits_json(limits: Limits) -> dict[str, object]:
-    """Every limit by name, `null` where it is not known."""
+    """Return every limit by name, `null` where it is not known."""
     found = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
     return {name: limit and {"value": limit.value, "source": limit.source} for name, limit in found.items()}
 
 
 def action_json(action: Action) -> dict[str, object]:
-    """One thing to do."""
+    """Return one action."""
     return {
         "order": action.order,
         "key": action.key,
@@ -117,7 +117,7 @@ def action_json(action: Action) -> dict[str, object]:
 
 
 def expected_json(expected: Expected) -> dict[str, object]:
-    """What a change is expected to do, in numbers and in words."""
+    """Return the expected effects of a change, in numbers and in words."""
     shifts = ("tokens_per_second", "goodput", "latency_p95", "waiting")
     numbers = ("refused_ratio", "shortened_ratio", "limit_seconds")
     return {
@@ -133,7 +133,7 @@ def _shift(shift: Shift) -> dict[str, float | None]:
 
 
 def gpu_json(view: GpuView) -> dict[str, object]:
-    """One GPU."""
+    """Return one GPU."""
     sample = view.sample
     return {
         "gpu_uuid": sample.uuid,
@@ -147,7 +147,7 @@ def gpu_json(view: GpuView) -> dict[str, object]:
 
 
 def numbers_json(values: Mapping[str, Value]) -> dict[str, object]:
-    """Derived values without histograms, numbers that JSON cannot hold, and objects left empty by that."""
+    """Return derived values without histograms, numbers that JSON cannot hold, and objects left empty by that."""
     found: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, HistogramSample):

@@ -36,7 +36,7 @@ class Expected:
 
     @property
     def text(self) -> str:
-        """In words: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
+        """The effect as text: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
         if self.at_best:
             return self._at_best
         shown = [

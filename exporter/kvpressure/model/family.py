@@ -52,21 +52,21 @@ class Family:
 
 
 def engine_family(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
-    """A family of engines."""
+    """Return a family of engines."""
     # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0002).
     return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
 
 
 def gpu_family(key: str, text: str, *labels: str) -> Family:
-    """A family of GPUs."""
+    """Return a family of GPUs."""
     return Family(key, "gauge", Scope.GPU, text, labels)
 
 
 def container_family(key: str, kind: str, text: str, *labels: str) -> Family:
-    """A family of containers."""
+    """Return a family of containers."""
     return Family(key, kind, Scope.CONTAINER, text, labels)
 
 
 def exporter_family(key: str, kind: str, text: str, *labels: str) -> Family:
-    """A family of the exporter itself."""
+    """Return a family of the exporter itself."""
     return Family(key, kind, Scope.EXPORTER, text, labels)

@@ -52,13 +52,13 @@ class Incident:
 
     @property
     def money(self) -> float | None:
-        """The GPUs' time that the lost tokens stand for, at their price; None where one of them is not known."""
+        """The cost of the lost tokens: their share of GPU time at its price; None where either is not known."""
         if self.lost_seconds is None or self.price is None or not self.gpus:
             return None
         return self.lost_seconds / 3600 * self.gpus * self.price.per_hour
 
     @property
     def earned_tokens_per_second(self) -> float | None:
-        """How many more tokens per second came after it; None where no more did, or too little time has passed."""
+        """The gain in tokens per second after it; None where there is none, or too little time has passed."""
         more = None if self.since is None else self.since.tokens_per_second - self.tokens_per_second
         return more if more is not None and more > 0 else None

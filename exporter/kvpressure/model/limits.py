@@ -44,5 +44,5 @@ class Limits:
     kv_watermark_ratio: Limit | None = None
 
     def with_declared(self, declared: Mapping[str, float]) -> Limits:
-        """These, with what somebody declares since, by field name."""
+        """Return these limits with later declarations, by field name."""
         return replace(self, **{name: Limit(value) for name, value in declared.items()})

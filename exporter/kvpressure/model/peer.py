@@ -24,7 +24,7 @@ class Peer:
 
 
 def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]:
-    """Those of `others` that serve the same model in the same namespace under another address, answer, and are well."""
+    """Return the healthy, answering `others` that serve the same model in the same namespace under another address."""
     found = []
     for other in others:
         same = (other.key.model_name, other.namespace) == (view.key.model_name, view.namespace)

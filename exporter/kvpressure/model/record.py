@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """A dataclass with slots that nobody writes to: the type checker forbids it, and not each of its instances.
+    """Make a dataclass with slots that is read-only for the type checker, but not frozen at run time.
 
     Hundreds are made at every poll, and one that is frozen at run time takes five times as long to make.
     """

@@ -61,7 +61,7 @@ class EngineSample:
 
     The keys of `gauges`, `counters` and `histograms` are the signal names of `runtimes.signals`. Counters and
     histograms are cumulative as on the page: resets are the windows' business. A signal that the page did not
-    carry has no key; a poll that asked for the small set of names carries no histograms.
+    carry has no key; a poll that requested the small set of names carries no histograms.
     """
 
     model_name: str
@@ -158,5 +158,5 @@ class SourceHealth:
 
     @property
     def absent(self) -> bool:
-        """Whether there is nothing here to read, which is no fault: a GPU vendor's library is not on this machine."""
+        """Whether the source does not exist here, which is no error: a GPU vendor's library is not installed."""
         return self.reason == ABSENT_REASON

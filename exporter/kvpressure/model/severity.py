@@ -17,12 +17,12 @@ TROUBLE: Final = those(lambda row: row.known and not row.calm)
 
 
 def cause_of(view: EngineView) -> Cause:
-    """The cause; `unknown` for an engine that was not diagnosed."""
+    """Return the cause; `unknown` for an engine that was not diagnosed."""
     return view.diagnosis.cause if view.diagnosis else NOT_KNOWN
 
 
 def badness(diagnosis: Diagnosis | None, silence: Unreachable | None = None) -> tuple[int, int, float]:
-    """Sorts the worst first: silent under demand, in trouble, unknown or silent, pressure building, calm.
+    """Return a sort key, worst first: silent under demand, in trouble, unknown or silent, pressure building, calm.
 
     In trouble, the worse cause comes first, and of one cause the higher score.
     """
@@ -40,5 +40,5 @@ def badness(diagnosis: Diagnosis | None, silence: Unreachable | None = None) -> 
 
 
 def worst_first(views: Iterable[EngineView]) -> list[EngineView]:
-    """Engines by badness; names decide among equals, so that a refresh moves nothing without a reason."""
+    """Return engines by badness; names decide among equals, so that a refresh moves nothing without a reason."""
     return sorted(views, key=lambda view: (*badness(view.diagnosis, view.silence), view.key))

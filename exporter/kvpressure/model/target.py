@@ -28,11 +28,11 @@ class TargetIdentity(Protocol):
 
     @property
     def gpus(self) -> Sequence[str] | None:
-        """GPUs held, by uuid or index, or `all`; None when not known."""
+        """GPUs of the container, by uuid or index, or `all`; None when not known."""
 
     @property
     def kv_bytes_per_token(self) -> float | None:
-        """KV cache bytes per token where an operator says so."""
+        """KV cache bytes per token where an operator sets them."""
 
     @property
     def container(self) -> str:
@@ -40,18 +40,18 @@ class TargetIdentity(Protocol):
 
     @property
     def limits(self) -> Sequence[DeclaredLimit] | None:
-        """Limits that the engine was started with; None where nobody could read how it was started."""
+        """Limits that the engine was started with; None where its command line could not be read."""
 
 
 def container_of(target: TargetIdentity) -> ContainerId:
-    """Under which id the surroundings know a target's container; where discovery did not find it, its name."""
+    """Return the id of a target's container in Kubernetes; an id of its name where discovery did not find it."""
     if target.pod and target.container:
         return ContainerId(target.namespace, target.pod, target.container)
     return ContainerId("", "", target.name)
 
 
 def cut(label: str, length: int) -> str:
-    """An over-long label value ends in a hash of the whole, so that two that start alike stay two series."""
+    """Cut an over-long label value and end it in a hash of the whole, so that two that start alike stay two series."""
     if len(label) <= length:
         return label
     digest = hashlib.blake2s(label.encode("utf-8", "replace"), digest_size=4).hexdigest()

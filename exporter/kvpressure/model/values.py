@@ -18,7 +18,7 @@ Derived: TypeAlias = dict[str, Value]
 
 
 def known(values: Mapping[str, Value | None]) -> Derived:
-    """`values` without the unknown ones; a number that is no finite one is not known either."""
+    """Return `values` without the unknown ones, among which are numbers that are not finite."""
     return {name: finite for name, value in values.items() if (finite := _finite(value)) is not None}
 
 
@@ -33,7 +33,7 @@ def _finite(value: Value | None) -> Value | None:
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
-    """A family labelled with `quantile`; None when there is nothing to say."""
+    """Return a family labelled with `quantile`; None without values."""
     return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
 
 
@@ -42,7 +42,7 @@ _TREE: Final = (dict, Mapping)
 
 
 def at(derived: Mapping[str, Value], *path: str) -> float | None:
-    """The number at `path` (family, then its label values); None where it is not known."""
+    """Return the number at `path` (family, then its label values); None where it is not known."""
     value: object = derived
     for key in path:
         value = value.get(key) if isinstance(value, _TREE) else None
@@ -50,7 +50,7 @@ def at(derived: Mapping[str, Value], *path: str) -> float | None:
 
 
 def quantile(histogram: HistogramSample, q: float) -> float | None:
-    """The q-quantile (0..1) by linear interpolation within a bucket, as PromQL's histogram_quantile does it.
+    """Return the q-quantile (0..1) by linear interpolation within a bucket, as PromQL's histogram_quantile does it.
 
     Observations in the +Inf bucket count as the highest finite bound. None for an empty histogram.
     """
@@ -68,14 +68,14 @@ def quantile(histogram: HistogramSample, q: float) -> float | None:
 
 
 def ramp(value: float, start: float, end: float) -> float:
-    """0 up to `start`, 1 from `end`, linear between; where the two are one, 0 below it and 1 from it on."""
+    """Return 0 up to `start`, 1 from `end`, linear between; where they are equal, 0 below and 1 from there on."""
     if end <= start:
         return float(value >= end)
     return min(1.0, max(0.0, (value - start) / (end - start)))
 
 
 def plain(value: Value) -> object:
-    """A value as JSON has it: numbers, and objects keyed by label value or bucket bound."""
+    """Return a value as JSON has it: numbers, and objects keyed by label value or bucket bound."""
     if isinstance(value, HistogramSample):
         buckets = {"+Inf" if math.isinf(b) else str(b): n for b, n in zip(value.bounds, value.counts, strict=True)}
         return {"buckets": buckets, "sum": value.sum, "count": value.count}
@@ -85,7 +85,7 @@ def plain(value: Value) -> object:
 
 
 def number(value: float) -> str:
-    """A value for people: whole numbers with thousands separators, others with as many digits as they need.
+    """Return a value as text: whole numbers with thousands separators, others with as many digits as they need.
 
     >>> number(8160), number(0.7), number(2.25)
     ('8,160', '0.7', '2.25')

@@ -31,7 +31,7 @@ class Stage(StrEnum):
 
 @record
 class Evidence:
-    """One symptom. `state` is None when it cannot be judged; `text` says in words what was seen or what is missing.
+    """One symptom. `state` is None when it cannot be judged; `text` says in words what was observed or what is missing.
 
     `value` and `threshold` are in `unit` (ratio, sequences, seconds, ...), None where the symptom is no comparison.
     """
@@ -60,7 +60,7 @@ class Missing:
 class Diagnosis:
     """The verdict on one engine at time `t`; `since` is when its cause began to hold (unix seconds).
 
-    `score` is KV pressure, 0..1, None when the engine tells nothing of its cache; `confidence` is the share of the
+    `score` is KV pressure, 0..1, None when the engine exports nothing of its cache; `confidence` is the share of the
     evidence available that agrees with the cause, 0..1. `symptoms` has every symptom, judged or not, in a fixed order.
 
     `detail` is which kind of the cause, a word of `DETAILS` or "", and `grounds` says what tells so, or why nothing

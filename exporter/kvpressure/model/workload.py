@@ -48,7 +48,7 @@ class Termination:
 
 @record
 class ContainerState:
-    """One engine's container as the API server tells it.
+    """One engine's container as the API server reports it.
 
     `runtime_id` is the runtime's own id without its scheme ("" before the container exists); `waiting_reason` is
     "CrashLoopBackOff" and the like, "" while it runs.

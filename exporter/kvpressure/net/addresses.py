@@ -41,7 +41,7 @@ _LEGACY: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}"
 
 @functools.lru_cache(maxsize=1024)
 def refusal(text: str, *, link_local: bool) -> str:
-    """What an address is that must not be asked, "" for any other and for names.
+    """Return the kind of an address that must not be requested, "" for any other and for names.
 
     `text` is an IP in any spelling that a resolver would take. Link-local ones are refused unless `link_local` is true.
     """
@@ -52,7 +52,7 @@ def refusal(text: str, *, link_local: bool) -> str:
 
 
 def parsed(text: str) -> IP | None:
-    """An IP in any spelling, without brackets and zone; None for a name."""
+    """Return an IP in any spelling, without brackets and zone; None for a name."""
     plain = text.removeprefix("[").removesuffix("]").partition("%")[0]
     try:
         return ipaddress.ip_address(plain)
@@ -65,7 +65,7 @@ def parsed(text: str) -> IP | None:
 
 
 def _inner(ip: IP) -> Iterator[IP]:
-    """The IPv4 addresses that an IPv6 one may lead to."""
+    """Yield the IPv4 addresses that an IPv6 one may lead to."""
     if isinstance(ip, ipaddress.IPv4Address):
         return
     if ip.ipv4_mapped is not None:

@@ -24,7 +24,7 @@ TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 def in_cluster() -> bool:
-    """Whether this process runs in a pod with a service account."""
+    """Return whether this process runs in a pod with a service account."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and TOKEN_FILE.is_file()
 
 
@@ -61,7 +61,7 @@ class Stamp(NamedTuple):
 
 
 def stamp(path: str, what: str, reason: str) -> Stamp:
-    """The version of the file now; raises `SourceError(reason)` unless it is a readable regular file."""
+    """Return the current version of the file; raises `SourceError(reason)` unless it is a readable regular file."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError) as error:
@@ -87,7 +87,7 @@ class SecretFile:
         self._text = ""
 
     def text(self) -> str:
-        """The secret without its line end; raises `SourceError("credentials")`, whose sentence never shows it."""
+        """Return the secret without its line end; raises `SourceError("credentials")`, whose message never shows it."""
         now = stamp(self._path, self._what, "credentials")
         if now != self._stamp:
             self._text = self._read()
@@ -126,7 +126,7 @@ class Authorization:
         self._password = SecretFile(basic_auth.password_file, "password_file") if basic_auth else None
 
     def value(self) -> str:
-        """The header's value now; raises `SourceError("credentials")` when a file cannot be used."""
+        """Return the header's current value; raises `SourceError("credentials")` when a file cannot be used."""
         if self._token is not None:
             token = self._token.text().strip()
             if not token.isascii() or " " in token:
@@ -149,7 +149,7 @@ class TlsFiles(NamedTuple):
 
 
 def tls_files(options: TlsOptions | None) -> TlsFiles:
-    """What a context has to be made from now; raises `SourceError("tls")` when a file is missing."""
+    """Return the files of a TLS context with their versions; raises `SourceError("tls")` when one is missing."""
     if options is None:
         return TlsFiles("", "", "", False, ())
     named = {"ca_file": options.ca_file, "cert_file": options.cert_file, "key_file": options.key_file}
@@ -160,7 +160,7 @@ def tls_files(options: TlsOptions | None) -> TlsFiles:
 
 @lru_cache(maxsize=64)
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """The client context for these files; raises `SourceError("tls")` when one of them cannot be used."""
+    """Return the client context for these files; raises `SourceError("tls")` when one of them cannot be used."""
     try:
         context = ssl.create_default_context(cafile=files.ca_file or None)
         # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).

@@ -83,7 +83,7 @@ class Guard(Generic[T]):
         return self._health.up
 
     def health(self) -> SourceHealth:
-        """The outcome of the last attempt; `reason` is "pending" before the first."""
+        """Return the outcome of the last attempt; `reason` is "pending" before the first."""
         under_way = () if self._began is None else (self._clock.monotonic() - self._began,)
         if not self._durations and not under_way:
             return self._health
@@ -91,7 +91,7 @@ class Guard(Generic[T]):
         return replace(self._health, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
-        """One reading under the deadline: its value, handed to `deliver` first, or None when it failed.
+        """Read once under the deadline: return the value, passed to `deliver` first, or None when it failed.
 
         Raises nothing but cancellation.
         """
@@ -119,7 +119,7 @@ class Guard(Generic[T]):
         return None
 
     async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None]) -> None:
-        """Attempts at every tick until cancelled; ticks that have passed are skipped and counted, never bunched.
+        """Attempt at every tick until cancelled; ticks that have passed are skipped and counted, never bunched.
 
         The first attempt comes within a second, so that a long interval does not mean a long blank page.
         """

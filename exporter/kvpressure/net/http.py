@@ -71,7 +71,7 @@ class Answer:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Tells whether a request is still connecting: the only thing a deadline cannot tell afterwards."""
+    """Records whether a request is still connecting, which is not known after a deadline."""
 
     connecting = False
 
@@ -101,7 +101,7 @@ class HttpClient:
         self.bytes_received = 0
 
     async def get(self, url: URL, seconds: float) -> Answer:
-        """The answer with status 200, complete within `seconds`.
+        """Return the response with status 200, complete within `seconds`.
 
         Raises `SourceError` for everything else, `HttpStatusError` for a status, "timeout" with what it waited for.
         """
@@ -110,7 +110,7 @@ class HttpClient:
             return Answer(await self._body(response, where), t)
 
     async def post(self, url: URL, body: bytes, seconds: float, headers: Mapping[str, str]) -> Reply:
-        """What the server answered, complete within `seconds`, be it a refusal.
+        """Return the server's response, complete within `seconds`, whatever its status.
 
         Raises `SourceError` where no answer came or it may not be read, `UnansweredError` where the server took the
         request and said nothing, `HttpStatusError` for a redirect.
@@ -135,7 +135,7 @@ class HttpClient:
     async def _response(
         self, method: str, url: URL, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
-        """The head of the answer, the address for sentences, and when the head arrived in unix seconds."""
+        """Yield the head of the response, the address for messages, and when the head arrived in unix seconds."""
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
         where = shown(url)
@@ -160,7 +160,7 @@ class HttpClient:
             raise explain(error, where) from error
 
     def _timed_out(self, where: str, patience: StallTolerantTimeout) -> SourceError:
-        """What a `get` that ran out of time was waiting for."""
+        """Return the error of a `get` that ran out of time, with what it was waiting for."""
         seconds, excuse = f"{patience.seconds:g} s", patience.excuse()
         if self._resolver.pending:
             sentence = f"the name in {where} was not resolved within {seconds}{excuse}; is the DNS server up?"
@@ -177,7 +177,7 @@ class HttpClient:
         return SourceError("timeout", what)
 
     async def aclose(self) -> None:
-        """Closes the connection; the next `get` opens a new one."""
+        """Close the connection; the next `get` opens a new one."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -221,7 +221,7 @@ class HttpClient:
 
 @functools.lru_cache(maxsize=1024)
 def shown(url: URL) -> str:
-    """The URL for a sentence: no user, no password, no query."""
+    """Return the URL for a message: no user, no password, no query."""
     return brief(url.with_user(None).with_query(None).human_repr(), 200)
 
 
@@ -252,7 +252,7 @@ def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
 
 
 def explain(error: Exception, where: str) -> SourceError:
-    """The `SourceError` for what aiohttp, ssl or the system raised on the way to `where`."""
+    """Return the `SourceError` for what aiohttp, ssl or the system raised on the way to `where`."""
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or "[SSL" in str(error):
         return SourceError("tls", f"TLS with {where} failed: {_tls_detail(error)}; check scheme, CA and certificates")
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -281,7 +281,7 @@ def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceErr
 
 
 def _refused(error: OSError) -> bool:
-    """Whether any address of the name refused: with several the text names each, and a laptop's ::1 has no route."""
+    """Return whether any address of the name refused: the text names each of several, and ::1 may have no route."""
     text = str(error).lower()
     return isinstance(error, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text
 

@@ -19,7 +19,7 @@ _AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
 
 
 class RefusedAddressError(OSError):
-    """A name that leads nowhere but to addresses that must not be asked; the text says which and why."""
+    """A name that leads nowhere but to addresses that must not be requested; the text says which and why."""
 
 
 class ThreadPerLookup(AbstractResolver):
@@ -37,7 +37,7 @@ class ThreadPerLookup(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of `host`; raises `socket.gaierror` or `RefusedAddressError` (OSErrors) when there are none."""
+        """Return the addresses of `host`; raises `socket.gaierror` or `RefusedAddressError` (OSErrors) without any."""
         self.pending = True
         try:
             infos = await _in_own_thread(host, port, family)
@@ -50,7 +50,7 @@ class ThreadPerLookup(AbstractResolver):
         return [one for one in found if one["host"] not in refused]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is kept open."""
 
 
 async def _in_own_thread(host: str, port: int, family: int) -> list[_AddressInfo]:

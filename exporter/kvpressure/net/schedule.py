@@ -26,10 +26,10 @@ class Clock(Protocol):
     """The only way a source sees time; tests pass a virtual one."""
 
     def wall(self) -> float:
-        """Unix seconds, for the `t` of samples."""
+        """Return unix seconds, for the `t` of samples."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never jumps, for schedules and durations."""
+        """Return seconds on a clock that never jumps, for schedules and durations."""
 
     async def sleep_until(self, monotonic_seconds: float) -> None:
         """Return at that time of `monotonic`, at once if it has passed."""
@@ -39,11 +39,11 @@ class SystemClock:
     """The machine's clocks (the event loop's own clock is `time.monotonic` too)."""
 
     def wall(self) -> float:
-        """Unix seconds."""
+        """Return unix seconds."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return seconds since some fixed moment."""
         return time.monotonic()
 
     async def sleep_until(self, monotonic_seconds: float) -> None:
@@ -52,15 +52,15 @@ class SystemClock:
 
 
 def spread(name: str) -> float:
-    """Where in an interval, 0 ≤ share < 1, the source of this name has its ticks: the same after each restart.
+    """Return where in an interval, 0 ≤ share < 1, the source of this name has its ticks: the same after each restart.
 
-    One of `GROUPS` places: what is asked together is worked off in a row, and the processor sleeps for longer between.
+    One of `GROUPS` places: targets polled together are processed in a row, and the processor sleeps longer in between.
     """
     return zlib.crc32(name.encode()) % GROUPS / GROUPS
 
 
 def default_deadline_seconds(interval_seconds: float) -> float:
-    """How long one reading may take: below the interval, so that a slow answer never costs the next tick."""
+    """Return how long one reading may take: below the interval, so that a slow answer never costs the next tick."""
     return min(LONGEST_DEADLINE_SECONDS, DEADLINE_SHARE * interval_seconds)
 
 
@@ -72,11 +72,11 @@ class Ticks:
     share: float
 
     def due(self, tick: int) -> float:
-        """When that tick is due, in monotonic seconds."""
+        """Return when that tick is due, in monotonic seconds."""
         return (tick + self.share) * self.interval_seconds
 
     def upcoming(self, now: float) -> int:
-        """The first tick that is not yet in the past at `now`."""
+        """Return the first tick that is not yet in the past at `now`."""
         return math.ceil(now / self.interval_seconds - self.share)
 
 
@@ -88,7 +88,7 @@ class Backoff:
     reasons: frozenset[str] = COSTLY_REASONS
 
     def skipped_ticks(self, reason: str, failures: int, interval_seconds: float) -> int:
-        """Ticks to sit out after `failures` failures in a row, the last one for `reason`."""
+        """Return the ticks to skip after `failures` failures in a row, the last one for `reason`."""
         if failures < 2 or reason not in self.reasons:
             return 0
         wait = min(self.limit_seconds, interval_seconds * 2.0 ** min(failures - 1, 16))

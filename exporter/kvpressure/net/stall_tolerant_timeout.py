@@ -49,7 +49,7 @@ class StallTolerantTimeout:
         self._limit.reschedule(self._loop.time())
 
     def excuse(self) -> str:
-        """What to add to a sentence about the other side when this process was part of the reason; else ""."""
+        """Return what to add to a message about the other side when this process was part of the reason; else ""."""
         if not self.late_seconds:
             return ""
         return f"; this exporter itself was short of CPU meanwhile (it woke up {self.late_seconds:.1f} s late)"

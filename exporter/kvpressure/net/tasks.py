@@ -11,9 +11,9 @@ ASK_AGAIN_SECONDS: Final = 3.0
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they fail with is theirs.
+    """Cancel tasks and wait until they have ended; their own errors are not raised.
 
-    A task that is still there after a while is asked again: a cancellation can get lost in a library, as in
+    A task that is still running after a while is cancelled again: a cancellation can get lost in a library, as in
     `asyncio.wait_for` before Python 3.12 when what it waits for ends at the same moment.
     """
     ending = set(tasks)

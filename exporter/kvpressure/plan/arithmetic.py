@@ -23,13 +23,13 @@ class Step:
 
     @property
     def result(self) -> str:
-        """The value for people."""
+        """The value with its unit, as printed."""
         unit = self.unit.removesuffix("s") if self.value == 1 else self.unit
         return size(self.value) if self.unit == "bytes" else f"{number(self.value)} {unit}"
 
 
 def size(value: float) -> str:
-    """Bytes in the unit that people say: 70,272 B, 128 KiB, 55.62 GiB."""
+    """Return bytes in the largest unit that fits: 70,272 B, 128 KiB, 55.62 GiB."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(value) >= unit:
             return f"{_short(value / unit, 1 if name == 'KiB' else 2)} {name}"
@@ -37,7 +37,7 @@ def size(value: float) -> str:
 
 
 def quotient(above: float, below: float, holds: Callable[[float], bool]) -> tuple[str, str]:
-    """Two sizes in GiB with as many digits as it takes for their quotient, as it is written, to do what it should."""
+    """Return two sizes in GiB with as many digits as their quotient, calculated as printed, needs for `holds`."""
     digits = 2
     while digits < _MOST_DIGITS:
         shown = round(below / GIB, digits)
@@ -48,7 +48,7 @@ def quotient(above: float, below: float, holds: Callable[[float], bool]) -> tupl
 
 
 def number(value: float) -> str:
-    """A count with thousands separated, without a fraction where it has none."""
+    """Return a count with thousands separated, without a fraction where it has none."""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.2f}"
 
 

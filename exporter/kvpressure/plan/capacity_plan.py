@@ -67,7 +67,7 @@ def plan_model(
     limit: int | None,
     runtime: Runtime = ASSUMED,
 ) -> Plan:
-    """The plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own.
+    """Return the plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own.
 
     `cost` is of one of `memory`'s tensor-parallel ranks. Raises `RefusedError` for what the runtime would not start.
     """
@@ -89,7 +89,7 @@ def plan_model(
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What an engine that runs says of itself, for one data-parallel rank; None where it does not."""
+    """What a running engine exports of itself, for one data-parallel rank; None where it does not."""
 
     pool: TokenPool
     max_model_len: int | None = None
@@ -108,7 +108,7 @@ def plan_running(
     gpu_memory_bytes: float | None = None,
     max_num_batched_tokens: int | None = None,
 ) -> Plan:
-    """The plan for an engine that says what its pool holds; `limit` replaces its `max_model_len`.
+    """Return the plan for an engine that exports its pool's size; `limit` replaces its `max_model_len`.
 
     A model's `cost` makes it right for windowed layers too. With the memory of one GPU the plan also says what
     another utilization would leave.
@@ -136,7 +136,7 @@ def plan_running(
 
 
 def batched_tokens(traffic: Traffic, planning: Planning) -> int:
-    """`max_num_batched_tokens`: the power of two that takes a typical prompt in one step, within the usual defaults.
+    """Return `max_num_batched_tokens`: the power of two that fits a typical prompt in one step, within usual defaults.
 
     Every running request takes one token of each step and prompts share what is left, in chunks: fewer tokens make
     steps short (inter-token latency) and activations small, more let prompts through sooner (time to first token).
@@ -176,7 +176,7 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
 
 
 def _sequences(case: Case) -> int:
-    """Requests of p95 length that fit beside the margin; a single one may take the margin too.
+    """Return how many requests of p95 length fit beside the margin; a single one may take the margin too.
 
     Each running request takes a token of every step, so no more of them may run than a step has tokens.
     """
@@ -185,7 +185,7 @@ def _sequences(case: Case) -> int:
 
 
 def _request_steps(case: Case) -> list[Step]:
-    """The pool in the same terms as a request, and a request."""
+    """Return the steps that give a p95 request's size, and the pool in the same unit."""
     pool, traffic = case.pool, case.traffic
     prompt, output = math.ceil(traffic.prompt_p95), math.ceil(traffic.output_p95)
     most = "" if case.limit is None or traffic.request_p95 <= case.limit else f" but at most {number(case.limit)}"
@@ -241,7 +241,7 @@ def _batched_step(case: Case) -> Step:
 
 
 def _memory_target(case: Case, utilization: float | None, at: Callable[[float], Pool | None]) -> MemoryTarget | None:
-    """The playbook's target after a device OOM, with what the smaller pool would then hold."""
+    """Return the playbook's memory target after a device OOM, with what the smaller pool would hold."""
     thresholds, traffic = case.thresholds, case.traffic
     target, why = thresholds.advice_memory_target_ratio, "the usual target"
     if traffic.prompt_p95 >= thresholds.advice_long_context_min_tokens:

@@ -39,7 +39,7 @@ class Case:
 
     @property
     def most_sequences(self) -> int:
-        """What the runtime takes at most, whatever the pool holds; a sequence may take a token of each step."""
+        """The most sequences that the runtime accepts, whatever the pool holds; each may take a token of every step."""
         most = self.runtime.planning.most_sequences
         return min(most, self.batched_tokens) if self.runtime.audit.needs_step else most
 
@@ -56,12 +56,12 @@ class Case:
 
     @property
     def fits_alone(self) -> bool:
-        """True when the pool holds at least one p95 request."""
+        """Whether the pool holds at least one p95 request."""
         return self.pool.fit(self.tokens, 1.0) >= 1
 
 
 def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
-    """What a person should know before using the plan, the gravest first."""
+    """Return the plan's warnings, the most severe first."""
     return (*_pool_warnings(case, sequences), *_traffic_warnings(case, sequences), *_model_warnings(case))
 
 
@@ -111,7 +111,7 @@ def _more_gpus(case: Case) -> str:
 
 
 def _flags(case: Case, parallel: Parallel) -> str:
-    """The flags of so many GPUs."""
+    """Return the flags for this number of GPUs."""
     names = case.runtime.planning.flags
     words = [f"{names['tensor_parallel']} {parallel.tensor}"]
     if parallel.pipeline > 1:

@@ -18,7 +18,7 @@ _MOST_PIPELINE = 16
 def smallest_pool(
     geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, batched_tokens: int
 ) -> tuple[BytePool, tuple[Step, ...]]:
-    """The pool of one engine: that of the pipeline's stage which holds the fewest requests."""
+    """Return the pool of one engine: that of the pipeline stage which holds the fewest requests."""
     cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
     if memory.pipeline_parallel == 1:
         return pool_from_memory(geometry, cost, memory, batched_tokens)
@@ -32,7 +32,7 @@ def smallest_pool(
 
 
 def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[[Memory], bool]) -> Parallel | None:
-    """The fewest GPUs of this kind with which `fits` holds, None where no usual number is enough.
+    """Return the fewest GPUs of this kind for which `fits` is true, None where no usual number is enough.
 
     First more of them side by side, then also one behind the other.
     """

@@ -72,11 +72,11 @@ class LayerGroup:
 
     @property
     def values_per_head(self) -> int:
-        """Key and value; a latent is both at once."""
+        """Values of key and value per head; a latent is both at once."""
         return self.key_size if self.latent else self.key_size + self.value_size
 
     def values_per_gpu(self, tensor_parallel: int) -> int:
-        """Values per token and layer on one GPU: KV heads are divided, and replicated when there are too few."""
+        """Return values per token and layer on one GPU: KV heads are divided, and replicated when there are too few."""
         return max(1, self.kv_heads // tensor_parallel) * self.values_per_head
 
 
@@ -109,7 +109,7 @@ class Geometry:
     stretched: bool = False
 
     def stage(self, first: int, last: int) -> Geometry:
-        """The layers from `first` up to `last`, as one stage of a pipeline holds them."""
+        """Return the geometry of the layers from `first` up to `last`, as one pipeline stage holds them."""
         kinds = self.kinds[first:last]
         counts = Counter(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
@@ -127,12 +127,12 @@ class Geometry:
         return f"{name} attention ({widest.kv_heads} KV heads{sliding})"
 
     def cost(self, kv_cache_dtype: str, tensor_parallel: int, block_tokens: int = BLOCK_TOKENS) -> KvCost:
-        """What requests cost on each GPU; raises KeyError for a cache type that `KV_DTYPE_BYTES` does not know."""
+        """Return what requests cost on each GPU; raises KeyError for a cache type that is not in `KV_DTYPE_BYTES`."""
         value_bytes = DTYPE_BYTES[self.dtype] if kv_cache_dtype == "auto" else KV_DTYPE_BYTES[kv_cache_dtype]
         return self.costing(value_bytes, tensor_parallel, block_tokens)
 
     def costing(self, value_bytes: int, tensor_parallel: int, block_tokens: int) -> KvCost:
-        """The same with the bytes of a cached value."""
+        """Return what requests cost on each GPU, given the bytes of a cached value."""
         if self.state is None or not self.state_layers or not self.groups:
             return KvCost(self.groups, value_bytes, tensor_parallel, block_tokens, block_tokens)
         state = self.state.bytes(tensor_parallel, DTYPE_BYTES[self.dtype])
@@ -162,38 +162,38 @@ class KvCost:
 
     @property
     def bytes_per_token(self) -> int:
-        """While no window is full: all layers that hold cache."""
+        """Bytes per token of all layers with KV cache, while no window is full."""
         return sum(group.layers * self.layer_bytes(group) for group in self.groups)
 
     @property
     def windowed_bytes_per_token(self) -> int:
-        """The share of layers with a window, as allocated."""
+        """Bytes per token of the layers with a window, as allocated."""
         return sum(
             self.allocated_layers(group) * self.layer_bytes(group) for group in self.groups if group.window is not None
         )
 
     @property
     def uniform(self) -> bool:
-        """True when every token of a request costs the same."""
+        """Whether every token of a request costs the same."""
         return not self.state_layers and all(group.window is None for group in self.groups)
 
     @property
     def request_state_bytes(self) -> int:
-        """What a request holds whatever its length, in blocks as they are allocated."""
+        """Bytes that a request holds whatever its length, in blocks as they are allocated."""
         return STATE_BLOCKS * self.allocated_state_layers * self.state_block_bytes
 
     @property
     def allocated_state_layers(self) -> int:
-        """Layers with a state, padded as the others are."""
+        """The number of layers with a state, padded as the others are."""
         return math.ceil(self.state_layers / self._group_size) * self._group_size if self.state_layers else 0
 
     @property
     def block_bytes(self) -> int:
-        """One block of every layer that attends."""
+        """Bytes of one block in all layers with attention."""
         return sum(self.allocated_layers(one) * self.layer_bytes(one) for one in self.groups) * self.block_tokens
 
     def request_bytes(self, tokens: int) -> int:
-        """What a running request of `tokens` (prompt and output) holds, in whole blocks."""
+        """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks."""
         attended = sum(
             self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens)
             for group in self.groups
@@ -201,7 +201,7 @@ class KvCost:
         return attended + self.request_state_bytes
 
     def allocated_layers(self, group: LayerGroup) -> int:
-        """Layers of the group as they are allocated.
+        """Return the number of the group's layers as allocated.
 
         Models of several kinds are cut into groups of as many layers as the rarest kind has (the commonest, if they
         are close), and the last group of a kind is padded (decision 0041), which assumes that a layer's bytes
@@ -218,7 +218,7 @@ class KvCost:
         return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
     def longest_request(self, pool_bytes: float, most: int) -> int:
-        """The most tokens, up to `most`, that one request may have and still fit into `pool_bytes`; 0 for none."""
+        """Return the most tokens, up to `most`, with which one request fits into `pool_bytes`; 0 for none."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -226,11 +226,11 @@ class KvCost:
         return low
 
     def layer_bytes(self, group: LayerGroup) -> int:
-        """One token in one layer on one GPU."""
+        """Return the bytes of one token in one layer on one GPU."""
         return group.values_per_gpu(self.tensor_parallel) * self.value_bytes
 
     def _held_tokens(self, group: LayerGroup, tokens: int) -> int:
-        """In whole blocks; a full window seldom begins at the start of a block and takes one more."""
+        """Return the tokens kept in whole blocks; a full window takes one more, as it seldom starts with a block."""
         held = tokens if group.window is None else min(tokens, group.window)
         blocks = math.ceil(held / self.block_tokens) + int(held < tokens)
         return min(blocks, math.ceil(tokens / self.block_tokens)) * self.block_tokens
@@ -239,7 +239,7 @@ class KvCost:
 def read_geometry(
     config: Mapping[str, Any], source: str = "config.json", *, dtype: str | None = None, with_weights: bool = True
 ) -> Geometry:
-    """The geometry in a Hugging Face `config.json`; `dtype` stands in for the configuration's own.
+    """Return the geometry in a Hugging Face `config.json`; `dtype` replaces the configuration's own.
 
     Raises `ModelConfigError`, which names every field that is missing and everything else that is wrong.
     """
@@ -277,7 +277,7 @@ def read_geometry(
 
 
 def _group(fields: Fields, kind: str, layers: int) -> LayerGroup:
-    """The layers of one kind; a family may give its full layers other heads than its windowed ones (Gemma 4)."""
+    """Return the layers of one kind; a family may give its full layers other heads than its windowed ones (Gemma 4)."""
     window = window_tokens(fields, kind)
     if fields.maybe_count("kv_lora_rank") is not None:
         latent = fields.count("kv_lora_rank") + fields.count("qk_rope_head_dim")
@@ -291,13 +291,13 @@ def _group(fields: Fields, kind: str, layers: int) -> LayerGroup:
 
 
 def _stretched(fields: Fields) -> bool:
-    """Whether positions are scaled by a factor that `max_position_embeddings` may not have in it."""
+    """Return whether positions are scaled by a factor that `max_position_embeddings` may not have in it."""
     scaling = fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {}
     return scaling.get("rope_type", scaling.get("type")) in _STRETCHING
 
 
 def _block_width(fields: Fields) -> int | None:
-    """Columns of a matrix that share a scale (`weight_block_size` of FP8), None where no such blocks are."""
+    """Return the columns of a matrix that share a scale (`weight_block_size` of FP8), None without such blocks."""
     block = (fields.mapping("quantization_config") or {}).get("weight_block_size")
     width = block[0] if isinstance(block, list) and block else None
     return width if isinstance(width, int) and not isinstance(width, bool) and width > 1 else None

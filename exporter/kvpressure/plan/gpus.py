@@ -62,7 +62,7 @@ _SIZED_PART: Final = re.compile(r"\b(a100|h100|h200)\b(?:.*?\b(\d+) ?g?(?:i?b)?\
 
 
 def gpu_named(text: str) -> Gpu | None:
-    """The GPU that a product's name, a node's label or an accelerator type means; None for one that is not known.
+    """Return the GPU that a product name, a node label or an accelerator type means; None for an unknown one.
 
     >>> [one.name for one in map(gpu_named, ("NVIDIA-H100-80GB-HBM3", "nvidia-l4", "NVIDIA-A100-SXM4-40GB")) if one]
     ['H100', 'L4', 'A100-40']
@@ -79,5 +79,5 @@ def gpu_named(text: str) -> Gpu | None:
 
 
 def nearest_gpus(text: str) -> list[str]:
-    """Up to three names like one that is not known, the likest first."""
+    """Return up to three names like an unknown one, the closest first."""
     return get_close_matches(text.upper(), GPUS, 3)

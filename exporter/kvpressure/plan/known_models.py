@@ -133,7 +133,7 @@ _ALONE: Final = {name.rpartition("/")[2]: file for name, file in _FILES.items()}
 
 
 def file_of(served: str) -> str | None:
-    """The file for a name on the hub, a URI of one (`hf://...`) or a path that ends in it; None for any other."""
+    """Return the file for a name on the hub, its URI (`hf://...`) or a path that ends in it; None for any other."""
     name = served.partition("://")[2] or served
     name = name.strip().rstrip("/").partition(":")[0].lower()
     in_path = name.startswith(("/", ".")) or name.count("/") > 1
@@ -141,7 +141,7 @@ def file_of(served: str) -> str | None:
 
 
 def nearest_models(served: str) -> list[str]:
-    """Up to three names on the hub that are like one that is not known, the likest first."""
+    """Return up to three names on the hub like an unknown one, the closest first."""
     whole = {name.lower(): name for names in KNOWN_MODELS.values() for name in names}
     alone = {key.rpartition("/")[2]: name for key, name in whole.items()}
     name = served.lower().rstrip("/")

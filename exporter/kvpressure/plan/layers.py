@@ -62,7 +62,7 @@ _INNER_IS_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "falcon", "bloom
 
 
 def layer_kinds(fields: Fields, layers: int) -> list[str]:
-    """The kind of every layer, first to last."""
+    """Return the kind of every layer, first to last."""
     listed = fields.names("layer_types") or fields.names("layers_block_type")
     if listed is not None:
         return _listed(fields, listed, layers)
@@ -82,32 +82,32 @@ def layer_kinds(fields: Fields, layers: int) -> list[str]:
 
 
 def window_tokens(fields: Fields, kind: str) -> int | None:
-    """The window of a kind's layers, None for those that see all tokens."""
+    """Return the window of a kind's layers in tokens, None for those that attend to all."""
     name = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}.get(kind)
     return None if name is None else fields.count(name)
 
 
 def kv_heads(fields: Fields) -> int:
-    """KV heads of a layer: as many as there are queries' (multi-head) unless the model says fewer."""
+    """Return the KV heads of a layer: as many as query heads (multi-head) unless the model has fewer."""
     if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
         return 1
     return fields.maybe_count("num_key_value_heads") or fields.count("num_attention_heads")
 
 
 def head_size(fields: Fields) -> int:
-    """Values of one head's key: as written, else the hidden size divided among the heads."""
+    """Return the values of one head's key: as written, else the hidden size divided among the heads."""
     written = fields.maybe_count("head_dim")
     return written or max(1, fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
 def expert_count(fields: Fields) -> int:
-    """Experts of a layer, 0 for a dense model."""
+    """Return the experts of a layer, 0 for a dense model."""
     count = fields.maybe_count("num_experts") or 0
     return count if count > 1 else 0
 
 
 def intermediate_size(fields: Fields) -> int:
-    """Width of the dense MLP; families that leave it out mean four times the hidden size."""
+    """Return the width of the dense MLP; families that leave it out mean four times the hidden size."""
     written = fields.maybe_count("intermediate_size_mlp") or fields.maybe_count("intermediate_size")
     if written is None and fields.text("model_type") in _INNER_IS_FOUR_TIMES:
         return 4 * fields.count("hidden_size")
@@ -134,7 +134,7 @@ def _lettered(fields: Fields, pattern: str) -> list[str]:
 
 
 def _windowed(fields: Fields, layers: int) -> list[str]:
-    """Kinds of a model that does not list them: by its window and the pattern of its family."""
+    """Return the layer kinds of a model that does not list them: by its window and the pattern of its family."""
     chunk = fields.maybe_count("attention_chunk_size")
     kind = CHUNKED if chunk is not None else SLIDING
     window = chunk if chunk is not None else fields.maybe_count("sliding_window")

@@ -19,10 +19,10 @@ WAITING_FACTOR: Final = 2
 
 
 def longest_request(case: Case, sequences: int) -> int:
-    """Tokens of prompt and answer: never more than model and pool can take at all, and at least a p95 request.
+    """Return the longest request to allow, in tokens: at most what model and pool can take, at least a p95 request.
 
-    Up to its share of the pool, as long as `sequences` run side by side, and fewer than count as preempting are thrown
-    out, while the requests beyond p95 are all that long.
+    Up to its share of the pool, as long as `sequences` run side by side, and fewer than count as preempting are
+    preempted, while the requests beyond p95 are all that long.
     """
     most = case.limit or max(case.tokens, LONGEST_KNOWN)
     share = case.pool.longest(case.thresholds.advice_request_share_max_ratio, most)
@@ -38,12 +38,12 @@ def longest_request(case: Case, sequences: int) -> int:
 
 
 def _fits(case: Case, sequences: int, longest: int) -> bool:
-    """Whether `sequences` run side by side where every 20th request is `longest`, the others as the traffic is."""
+    """Return whether `sequences` run together where every 20th request is `longest`, the others as the traffic is."""
     traffic = case.traffic
     output = max(1, min(round(traffic.output_p95), longest - 1))
     usual = round(traffic.prompt_p50 or traffic.prompt_p95), max(1, round(traffic.output_p50 or traffic.output_p95))
     asked = [RequestShape(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
-    prompt = max(1, _held(case, longest) - output)
+    prompt = max(1, _p95_tokens(case, longest) - output)
     asked.append(RequestShape(prompt, prompt, output))
     # Of a large batch a part, with its part of the pool: it would only take longer.
     part = min(1.0, SIMULATED / sequences)
@@ -63,7 +63,7 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
     return outcome.preempted_per_second <= case.thresholds.preempting_min_ratio * outcome.answers_per_second
 
 
-def _held(case: Case, tokens: int) -> int:
-    """What a request of `tokens` holds, in tokens of a p95 request: windows hold less of a long one."""
+def _p95_tokens(case: Case, tokens: int) -> int:
+    """Return what a request of `tokens` holds, in tokens of a p95 request: windows hold less of a long one."""
     usual, this = case.pool.request_bytes(case.tokens), case.pool.request_bytes(tokens)
     return tokens if usual is None or this is None else round(case.tokens * this / usual)

@@ -62,7 +62,7 @@ class Fields:
             raise ModelConfigError(self._source, list(dict.fromkeys(self._missing)), list(dict.fromkeys(self._wrong)))
 
     def get(self, name: str) -> Any:
-        """The field's value under any of its names, where it is left out its class's; None when that has none.
+        """Return the field's value under any of its names, else its class's default; None when there is none.
 
         A null that is written means none: the class's default is then overridden.
         """
@@ -76,14 +76,14 @@ class Fields:
         return next((self._defaults[known] for known in names if known in self._defaults), None)
 
     def count(self, name: str) -> int:
-        """A whole number above 0 that must be there; 1 stands in for it until `check`."""
+        """Return a required whole number above 0; 1 where it is missing, which `check` reports."""
         if self.get(name) is None:
             self.lacks(name)
             return 1
         return self.maybe_count(name) or 1
 
     def maybe_count(self, name: str) -> int | None:
-        """A whole number above 0, None when it is absent, null or 0."""
+        """Return a whole number above 0, None when it is absent, null or 0."""
         value = self.get(name)
         if value is None or (value == 0 and not isinstance(value, bool)):
             return None
@@ -94,22 +94,22 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """A string, "" when it is absent or none."""
+        """Return a string, "" when it is absent or none."""
         value = self.get(name)
         return value if isinstance(value, str) else ""
 
     def flag(self, name: str) -> bool | None:
-        """True or false as written, None when it is neither."""
+        """Return a boolean as written, None when it is none."""
         value = self.get(name)
         return value if isinstance(value, bool) else None
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
-        """A nested object, None when it is absent."""
+        """Return a nested object, None when it is absent."""
         value = self.get(name)
         return value if isinstance(value, dict) else None
 
     def names(self, name: str) -> tuple[str, ...] | None:
-        """A list of strings, None when it is absent."""
+        """Return a list of strings, None when it is absent or empty."""
         value = self.get(name)
         return tuple(map(str, value)) if isinstance(value, list) and value else None
 
@@ -123,13 +123,13 @@ class Fields:
 
 
 def _defaults(inner: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The defaults of the language model's class; empty for a family that is not known."""
+    """Return the defaults of the language model's class; empty for an unknown family."""
     outer = str(config.get("model_type"))
     own = str(inner.get("model_type", TEXT_TYPES.get(outer, outer)))
     return CLASS_DEFAULTS.get(TEXT_TYPES.get(own, own), {})
 
 
 def _levels(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The nested language model's fields, then those around them, which hold for both."""
+    """Return the nested language model's fields, then the outer ones, which apply to both."""
     inner = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), None)
     return (*_levels(inner), config) if inner is not None else (config,)

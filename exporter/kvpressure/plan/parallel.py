@@ -35,7 +35,7 @@ class Parallel:
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """The number of GPUs."""
         return self.tensor * self.pipeline * self.data
 
 
@@ -50,12 +50,12 @@ class Stage:
 
     @property
     def layers(self) -> int:
-        """How many."""
+        """The number of layers."""
         return self.last - self.first
 
 
 def stages(layers: int, pipeline: int) -> list[Stage]:
-    """Equal stages; what is left over goes to all but the last, from behind, as the servers do."""
+    """Return equal stages; leftover layers go to the last stages but one, backwards, as the servers do."""
     counts = [layers // pipeline] * pipeline
     for behind in range(2, layers % pipeline + 2):
         counts[-behind] += 1
@@ -67,12 +67,12 @@ def stages(layers: int, pipeline: int) -> list[Stage]:
 
 
 def possible_tensor_parallel(geometry: Geometry) -> list[int]:
-    """The numbers of GPUs that the model's heads can be divided among, ascending."""
+    """Return the numbers of GPUs that the model's heads can be divided among, ascending."""
     return [ranks for ranks in range(1, _MOST_RANKS + 1) if not list(_heads_refused(geometry, ranks))]
 
 
 def refusals(geometry: Geometry, parallel: Parallel, runtime: Runtime) -> Iterator[str]:
-    """Why the runtime would not start the model so, and what to do; nothing where it would."""
+    """Yield why the runtime would not start the model with these ranks, and what to do; nothing where it would."""
     flags, title = runtime.planning.flags, runtime.title
     for why in _heads_refused(geometry, parallel.tensor):
         usual = ", ".join(str(ranks) for ranks in possible_tensor_parallel(geometry) if ranks <= 16)
@@ -88,14 +88,14 @@ def refusals(geometry: Geometry, parallel: Parallel, runtime: Runtime) -> Iterat
 
 
 def length_refused(geometry: Geometry, limit: int | None, runtime: Runtime) -> Iterator[str]:
-    """A request longer than the model was made for, where nothing stretches its positions."""
+    """Yield why a limit above the model's own length is refused, where nothing scales its positions."""
     own, flag = geometry.max_model_len, runtime.planning.flags["max_model_len"]
     if limit is not None and own is not None and limit > own and not geometry.stretched:
         yield f"{flag} {limit} is above the model's own {own}: {runtime.title} refuses it; use {own} at most"
 
 
 def prompt_refused(geometry: Geometry, limit: int | None, traffic: Traffic, runtime: Runtime) -> str | None:
-    """Why prompts of this p95 are never served, None where they are: a prompt leaves room for one token at least."""
+    """Return why prompts of this p95 are never served, None where they are: each must leave room for one token."""
     longest, flag = limit or geometry.max_model_len, runtime.planning.flags["max_model_len"]
     if longest is None or traffic.prompt_p95 < longest:
         return None
@@ -115,7 +115,7 @@ def _heads_refused(geometry: Geometry, ranks: int) -> Iterator[str]:
 
 
 def _blocks_refused(geometry: Geometry, parallel: Parallel, runtime: Runtime) -> Iterator[str]:
-    """Each rank's slice of a matrix must be whole blocks of quantization."""
+    """Yield why the ranks are refused: each one's slice of a matrix must be whole quantization blocks."""
     block = geometry.quantized_in
     width = geometry.moe_intermediate_size if geometry.experts else geometry.intermediate_size
     ranks = parallel.tensor * (parallel.data if geometry.experts else 1)

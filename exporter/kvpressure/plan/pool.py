@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def parallel(self) -> Parallel:
-        """How the model is divided among them."""
+        """How the model is divided among the GPUs."""
         return Parallel(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, expert=self.expert_parallel)
 
     @property
@@ -58,7 +58,7 @@ class Memory:
         return min(self.gpu_memory_bytes)
 
     def at(self, utilization: float) -> Memory:
-        """The same GPUs at another utilization; a measured pool shrinks by the difference."""
+        """Return the same GPUs at another utilization; a measured pool shrinks by the difference."""
         given_up = (self.gpu_memory_utilization - utilization) * self.smallest_gpu_bytes
         measured = None if self.kv_cache_bytes is None else self.kv_cache_bytes - given_up
         return replace(self, gpu_memory_utilization=utilization, kv_cache_bytes=measured)
@@ -76,27 +76,27 @@ class Pool(Protocol):
         """Tokens per block."""
 
     def tokens(self, request_tokens: int) -> int:
-        """Size in tokens, for requests of this length: the same for all lengths unless layers have windows."""
+        """Return the size in tokens for requests of this length: the same for all unless layers have windows."""
 
     def request_bytes(self, tokens: int) -> float | None:
-        """What a request of `tokens` holds on one GPU."""
+        """Return the bytes that a request of `tokens` holds on one GPU; None where they are not known."""
 
     def fit(self, tokens: int, share: float) -> int:
-        """Requests of `tokens` that `share` of the pool holds at the same time."""
+        """Return how many requests of `tokens` fit into `share` of the pool at the same time."""
 
     def fit_formula(self, tokens: int, share: float) -> str:
-        """How many those are, as a calculation that ends in rounding down."""
+        """Return the calculation of `fit`, whose result is rounded down."""
 
     def longest(self, share: float, most: int) -> int:
-        """Tokens, up to `most`, of the longest request that fits into `share` of the pool."""
+        """Return the tokens, up to `most`, of the longest request that fits into `share` of the pool."""
 
     def without(self, lost_bytes: float) -> Pool | None:
-        """The pool with so much less memory on each GPU, None when its bytes are not known."""
+        """Return the pool with `lost_bytes` less on each GPU, None when its bytes are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPool:
-    """The pool of a running engine, as it says on its page."""
+    """The pool of a running engine, as its page exports it."""
 
     capacity_tokens: int
     block_tokens: int = BLOCK_TOKENS
@@ -104,38 +104,38 @@ class TokenPool:
 
     @property
     def bytes(self) -> float | None:
-        """Size on one GPU, None when the engine does not say."""
+        """Size on one GPU, None when the engine does not export it."""
         return None if self.bytes_per_token is None else self.capacity_tokens * self.bytes_per_token
 
     def tokens(self, request_tokens: int) -> int:  # noqa: ARG002 - every token costs the same here
-        """Its capacity."""
+        """Return the capacity, which is the same for all lengths."""
         return self.capacity_tokens
 
     def request_bytes(self, tokens: int) -> float | None:
-        """Tokens times their bytes."""
+        """Return tokens times their bytes."""
         return None if self.bytes_per_token is None else tokens * self.bytes_per_token
 
     def fit(self, tokens: int, share: float) -> int:
-        """Whole requests."""
+        """Return how many whole requests fit."""
         return max(0, math.floor(self.capacity_tokens * share / tokens))
 
     def fit_formula(self, tokens: int, share: float) -> str:
-        """In tokens."""
+        """Return the calculation in tokens."""
         return f"{number(self.capacity_tokens)} x {share:g} / {number(tokens)}"
 
     def longest(self, share: float, most: int) -> int:
-        """Whole blocks."""
+        """Return the longest request in whole blocks."""
         return max(0, min(most, _whole_blocks(self.capacity_tokens * share, self.block_tokens)))
 
     def without(self, lost_bytes: float) -> Pool | None:
-        """So many tokens less as the lost bytes held."""
+        """Return the pool without the tokens that the lost bytes held."""
         if self.bytes_per_token is None:
             return None
         left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
         return replace(self, capacity_tokens=max(0, left))
 
     def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
-        """The same pool for a model whose requests are known to cost `cost`.
+        """Return the same pool for a model whose requests are known to cost `cost`.
 
         Runtimes say of models with windows how many tokens requests of `max_model_len` may have together; those hold
         less per token than shorter ones do, so the size follows from that length.
@@ -154,7 +154,7 @@ class BytePool:
 
     @property
     def bytes(self) -> float | None:
-        """Its size."""
+        """Size on one GPU."""
         return self.size_bytes
 
     @property
@@ -163,41 +163,41 @@ class BytePool:
         return self.cost.block_tokens
 
     def tokens(self, request_tokens: int) -> int:
-        """Whole blocks; with windows the tokens of such requests that it holds."""
+        """Return whole blocks; with windows the tokens of requests of this length that fit."""
         each = self.cost.request_bytes(request_tokens) / request_tokens
         return max(0, _whole_blocks(self.size_bytes / each, self.block_tokens))
 
     def request_bytes(self, tokens: int) -> float | None:
-        """By layers, windows and blocks."""
+        """Return the bytes by layers, windows and blocks."""
         return float(self.cost.request_bytes(tokens))
 
     def fit(self, tokens: int, share: float) -> int:
-        """Whole requests."""
+        """Return how many whole requests fit."""
         return max(0, math.floor(self.size_bytes * share / self.cost.request_bytes(tokens)))
 
     def fit_formula(self, tokens: int, share: float) -> str:
-        """In GiB."""
+        """Return the calculation in GiB."""
         fits, each = self.fit(tokens, share), self.cost.request_bytes(tokens)
         pool, one = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
         return f"{pool} / {one} x {share:g}"
 
     def tokens_formula(self, request_tokens: int) -> str:
-        """What `tokens` comes from."""
+        """Return the calculation of `tokens`."""
         holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self.cost.request_bytes(request_tokens)
         pool, one = quotient(self.size_bytes, each, lambda r: _whole_blocks(r * request_tokens, blocks) == holds)
         return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
 
     def longest(self, share: float, most: int) -> int:
-        """Windows make requests cheaper the longer they are."""
+        """Return the longest request, whose later tokens cost less in layers with windows."""
         return self.cost.longest_request(self.size_bytes * share, most)
 
     def without(self, lost_bytes: float) -> Pool | None:
-        """Smaller by those bytes."""
+        """Return the pool smaller by those bytes."""
         return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
 
 
 def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: int) -> float:
-    """Peak of the activations in a step of `batched_tokens` on one GPU: the MLP's width is divided among the ranks."""
+    """Return the peak activation bytes on one GPU in a step of `batched_tokens`; the ranks share the MLP's width."""
     width = geometry.intermediate_size / tensor_parallel + geometry.hidden_size
     return _ACTIVATION_BYTES * batched_tokens * width
 
@@ -205,7 +205,7 @@ def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: i
 def pool_from_memory(
     geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: Stage | None = None
 ) -> tuple[BytePool, tuple[Step, ...]]:
-    """The pool that memory and model leave on one GPU, and how it comes about; empty where they leave nothing.
+    """Return the pool that memory and model leave on one GPU, and its calculation; empty where they leave nothing.
 
     With a pipeline `cost` is of the layers of one `stage`, `geometry` still of the whole model.
     """
@@ -246,7 +246,7 @@ def _token_steps(cost: KvCost) -> list[Step]:
 
 
 def _token_formula(group: LayerGroup, cost: KvCost) -> str:
-    """Values of one token in all layers of a kind: 2 (K, V) x 32 layers x 8 KV heads x 128 x 2 B."""
+    """Return the formula of one token's bytes in all layers of a kind: 32 layers x 8 KV heads x (128 + 128) x 2 B."""
     ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes} B"
     if group.latent:
         return f"{layers} x {group.values_per_head} latent values x {each}"
@@ -261,7 +261,7 @@ def _token_formula(group: LayerGroup, cost: KvCost) -> str:
 
 
 def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None) -> Step:
-    """The weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
+    """Return the weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
     parallel, weights = memory.parallel, geometry.weights
     if memory.weights_bytes is not None:
         ranks = parallel.tensor * parallel.pipeline
@@ -287,7 +287,7 @@ def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None)
 
 
 def _ends(stage: Stage | None, *, tied: bool) -> float:
-    """Share of the embeddings that a stage holds: one end each, or both where one matrix serves for both."""
+    """Return the share of the embeddings that a stage holds: one end each, or both where one matrix serves for both."""
     if stage is None or (stage.begins and stage.ends):
         return 1.0
     return float(stage.begins or stage.ends) if tied else 0.5 * (stage.begins + stage.ends)

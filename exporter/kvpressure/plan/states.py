@@ -29,14 +29,14 @@ class State:
     matrix_bytes: int | None = None
 
     def bytes(self, tensor_parallel: int, value_bytes: int) -> int:
-        """On one GPU; heads are divided among the ranks."""
+        """Return the bytes on one GPU; heads are divided among the ranks."""
         groups = self.groups if self.groups % tensor_parallel == 0 else self.groups + tensor_parallel - self.groups
         conv = (self.conv_values + groups * self.group_values) // tensor_parallel
         return conv * value_bytes + self.matrix_values // tensor_parallel * (self.matrix_bytes or value_bytes)
 
 
 def layer_state(fields: Fields) -> State | None:
-    """What one layer of fixed state holds; None for a kind of layer that is not known."""
+    """Return what one layer of fixed state holds; None for an unknown kind of layer."""
     written = fields.text("mamba_ssm_cache_dtype") or fields.text("mamba_ssm_dtype")
     default = 4 if fields.text("model_type") in _IN_FLOAT32 else None
     size = _SSM_BYTES.get(written, default)
@@ -51,7 +51,7 @@ def layer_state(fields: Fields) -> State | None:
 
 
 def inner_size(fields: Fields) -> int:
-    """Width of a Mamba layer inside."""
+    """Return the inner width of a Mamba layer."""
     heads = fields.maybe_count("mamba_n_heads")
     if heads is not None:
         return heads * fields.count("mamba_d_head")

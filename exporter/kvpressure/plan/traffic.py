@@ -29,12 +29,12 @@ class Traffic:
 
     @property
     def request_p50(self) -> int | None:
-        """The same of a typical one, None without both of its halves."""
+        """Prompt and output of a typical request, None unless both are known."""
         if self.prompt_p50 is None or self.output_p50 is None:
             return None
         return math.ceil(self.prompt_p50) + math.ceil(self.output_p50)
 
 
 def whole_blocks(tokens: float, block_tokens: int) -> int:
-    """Tokens of the blocks that `tokens` take."""
+    """Return the tokens of the blocks that `tokens` take."""
     return math.ceil(tokens / block_tokens) * block_tokens

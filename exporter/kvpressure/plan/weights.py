@@ -49,7 +49,7 @@ class Part:
 
     @property
     def bytes(self) -> float:
-        """Of the whole model."""
+        """Bytes of this part."""
         return self.parameters * self.bits / 8
 
 
@@ -70,22 +70,22 @@ class Weights:
 
     @property
     def parts(self) -> tuple[Part, Part, Part]:
-        """All three."""
+        """The three parts."""
         return self.embeddings, self.layers, self.experts
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         return sum(part.parameters for part in self.parts)
 
     @property
     def bytes(self) -> float:
-        """Of the whole model."""
+        """Bytes of the whole model."""
         return sum(part.bytes for part in self.parts)
 
 
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
-    """Parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
+    """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden = fields.count("hidden_size")
     mlps = [layer for layer, kind in enumerate(kinds) if kind in _mlp_kinds(kinds)]
     sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
@@ -109,13 +109,13 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
 
 
 def _mlp_kinds(kinds: Sequence[str]) -> frozenset[str]:
-    """Kinds of layers that have an MLP: those apart where a model has such, else all."""
+    """Return the kinds of layers that have an MLP: the separate MLP layers where a model has any, else all."""
     apart = frozenset((MLP, EXPERTS))
     return apart if apart & set(kinds) else frozenset(kinds)
 
 
 def _embeddings(fields: Fields, hidden: int, layers: int) -> int:
-    """Input and output embeddings, one matrix where they are tied, and the per-layer ones of Gemma 3n."""
+    """Return the parameters of the embeddings: input and output, one matrix where tied, and per-layer (Gemma 3n)."""
     copies = 1 if _tied(fields) else 2
     per_layer = fields.maybe_count("vocab_size_per_layer_input") or 0
     per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * layers
@@ -128,7 +128,7 @@ def _tied(fields: Fields) -> bool:
 
 
 def _attention(fields: Fields, hidden: int) -> int:
-    """Projections of one layer."""
+    """Return the parameters of one layer's attention projections."""
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
@@ -146,7 +146,7 @@ def _matrices(fields: Fields) -> int:
 
 
 def _state_mixer(fields: Fields, hidden: int) -> int:
-    """Projections of one layer of linear attention or Mamba; 0 for a kind that is not known."""
+    """Return the parameters of one layer of linear attention or Mamba; 0 for an unknown kind."""
     if fields.get("linear_num_value_heads") is not None:
         values = fields.count("linear_num_value_heads")
         key = fields.count("linear_num_key_heads") * fields.count("linear_key_head_dim")
@@ -164,7 +164,7 @@ def _state_mixer(fields: Fields, hidden: int) -> int:
 
 
 def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
-    """Whether the MLP of a layer is a mixture of experts."""
+    """Return whether the MLP of a layer is a mixture of experts."""
     if not expert_count(fields) or kind == MLP:
         return False
     if kind == EXPERTS:
@@ -179,7 +179,7 @@ def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
 
 
 def _width(fields: Fields, intermediate_size: int) -> int:
-    """Width of one expert."""
+    """Return the width of one expert."""
     return (
         fields.maybe_count("moe_intermediate_size")
         or (fields.maybe_count("intermediate_size_mlp") and fields.maybe_count("intermediate_size"))
@@ -188,12 +188,12 @@ def _width(fields: Fields, intermediate_size: int) -> int:
 
 
 def _experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
-    """The experts of one layer."""
+    """Return the parameters of one layer's experts."""
     return _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
 
 
 def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
-    """What every token of one layer goes through beside its experts, and the router."""
+    """Return the parameters of one layer's shared experts and its router."""
     one = _width(fields, intermediate_size)
     shared = fields.maybe_count("shared_expert_intermediate_size") or 0
     if not shared:
@@ -203,7 +203,7 @@ def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
 
 
 def _quantization(fields: Fields) -> tuple[str, float | None]:
-    """Method and bits per weight, ("", None) for weights in the model's own type."""
+    """Return method and bits per weight, ("", None) for weights in the model's own type."""
     config = fields.mapping("quantization_config")
     if config is None:
         return "", None

@@ -60,7 +60,7 @@ class Advice:
 
     `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
 
-    `frontends` is more processes that take requests in, `reserve` what keeps requests from being thrown out of the
+    `frontends` is more processes that take requests in, `reserve` what keeps requests from being preempted out of the
     batch; None where there is no such flag.
     """
 
@@ -89,7 +89,7 @@ class Advice:
     small_kv: str = ""
 
     def change(self, limit: str, value: str) -> dict[str, str]:
-        """The flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""
+        """Return the flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""
         return {self.flags[limit]: value} if limit in self.flags else {}
 
 
@@ -99,7 +99,7 @@ def _untold(gpu: str, gpu_bytes: float) -> int | None:  # noqa: ARG001 - one of 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the checklist says of a runtime.
+    """A runtime's facts for the checklist.
 
     `undeclared` says of a limit, by name, what is in force without it; `defaults` are the values that the runtime takes
     by itself, by version and GPU, and `default_sequences` that for the sequences on a GPU by its name and bytes, None

@@ -12,7 +12,7 @@ from kvpressure.runtimes.table import Table
 
 
 def _find() -> tuple[Runtime, ...]:
-    """Every runtime, the assumed one first and the others by name."""
+    """Return every runtime, the assumed one first and the others by name."""
     names = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.ispkg)
     modules = [import_module(f"{folder.__name__}.{name}") for name in names]
     found: list[Runtime] = [module.RUNTIME for module in modules if hasattr(module, "RUNTIME")]
@@ -33,5 +33,5 @@ _BY_NAME: Final = {runtime.name: runtime for runtime in RUNTIMES}
 
 
 def named(name: str) -> Runtime:
-    """The runtime of that name; the assumed one for a name that is none's, such as "" for not known."""
+    """Return the runtime of that name; the assumed one for an unknown name, such as ""."""
     return _BY_NAME.get(name, ASSUMED)

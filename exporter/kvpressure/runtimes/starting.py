@@ -54,7 +54,7 @@ class Flags:
     sizing: Sizing = field(default_factory=Sizing)
 
     def option(self, limit: str) -> str:
-        """The option, without dashes, that gives a limit; "" where the runtime has none."""
+        """Return the option, without dashes, that gives a limit; "" where the runtime has none."""
         if limit == "max_output_tokens":
             return self.output_cap
         return self.limits[limit][0] if limit in self.limits else ""

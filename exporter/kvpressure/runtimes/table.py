@@ -21,7 +21,7 @@ class Row:
     too. Series of one engine that differ in other labels (a finish reason,
     the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
     highest counts, because idle and dead processes report 0. A merged value above `most` is garbage and left out.
-    A `slow` signal is asked for with the histograms only, to keep the answers of the other polls small.
+    A `slow` signal is requested with the histograms only, to keep the answers of the other polls small.
     """
 
     signal: str
@@ -90,18 +90,18 @@ class Table:
     model_label: str = "model_name"
 
     def poll_names(self) -> tuple[str, ...]:
-        """Sample names to ask for on every poll: no buckets, nothing that stays the same or may come late."""
+        """Return sample names to read on every poll: no buckets, nothing that is constant or may be older."""
         rows = (*self.gauges, *self.counters, *self.server_gauges)
         scalars = [name for row in rows if not row.slow for name in row.names]
         return tuple(dict.fromkeys([*scalars, STARTED]))
 
     def foreign_names(self) -> frozenset[str]:
-        """Names that are not the runtime's own, and are spelled the same on every page: its web framework's."""
+        """Return names that are not the runtime's own, and are spelled the same on every page: its web framework's."""
         rows = self.server_gauges
         return frozenset(name for row in rows for name in row.names if not name.startswith(self.prefix)) | {STARTED}
 
     def all_names(self) -> tuple[str, ...]:
-        """All sample names that this table reads."""
+        """Return all sample names that this table reads."""
         stems = [name for row in self.histograms for name in row.names]
         parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
         slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
@@ -110,7 +110,7 @@ class Table:
         return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, *cache]))
 
     def wanted(self) -> frozenset[bytes]:
-        """The same names as bytes, in every spelling, but for those whose labels are read by themselves."""
+        """Return all names as bytes, in every spelling, but for those whose labels are read by themselves."""
         foreign, labels = self.foreign_names(), {row.name for row in self.label_signals}
         own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign | labels]
         found = {spelling + name for spelling in self.spellings for name in own}

@@ -53,6 +53,6 @@ class Wordings:
 
 
 def whole(text: str) -> int:
-    """A number of a log, `12,345` or `12345`; 0 for none."""
+    """Return a number of a log, `12,345` or `12345`; 0 for none."""
     digits = text.replace(",", "")
     return int(digits) if digits.isdecimal() else 0

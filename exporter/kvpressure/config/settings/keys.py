@@ -38,7 +38,7 @@ class Key:
 
     @property
     def in_list(self) -> bool:
-        """True for keys of a list's entries, which have no environment variable of their own."""
+        """Whether the key is of a list's entries, which have no environment variable of their own."""
         return any(part.endswith("[]") for part in self.path[:-1])
 
     @property
@@ -49,7 +49,7 @@ class Key:
 
 @cache
 def keys(model: type[BaseModel]) -> tuple[Key, ...]:
-    """All keys of `model`, in the order they are declared; walking them takes milliseconds, and is done once."""
+    """Return all keys of `model` in the order of declaration; cached, as walking them takes milliseconds."""
     return tuple(_walk(model, ()))
 
 
@@ -79,7 +79,7 @@ def section_of(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
 
 
 def type_name(info: FieldInfo) -> str:
-    """Name a field's type as people do."""
+    """Name a field's type for the documentation."""
     kind = _bare(info.annotation)
     for known, name in _LISTS.items():
         if kind == _bare(known):

@@ -38,7 +38,7 @@ class Requirement:
     negated: bool = False
 
     def matches(self, labels: Mapping[str, Any]) -> bool:
-        """Whether these labels meet it."""
+        """Return whether these labels meet the requirement."""
         value = labels.get(self.key)
         found = self.key in labels if self.values is None else isinstance(value, str) and value in self.values
         return found != self.negated

@@ -128,7 +128,7 @@ class Settings(Section):
 
     @property
     def single_machine(self) -> bool:
-        """True when no engines were configured at all: serve an engine on localhost:8000 and every GPU found."""
+        """Whether no engines were configured at all: serve an engine on localhost:8000 and every GPU found."""
         return not {"targets", "file_sd"} & self.engines.model_fields_set
 
     @property
@@ -165,7 +165,7 @@ class Settings(Section):
 
 
 def with_sections(sections: Mapping[str, type[Section]]) -> type[Settings]:
-    """The settings, with those of the `sections` that they do not have: a source brings its own."""
+    """Return the settings' model with the `sections` that it lacks: a source brings its own."""
     more: dict[str, Any] = {
         name: (model, model()) for name, model in sections.items() if name not in Settings.model_fields
     }

@@ -143,7 +143,7 @@ def gpu_list(value: Any) -> tuple[str, ...]:
 
 
 def sd_pattern(path: Path) -> Path:
-    """Check a file_sd pattern: a glob in the last part only, ending as Prometheus asks. Raises ValueError."""
+    """Check a file_sd pattern: a glob in the last part only, ending as Prometheus requires. Raises ValueError."""
     if path.suffix not in (".json", ".yml", ".yaml"):
         raise ValueError(f"must end in .json, .yml or .yaml, got {str(path)!r}")
     if any(sign in str(path.parent) for sign in "*?["):

@@ -27,7 +27,7 @@ class AddressError(ValueError):
 
 
 def pod_ip(text: str, host_ips: Collection[str], *, host_network: bool) -> str:
-    """The IP in canonical form. Raises AddressError for anything that a pod with a network of its own cannot have.
+    """Return the IP in canonical form. Raises AddressError for anything that a pod cannot have.
 
     `host_ips` are the node's addresses; a pod on the host's network has one of them, no other pod may.
     """
@@ -62,14 +62,14 @@ def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def port_number(text: str) -> int:
-    """A port from 1 to 65535. Raises AddressError."""
+    """Return a port from 1 to 65535. Raises AddressError."""
     if not _PORT.fullmatch(text) or int(text) > 65535:
         raise AddressError("must be a port from 1 to 65535")
     return int(text)
 
 
 def url_path(text: str) -> str:
-    """A path that cannot change the host and says the same to every reader. Raises AddressError."""
+    """Return a path that cannot change the host and that all parsers read alike. Raises AddressError."""
     if len(text) > MAX_PATH_CHARACTERS:
         raise AddressError(f"must be at most {MAX_PATH_CHARACTERS} characters long")
     if not _PATH.fullmatch(text) or any(set(part) == {"."} for part in text.split("/") if part):
@@ -78,12 +78,12 @@ def url_path(text: str) -> str:
 
 
 def scheme(text: str) -> str:
-    """`http` or `https`. Raises AddressError."""
+    """Return `http` or `https`. Raises AddressError."""
     if text not in ("http", "https"):
         raise AddressError("must be http or https")
     return text
 
 
 def base_url(scheme: str, ip: str, port: int) -> str:
-    """The target's `scheme://host:port`; `ip` is as `pod_ip` gave it."""
+    """Return the target's `scheme://host:port`; `ip` is as `pod_ip` returns it."""
     return f"{scheme}://[{ip}]:{port}" if ":" in ip else f"{scheme}://{ip}:{port}"

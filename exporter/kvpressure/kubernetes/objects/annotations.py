@@ -26,7 +26,7 @@ _KV_BYTES: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?")
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Annotations, read. Empty and None mean "not asked for"; `refused` that the pod must not be polled."""
+    """Annotations, read. Empty and None mean "not requested"; `refused` that the pod must not be polled."""
 
     scrape: bool | None = None
     ports: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Wishes:
 
 
 def own_annotations(annotations: Mapping[str, Any]) -> dict[str, str]:
-    """Those that are ours, bounded in length; one that is too long stays, cut, and is refused later."""
+    """Return kvpressure's own annotations, bounded in length; one that is too long is kept, cut, and rejected later."""
     keys = (*(PREFIX + name for name in _WISHES), *ANNOTATIONS.values())
     return {key: value[: MAX_CHARACTERS + 1] for key in keys if isinstance(value := annotations.get(key), str)}
 

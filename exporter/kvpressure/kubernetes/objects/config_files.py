@@ -18,7 +18,7 @@ _FLAG: Final = "--config"
 
 
 def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
-    """The ConfigMaps, by name, that the file of the server's `--config` or the script that starts it may be in."""
+    """Return the names of the ConfigMaps that may hold the server's `--config` file or its start script."""
     paths = {
         after
         for server in start.servers
@@ -36,7 +36,7 @@ def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
 
 
 def files_of(pod: Object, container: str, maps: Mapping[str, Object]) -> dict[str, str]:
-    """The texts of files by their path in the container, from the ConfigMaps given by name."""
+    """Return the texts of files by their path in the container, from the ConfigMaps given by name."""
     found: dict[str, str] = {}
     for path, only, source in _mounts(pod, container):
         data = mapping(maps.get(text(source, "name")), "data")
@@ -49,7 +49,7 @@ def files_of(pod: Object, container: str, maps: Mapping[str, Object]) -> dict[st
 
 
 def _mounts(pod: Object, container: str) -> Iterator[tuple[str, str, Object]]:
-    """Path, subPath and ConfigMap source of every mount of the container."""
+    """Yield path, subPath and ConfigMap source of every mount of the container."""
     volumes = {text(one, "name"): one for one in objects(pod, "spec", "volumes")}
     for entry in objects(pod, "spec", "containers"):
         if text(entry, "name") != container:

@@ -52,12 +52,12 @@ class Container:
         return numbers.pop() if len(numbers) == 1 else None
 
     def declares(self, port: int) -> bool:
-        """Whether it serves this port, as far as the pod says."""
+        """Return whether it serves this port, as far as the pod declares."""
         return port in self.ports.values() or port == self.serving_port
 
 
 def read_containers(pod: Object, maps: Maps | None = None) -> list[Container]:
-    """The pod's regular containers; init containers, and sidecars among them, are none of ours.
+    """Return the pod's regular containers, without init containers and the sidecars among them.
 
     `maps` gives the ConfigMaps by name that a container, by name, mounts its configuration files from.
     """
@@ -101,7 +101,7 @@ def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
-    """Variables by name; one that is set from a Secret or such stands for itself, so that no default replaces it.
+    """Return variables by name; one from a Secret or such stands for itself, so that no default replaces it.
 
     `MORE` is among them where a whole Secret or ConfigMap is taken (`envFrom`).
     """
@@ -112,7 +112,7 @@ def _env(entry: Object, budget: Budget) -> dict[str, str]:
 
 
 def _entries(entry: Object, name: str) -> int:
-    """How many there are to read: paid for before, or each of many containers gets its lists read for nothing."""
+    """Return how many entries there are to read, which are charged to the budget before any is read."""
     listed = at(entry, name)
     return min(len(listed), MOST) if isinstance(listed, list) else 0
 
@@ -137,9 +137,9 @@ def _ports(entry: Object, budget: Budget) -> dict[str, int]:
 def engine_containers(
     containers: Sequence[Container], wishes: Wishes, *, selected: bool, port_name: str
 ) -> list[Container]:
-    """The containers that are engines, in the order of the pod.
+    """Return the containers that are engines, in the order of the pod.
 
-    `scrape: "false"` is the last word. A pod that is asked for, by annotation or label selector, has at least one:
+    `scrape: "false"` overrides everything. A requested pod, by annotation or label selector, has at least one:
     the container it names, engines or those with a GPU behind the named port, the one that declares the port it
     names, the first that holds a GPU (service meshes put their sidecars before it), else its first. In any other pod
     only those count that show by themselves what they are.
@@ -158,7 +158,7 @@ def engine_containers(
 
 
 def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, port: int) -> list[tuple[Container, int]]:
-    """Each engine's ports, none twice: containers of a pod share one network.
+    """Return each engine's ports, none twice: containers of a pod share one network.
 
     Annotated ports belong to the container that declares them, else to the first engine. Without them it is the port
     of the server's own arguments, of the named container port, the only one that is declared, or `port`.
@@ -175,6 +175,6 @@ def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, po
 
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
-    """What is declared; None where nothing is seen and something may be hidden: in a start script, a mounted file."""
+    """Return the declared limits; None where none are found but a start script or a mounted file may hide some."""
     seen = container.start.seen or (container.runtime is not None and not container.start.command)
     return declared(annotated(container.reading, annotations), seen=seen)

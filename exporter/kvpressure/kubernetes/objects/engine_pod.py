@@ -56,7 +56,7 @@ def engine_pod(
     port: int | None = None,
     maps: Mapping[str, Object] | None = None,
 ) -> EnginePod:
-    """Read a pod. Raises KubeError when it cannot be said which of its containers is meant.
+    """Read a pod. Raises KubeError when it is ambiguous which of its containers is meant.
 
     `maps` are the ConfigMaps that are known, by name.
     """
@@ -82,7 +82,7 @@ def engine_pod(
 
 
 def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] | None = None) -> Container:
-    """The container named, the only one, the one that runs an engine, or kubectl's default one. Raises KubeError."""
+    """Return the container named, the only one, the engine's, or kubectl's default one. Raises KubeError."""
     containers = {one.name: one for one in read_containers(pod, None if maps is None else lambda _: maps)}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if wanted:
@@ -110,7 +110,7 @@ def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]
 
 
 def workload_of(pod: Object) -> str:
-    """What made the pod, as kubectl takes it; a ReplicaSet's Deployment is told by its name.
+    """Return the pod's controller as kubectl takes it; a ReplicaSet's Deployment is derived from its name.
 
     >>> owner = [{"kind": "ReplicaSet", "name": "llama-5d4f8c", "controller": True}]
     >>> workload_of({"metadata": {"ownerReferences": owner, "labels": {"pod-template-hash": "5d4f8c"}}})

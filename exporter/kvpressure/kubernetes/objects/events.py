@@ -60,12 +60,12 @@ class EventRecord:
 
     @property
     def key(self) -> str:
-        """What it is known by."""
+        """The key of the event in its store."""
         return self.uid
 
 
 def read_event(event: Object) -> EventRecord | None:
-    """The event's record; None for events that are not counted and for objects that are none."""
+    """Return the event's record; None for events that are not counted and for objects that are not events."""
     own = uid(mapping(event, "metadata"), "uid")
     about = mapping(event, "involvedObject")
     kind, reason = text(about, "kind"), text(event, "reason")

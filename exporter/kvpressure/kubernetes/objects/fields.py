@@ -18,7 +18,7 @@ _UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def at(value: Any, *path: str) -> Any:
-    """What lies at `path`, None where the way there ends."""
+    """Return the value at `path`, None where the path ends before."""
     for key in path:
         if not isinstance(value, dict):
             return None
@@ -27,43 +27,43 @@ def at(value: Any, *path: str) -> Any:
 
 
 def mapping(value: Any, *path: str) -> Object:
-    """The mapping at `path`, empty when there is none."""
+    """Return the mapping at `path`, empty when there is none."""
     found = at(value, *path)
     return found if isinstance(found, dict) else {}
 
 
 def objects(value: Any, *path: str, limit: int = 256) -> list[Object]:
-    """The mappings in the list at `path`, at most `limit`."""
+    """Return the mappings in the list at `path`, at most `limit`."""
     found = at(value, *path)
     return [item for item in found[:limit] if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def text(value: Any, *path: str) -> str:
-    """The text at `path`, "" when there is none."""
+    """Return the text at `path`, "" when there is none."""
     found = at(value, *path)
     return found if isinstance(found, str) else ""
 
 
 def texts(value: Any, *path: str, limit: int = 1024) -> tuple[str, ...]:
-    """The texts in the list at `path`, at most `limit`."""
+    """Return the texts in the list at `path`, at most `limit`."""
     found = at(value, *path)
     return tuple(item for item in found[:limit] if isinstance(item, str)) if isinstance(found, list) else ()
 
 
 def whole(value: Any, *path: str) -> int | None:
-    """The whole number at `path`, one that a float can hold."""
+    """Return the whole number at `path`; None for others and for those that a float cannot hold."""
     found = at(value, *path)
     return found if type(found) is int and abs(found) <= 2**53 else None
 
 
 def truth(value: Any, *path: str) -> bool | None:
-    """The boolean at `path`."""
+    """Return the boolean at `path`, None when there is none."""
     found = at(value, *path)
     return found if isinstance(found, bool) else None
 
 
 def moment(value: Any, *path: str) -> float | None:
-    """The RFC 3339 time at `path`, in unix seconds."""
+    """Return the RFC 3339 time at `path` in unix seconds, None when there is none."""
     try:
         when = datetime.fromisoformat(text(value, *path))
         return when.timestamp() if when.tzinfo is not None else None
@@ -72,18 +72,18 @@ def moment(value: Any, *path: str) -> float | None:
 
 
 def word(value: Any, *path: str) -> str:
-    """A machine-readable reason such as `CrashLoopBackOff`; "" when there is none, "other" for anything longer."""
+    """Return a machine-readable reason such as `CrashLoopBackOff`; "" when there is none, "other" for anything else."""
     found = text(value, *path)
     return found if not found or _IDENTIFIER.fullmatch(found) else "other"
 
 
 def dns_name(value: Any, *path: str) -> str:
-    """The name of a pod, namespace or container; "" unless it is one."""
+    """Return the name of a pod, namespace or container; "" unless it is one."""
     found = text(value, *path)
     return found if _DNS_NAME.fullmatch(found) else ""
 
 
 def uid(value: Any, *path: str) -> str:
-    """An object's uid; "" unless it looks like one."""
+    """Return an object's uid; "" unless it looks like one."""
     found = text(value, *path)
     return found if _UID.fullmatch(found) else ""

@@ -37,7 +37,7 @@ class StartedAt:
 
     @property
     def sure_before(self) -> float:
-        """A change before this moment was in force."""
+        """The moment before which a change was certainly in force (unix seconds)."""
         return self.t - LAG_SECONDS if self.anew else self.t
 
 
@@ -50,7 +50,7 @@ class MapVersion:
     seen: float
 
     def was_in_force(self, start: StartedAt) -> bool:
-        """Whether the container started with this text, for sure."""
+        """Return whether the container certainly started with this version."""
         return self.changed is not None and self.changed <= start.sure_before and start.t <= self.seen
 
 
@@ -67,12 +67,12 @@ def read_version(found: Object, now: float) -> MapVersion:
 
 
 def missing_version(now: float) -> MapVersion:
-    """There is no such ConfigMap."""
+    """Return the version that stands for a ConfigMap that does not exist."""
     return MapVersion({}, None, now)
 
 
 def changed_at(found: Object) -> float | None:
-    """When the data of a ConfigMap changed last, in unix seconds; None where the API server does not say.
+    """Return when a ConfigMap's data changed last, in unix seconds; None where the API server does not say.
 
     It notes for each writer which fields it wrote and when (`metadata.managedFields`).
     """
@@ -87,7 +87,7 @@ def changed_at(found: Object) -> float | None:
 
 
 def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersion, ...]:
-    """The versions seen of one ConfigMap, oldest first; the newest is seen again where nothing in it changed."""
+    """Return a ConfigMap's versions, oldest first, with `new`; an unchanged newest one is only marked as seen again."""
     *before, last = [*known] or [new]
     if (last.changed, last.found) == (new.changed, new.found):
         return (*before, replace(last, seen=max(last.seen, new.seen)))
@@ -95,17 +95,17 @@ def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersi
 
 
 def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
-    """The text that a container started with; None where that is not known."""
+    """Return the ConfigMap that a container started with; None where that is not known."""
     return next((one.found for one in versions if one.was_in_force(start)), None)
 
 
 def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:
-    """Whether asking again tells no more of this start: what changes from now on was not in force."""
+    """Return whether another read adds nothing about this start: what changes from now on was not in force."""
     return any(one.seen >= start.t for one in versions)
 
 
 def why_not(versions: Sequence[MapVersion], start: StartedAt) -> str:
-    """Why none of them is known to have been in force, for a sentence."""
+    """Return why no version is known to have been in force, as part of a sentence."""
     last = versions[-1]
     if not last.found:
         return "it is not there any more"

@@ -18,12 +18,12 @@ class NodeRecord:
 
     @property
     def key(self) -> str:
-        """What it is known by."""
+        """The key of the node in its store."""
         return self.name
 
 
 def read_node(node: Object) -> NodeRecord | None:
-    """The node's record, None for an object without a name."""
+    """Return the node's record, None for an object without a name."""
     name = dns_name(mapping(node, "metadata"), "name")
     if not name:
         return None

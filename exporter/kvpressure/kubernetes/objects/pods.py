@@ -56,7 +56,7 @@ class PodRecord:
 
     @property
     def key(self) -> str:
-        """What it is known by: unique among the pods of one moment."""
+        """The key of the pod in its store, unique among the pods of one moment."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -71,7 +71,7 @@ class PodReader:
         self._selector = parse_selector(settings.label_selector)
 
     def read(self, pod: Object) -> PodRecord | None:
-        """The pod's record; None for an object that does not even have a name. Never raises for what a pod holds."""
+        """Return the pod's record; None for an object without a name. Never raises for what a pod holds."""
         meta = mapping(pod, "metadata")
         namespace, name = dns_name(meta, "namespace"), dns_name(meta, "name")
         if not namespace or not name:
@@ -94,7 +94,7 @@ class PodReader:
             engines = engines_of(containers)
         if engines:
             off = not self._settings.config_maps
-            held = _held(pod) if wants and not off else b""
+            held = _pod_json(pod) if wants and not off else b""
             maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in wants))
             bare = replace(bare, maps=tuple(dict.fromkeys(maps)), wants=tuple(wants) if held or off else (), held=held)
             return self._engine_pod(pod, bare, engines, wishes, annotations)
@@ -104,7 +104,7 @@ class PodReader:
     def _mounted(
         self, pod: Object, bare: PodRecord, engines: Sequence[Container]
     ) -> tuple[dict[str, dict[str, Object]], dict[tuple[MapName, StartedAt], None]]:
-        """By container the ConfigMaps it started with, by name; and those of which that is not known."""
+        """Return by container the ConfigMaps it started with, by name; and those of which that is not known."""
         known: dict[str, dict[str, Object]] = {}
         wants: dict[tuple[MapName, StartedAt], None] = {}
         for engine in engines:
@@ -166,8 +166,8 @@ class PodReader:
         )
 
 
-def _held(pod: Object) -> bytes:
-    """The pod as JSON without what only the API server needs; nothing where it is too large."""
+def _pod_json(pod: Object) -> bytes:
+    """Return the pod as JSON without `managedFields`; empty where it is too large to keep."""
     meta = {key: value for key, value in mapping(pod, "metadata").items() if key != "managedFields"}
     found = json.dumps({**pod, "metadata": meta}).encode()
     return found if len(found) <= MAX_HELD_BYTES else b""

@@ -12,7 +12,7 @@ ENDED: Final = ("Failed", "Succeeded")
 
 
 def container_state(pod: Object, container: ContainerId, pod_uid: str) -> ContainerState:
-    """The container's state with `t` 0: when it was true is for the one who listens to know.
+    """Return the container's state with `t` 0: the caller sets when it was observed.
 
     A pod that failed as a whole (`Evicted`, `NodeShutdown`) may have no container status left; its reason then
     stands where a waiting container's would.

@@ -32,7 +32,7 @@ _PLAIN: Final = rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*+'
 
 
 def _run(levels: int) -> bytes:
-    """Everything up to a bracket, past lists and objects that nest no deeper than so many levels."""
+    """Return the pattern of everything up to a bracket, past lists and objects nested at most `levels` deep."""
     inner = rb"[\[{]" + _run(levels - 1) + rb"[\]}]" if levels else rb"(?!)"
     return _PLAIN + rb"(?:" + inner + _PLAIN + rb")*+"
 
@@ -57,7 +57,7 @@ class Page:
 
 
 def read_page(text: bytes) -> Page:
-    """Cut a list. Raises ValueError for anything else."""
+    """Read the page of a list, with a slice for each object. Raises ValueError for anything else."""
     cursor, spans = _Cursor(text), list[slice]()
     kind, meta = "", None
     for key in cursor.members():
@@ -78,7 +78,7 @@ def read_page(text: bytes) -> Page:
 
 
 def read_event(line: bytes) -> tuple[str, Mapping[str, Any] | None]:
-    """Kind and object of one event of a watch. Raises ValueError for a line that is none."""
+    """Return kind and object of one event of a watch. Raises ValueError for a line that is no event."""
     if not _is_too_much(line):
         event = _made(line)
         if not isinstance(event, dict) or not isinstance(event.get("type"), str) or "object" not in event:
@@ -146,19 +146,19 @@ class _Cursor:
         self._space()
 
     def members(self) -> Iterator[str]:
-        """The keys of the object here, each with the cursor before its value; one that is left there is skipped."""
+        """Yield the keys of the object here, with the cursor before each value; a value that is not read is skipped."""
         yield from self._entries(b"{", b"}")
 
     def elements(self) -> Iterator[str]:
-        """The same for the list here, whose elements have no keys."""
+        """Yield "" for each element of the list here, as `members` does for an object."""
         yield from self._entries(b"[", b"]")
 
     def value(self) -> bytes:
-        """The text of the value here."""
+        """Return the text of the value here."""
         return self.text[self.skip()]
 
     def skip(self) -> slice:
-        """Step behind the value here, and tell where it was."""
+        """Move past the value here and return its slice."""
         start, depth = self.at, 0
         if self.text[start : start + 1] not in (b"{", b"["):
             if (scalar := _SCALAR.match(self.text, start)) is None:
@@ -176,7 +176,7 @@ class _Cursor:
             self.at = self.at if run is None else run.end()
 
     def rest(self) -> bool:
-        """Whether anything follows."""
+        """Return whether anything follows."""
         self._space()
         return self.at < len(self.text)
 

@@ -72,15 +72,15 @@ class ConfigMaps:
         self.reader = PodReader(settings, self.versions)
 
     def versions(self, name: MapName) -> tuple[MapVersion, ...]:
-        """Those seen of one ConfigMap, oldest first. Safe from any thread."""
+        """Return the observed versions of one ConfigMap, oldest first. Safe from any thread."""
         return self._versions.get(name, ())
 
     def reads(self, namespace: str) -> bool:
-        """Whether this namespace is asked at all."""
+        """Return whether ConfigMaps of this namespace are read at all."""
         return self._on and (not self._allowed or namespace in self._allowed)
 
     def follow(self) -> None:
-        """Read what the pods want now, and forget what none of them mounts."""
+        """Read the ConfigMaps that the pods need now, and forget those that none of them mounts."""
         wants: dict[MapName, list[StartedAt]] = {}
         used: dict[MapName, None] = {}
         for record in self._records():
@@ -99,12 +99,12 @@ class ConfigMaps:
             self._namespaces[namespace].want(frozenset(open_))
 
     def health(self) -> Iterator[SourceHealth]:
-        """One record for each namespace with a ConfigMap that is read."""
+        """Yield one record for each namespace with a ConfigMap that is read."""
         for one in self._namespaces.values():
             yield one.guard.health()
 
     def hints(self) -> Iterator[str]:
-        """Why limits in configuration files are not known, and what to do; not where a refusal tells it."""
+        """Yield why limits in configuration files are not known, and what to do; not where a 403 already says it."""
         wanting = [(record.key, name, start) for record in self._records() for name, start in record.wants]
         if unread := [key for key, name, _ in wanting if not self.reads(name[0])]:
             yield UNREAD.format(brief(", ".join([*dict.fromkeys(unread)][:SHOWN]), 200))
@@ -172,7 +172,7 @@ class _Namespace:
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"{CONFIG_MAPS} {namespace}")
 
     def want(self, names: frozenset[MapName]) -> None:
-        """The ConfigMaps that some start has no answer from."""
+        """Set the ConfigMaps to read: those whose version at some container's start is not known."""
         self._wanted = names
         if names:
             self._more.set()

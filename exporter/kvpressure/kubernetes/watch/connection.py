@@ -26,7 +26,7 @@ MAX_MAP_BYTES: Final = MAX_OBJECT_BYTES
 
 
 def connection_config(settings: KubernetesSettings) -> Config:
-    """The kubeconfig of the settings, else this pod's service account, and never what somebody has at home.
+    """Return the settings' kubeconfig, else this pod's service account; never a user's ~/.kube/config.
 
     Raises KubeError.
     """
@@ -44,14 +44,14 @@ def connection_config(settings: KubernetesSettings) -> Config:
 
 
 class Connection:
-    """Lists and watches without deadlines but those of whoever awaits them. Raises KubeError, GoneError for a 410."""
+    """Lists and watches without deadlines but the caller's. Raises KubeError, GoneError for a 410."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._settings = settings
         self._client: KubeClient | None = None
 
     async def page(self, resource: Resource, query: Mapping[str, str]) -> Page:
-        """One page of a list."""
+        """Return one page of a list."""
         client = self._opened()
         try:
             async with client.answer(f"/{resource.path}", resource.action("list"), query) as response:
@@ -68,7 +68,7 @@ class Connection:
             raise KubeError(f"{sentence}: {brief(error)}", reason="garbage") from error
 
     async def config_map(self, namespace: str, name: str) -> Object:
-        """One ConfigMap."""
+        """Return one ConfigMap."""
         client, action = self._opened(), Action("get", "configmaps", namespace, name)
         try:
             async with client.answer(f"/api/v1/namespaces/{namespace}/configmaps/{name}", action, {}) as response:
@@ -107,7 +107,7 @@ class Connection:
         return self._client
 
     async def _fail(self, error: BaseException, client: KubeClient) -> NoReturn:
-        """Raise what the exporter's page says of it."""
+        """Raise the error that the exporter's page shows."""
         if isinstance(error, GoneError):
             raise error
         # Kubeconfig, certificates and token are read anew the next time: any of them may have been the reason.
@@ -130,7 +130,7 @@ class Watch:
         self._response, self._stack, self._where = response, stack, where
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """The events as they come; ends where the server or the network ends it. Raises KubeError."""
+        """Yield the events as lines until the server or the network ends the watch. Raises KubeError."""
         rest = b""
         # A connection that breaks is an ordinary end of a watch: the next one goes on where this one was.
         with suppress(httpx2.HTTPError, httpx2.StreamError, OSError):

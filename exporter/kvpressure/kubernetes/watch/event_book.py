@@ -27,7 +27,7 @@ class _Subject:
     latest: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def growth(self, event: EventRecord, listening_since: float | None) -> int:
-        """Occurrences that are new; None of them before we listened."""
+        """Return how many occurrences are new; 0 of those before the first list."""
         before = self.known.pop(event.uid, None)
         self.known[event.uid] = max(event.count, before or 0)
         if len(self.known) > MAX_EVENTS_PER_SUBJECT:
@@ -53,21 +53,21 @@ class _Subject:
 
 
 class EventBook:
-    """All that was heard. Bounded: the subjects that were heard of longest ago go first, those `kept` last."""
+    """All observed events. Bounded: the least recently updated subjects are evicted first, those `kept` last."""
 
     def __init__(self) -> None:
         self._subjects: OrderedDict[str, _Subject] = OrderedDict()
         self._kept: frozenset[str] = frozenset()
 
     def keep(self, subjects: Collection[str]) -> None:
-        """The subjects that are shown, and so never forgotten."""
+        """Set the subjects that are shown, which are never evicted."""
         self._kept = frozenset(subjects)
 
     def take(self, events: Iterable[EventRecord], now: float, listening_since: float | None) -> None:
         """Take events that were listed or watched at `now`.
 
         `listening_since` is when this listener had its first list, None while it has it: what that list holds
-        happened before and is not counted, but what is younger than ten minutes tells when it was last.
+        happened before and is not counted, but what is younger than ten minutes sets the time of the last one.
         """
         for event in events:
             subject = self._subject(event.subject)
@@ -76,12 +76,12 @@ class EventBook:
             subject.add(event, growth, recent=recent)
 
     def forget(self, event: EventRecord) -> None:
-        """The API server has dropped the event; its occurrences stay counted."""
+        """Forget an event that the API server dropped; its occurrences stay counted."""
         if (subject := self._subjects.get(event.subject)) is not None:
             subject.known.pop(event.uid, None)
 
     def report(self, container: ContainerId, subject: str) -> EventReport:
-        """What was heard about that container and its pod; every reason has a count.
+        """Return the events of that container and its pod; every reason has a count.
 
         Events that name another container of the pod are left out.
         """

@@ -76,16 +76,16 @@ class Reflector(Generic[R]):
 
     @property
     def confirmed(self) -> float | None:
-        """Until when what was learned is known to hold: now while a watch is open, else when it ended."""
+        """When the records were last known to be current: now while a watch is open, else when it ended."""
         return self._clock.wall() if self._watching else self._heard
 
     def health(self) -> SourceHealth:
-        """How it is doing; an open watch is a success that lasts."""
+        """Return the health; an open watch counts as a continuing success."""
         health = self._guard.health()
         return replace(health, t=self._clock.wall(), last_success=self.confirmed) if self._watching else health
 
     async def run(self) -> None:
-        """Lists and watches until cancelled."""
+        """List and watch until cancelled."""
         try:
             while True:
                 if self._version is not None or await self._guard.attempt(self._list):
@@ -152,7 +152,7 @@ class Reflector(Generic[R]):
         return [self._record(item) for item in islice(items, ITEMS_AT_ONCE)]
 
     async def _watch(self) -> bool:
-        """One watch from where the last one ended; false when it could not be opened or was no good."""
+        """Watch from the last resource version; return False when the watch could not be opened or ended too soon."""
         stream = await self._guard.attempt(self._open)
         if stream is None:
             self._give_up_version()
@@ -229,7 +229,7 @@ class Reflector(Generic[R]):
             self._sink.changed(record, deleted=kind == "DELETED")
 
     def _understood(self, line: bytes) -> tuple[str, str, R | None]:
-        """Kind, resource version and record of an event. Raises GoneError, KubeError."""
+        """Return kind, resource version and record of an event. Raises GoneError, KubeError."""
         try:
             kind, found = read_event(line)
         except ValueError as error:

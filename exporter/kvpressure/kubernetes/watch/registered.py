@@ -29,11 +29,11 @@ class NodeEngines(Source):
         await self._watched.run()
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record for each list-and-watch; none where Kubernetes is off."""
+        """Return one record for each list-and-watch; none where Kubernetes is off."""
         return self._watched.health()
 
     def facts(self, known: Known) -> Workload:  # noqa: ARG002 - the API server tells all of it
-        """Containers, events and the node's condition."""
+        """Return containers, events and the node's condition."""
         view = self.view
         return Workload(
             containers=view.containers,
@@ -49,7 +49,7 @@ class NodeEngines(Source):
         return self.view.targets
 
     def ended(self, container: ContainerId) -> bool:
-        """Whether its pod has run to its end."""
+        """Return whether the container's pod has finished."""
         return self._watched.ended(container)
 
     @property

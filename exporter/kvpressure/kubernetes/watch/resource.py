@@ -16,7 +16,7 @@ _USER: Final = re.compile(r'User "([^"]{1,200})"')
 
 
 def refused_user(message: str) -> str:
-    """Whom the API server refuses, by what it says with a 403."""
+    """Return the user that the API server refuses, from the message of a 403."""
     return found[1] if (found := _USER.search(message)) else "our user"
 
 
@@ -25,7 +25,7 @@ class Record(Protocol):
 
     @property
     def key(self) -> str:
-        """What it is known by."""
+        """The key of the record in its store."""
 
 
 R_contra = TypeVar("R_contra", bound=Record, contravariant=True)
@@ -56,15 +56,15 @@ class Resource:
 
     @property
     def path(self) -> str:
-        """Its path under the API server's address."""
+        """The resource's path under the API server's address."""
         return f"api/v1/namespaces/{self.namespace}/{self.plural}" if self.namespace else f"api/v1/{self.plural}"
 
     def action(self, verb: str) -> Action:
-        """What asking for it is called."""
+        """Return the request's action, for messages."""
         return Action(verb, self.plural, self.namespace)
 
     def missing(self, verb: str, message: str) -> str:
-        """The sentence for a 403: the permission that is missing, and the rule that gives it."""
+        """Return the sentence for a 403: the permission that is missing, and the rule that grants it."""
         who = refused_user(message)
         scope = f"in namespace {self.namespace}" if self.namespace else "in the whole cluster"
         role = f"a Role in {self.namespace} (or a ClusterRole)" if self.namespace else "the ClusterRole"

@@ -10,16 +10,16 @@ from kvpressure.kubernetes.watch.stores import MAX_FINISHED
 
 
 def shown_pods(records: Iterable[PodRecord]) -> list[PodRecord]:
-    """Pods by name, then those that have ended, the last few of them."""
+    """Return pods by name, then the last few of those that have ended."""
     ordered = sorted(records, key=lambda record: record.key)
     ended = sorted((record for record in ordered if record.finished), key=_ended)
     return [record for record in ordered if not record.finished] + ended[-MAX_FINISHED:]
 
 
 def in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
-    """Namespaces in turn, and each pod's first target before any second one.
+    """Return targets with namespaces in turn, and each pod's first target before any second one.
 
-    Where there are more than may be polled, nobody's pods then keep out everybody else's.
+    Where there are more than may be polled, no namespace then crowds out the others.
     """
     queues: dict[str, list[tuple[int, Target]]] = {}
     for record in records:

@@ -52,7 +52,7 @@ log = structlog.get_logger("kvpressure.sources")
 
 
 def is_wanted(settings: KubernetesSettings) -> bool:
-    """Whether the settings, and where this process runs, ask for Kubernetes at all."""
+    """Return whether the settings, or the place where this process runs, switch Kubernetes on."""
     if settings.enabled != "auto":
         return settings.enabled == "true"
     return in_cluster() or settings.kubeconfig_file is not None
@@ -83,7 +83,7 @@ class _Parts:
 
 
 class KubernetesSource:
-    """Engines, their containers, their events and the node's memory pressure, as the API server tells them.
+    """Engines, their containers, their events and the node's memory pressure, as the API server reports them.
 
     `on_change` is called on the event loop when targets, containers or the node's condition differ; events are read
     from `view`. Each list-and-watch has a connection of its own, that `connect` makes.
@@ -131,7 +131,7 @@ class KubernetesSource:
             await self._end()
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record for each list-and-watch; empty where Kubernetes is off."""
+        """Return one record for each list-and-watch; empty where Kubernetes is off."""
         if not self._wanted:
             return ()
         if not self._settings.node_name:
@@ -141,19 +141,19 @@ class KubernetesSource:
 
     @property
     def listed(self) -> bool:
-        """Whether all pods that are asked for have been listed once: before, what is not in `view` may be there."""
+        """Whether all requested pods have been listed once: before that, a pod missing from `view` may exist."""
         parts = self._parts.pods.values()
         return bool(parts) and all(part.reflector.confirmed is not None for part in parts)
 
     def ended(self, container: ContainerId) -> bool:
-        """Whether a container is of an engine's pod that has run to its end: it holds no device any more."""
+        """Return whether a container belongs to an engine's pod that has finished and so holds no device any more."""
         part = self._parts.pods.get(container.namespace) or self._parts.pods.get("")
         record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
         return record is not None and record.finished
 
     @property
     def view(self) -> ClusterView:
-        """Everything that is known now."""
+        """The current state of the cluster, as far as it is known."""
         now = self._clock.wall()
         shown = shown_pods(self._records())
         return ClusterView(

@@ -40,7 +40,7 @@ def misfit(schema: Schema, value: Any, defs: Schema, where: str = "it") -> str:
 
 
 def _own_misfit(schema: Schema, value: Any) -> str:
-    """The same of the value alone, whatever is in it."""
+    """Return why the value itself, without its parts, does not fit the schema; "" where it does."""
     kinds = schema.get("type", ())
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is(kind, value) for kind in kinds):

@@ -13,37 +13,37 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def number(text: str, **more: Any) -> Schema:
-    """A number."""
+    """Return the schema of a number."""
     return {"type": "number", "description": text, **more}
 
 
 def string(text: str, **more: Any) -> Schema:
-    """A string."""
+    """Return the schema of a string."""
     return {"type": "string", "description": text, **more}
 
 
 def boolean(text: str) -> Schema:
-    """True or false."""
+    """Return the schema of a boolean."""
     return {"type": "boolean", "description": text}
 
 
 def count(text: str) -> Schema:
-    """A whole number, 0 or more."""
+    """Return the schema of a whole number, 0 or more."""
     return {"type": "integer", "minimum": 0, "description": text}
 
 
 def ratio(text: str) -> Schema:
-    """A share."""
+    """Return the schema of a ratio from 0 to 1."""
     return number(text, minimum=0, maximum=1)
 
 
 def moment(text: str) -> Schema:
-    """A time."""
+    """Return the schema of a time in unix seconds."""
     return number(f"{text} (unix seconds)")
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or null where it is not known."""
+    """Return the schema of the same value, or null where it is not known."""
     kinds = schema.get("type")
     if kinds is None:
         return {"anyOf": [schema, {"type": "null"}]}
@@ -52,22 +52,22 @@ def or_null(schema: Schema) -> Schema:
 
 
 def array(items: Schema, text: str) -> Schema:
-    """A list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": items, "description": text}
 
 
 def mapping(values: Schema, text: str) -> Schema:
-    """An object whose keys are names."""
+    """Return the schema of an object whose keys are names."""
     return {"type": "object", "additionalProperties": values, "description": text}
 
 
 def ref(name: str) -> Schema:
-    """A shared part."""
+    """Return a reference to a shared schema."""
     return {"$ref": f"#/$defs/{name}"}
 
 
 def keys(properties: Schema, text: str = "", *, optional: tuple[str, ...] = ()) -> Schema:
-    """An object with these keys, all of which are there but the `optional`."""
+    """Return the schema of an object with these keys, all of them required but the `optional`."""
     required = [name for name in properties if name not in optional]
     found: Schema = {"type": "object", "properties": properties, "required": required}
     return {**found, "description": text} if text else found

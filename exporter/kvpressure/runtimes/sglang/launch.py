@@ -32,7 +32,7 @@ def _launch(words: Words) -> Launch | None:
 
 
 def _worker(options: Options) -> bool:
-    """Of several nodes the first serves the API."""
+    """Return whether this is not the first node: of several, only the first serves the API."""
     rank = options.given.get("node-rank")
     return rank is not None and whole(rank.text) is not None
 
@@ -42,7 +42,7 @@ def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 
 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
-    """The images' own entrypoint is a shell: only a start script of theirs is believed, by its name."""
+    """Return whether an image's start script serves, by its name; the images' own entrypoint is a shell."""
     name = base(image.split("@", 1)[0]).split(":", 1)[0].lower()
     if not command or not _IMAGES.fullmatch(name) or _OTHERS.search(name):
         return False

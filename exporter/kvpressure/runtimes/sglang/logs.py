@@ -32,7 +32,7 @@ def _tokens(facts: Facts, match: re.Match[str]) -> None:
 
 
 def _memory(facts: Facts, match: re.Match[str]) -> None:
-    """The first pool of a start is the model's own; a draft model's comes after it. Its GB are GiB."""
+    """Note the first pool of a start, which is the model's own; a draft model's comes after it. Its GB are GiB."""
     if facts.memory_bytes is None:
         facts.memory_bytes = sum(map(float, match.groups())) * GIB
 

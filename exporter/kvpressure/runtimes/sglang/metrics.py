@@ -62,7 +62,7 @@ CACHE: Final = (
 
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  # noqa: ARG001 - of every rank alone
-    """The KV cache of one rank from the labels of `cache_config_info`: pages and tokens of a page."""
+    """Return the KV cache of one rank from the labels of `cache_config_info`: pages and tokens of a page."""
     size, pages = _count(labels, "page_size"), _count(labels, "num_pages")
     tokens = size * pages if size and pages else None
     return CacheConfig(block_size=size, capacity_tokens=tokens if tokens and tokens <= _MOST_TOKENS else None)

@@ -139,7 +139,7 @@ _LARGE_GPU_BYTES: Final = 70 * 2**30
 
 
 def _default_sequences(gpu: str, gpu_bytes: float) -> int:
-    """`get_batch_defaults` of engine/arg_utils.py: by memory, and the A100 with the small ones."""
+    """Return the default of engine/arg_utils.py's `get_batch_defaults`: by memory, the A100 among the small GPUs."""
     return 1024 if gpu_bytes >= _LARGE_GPU_BYTES and "a100" not in gpu.lower() else 256
 
 

@@ -26,7 +26,7 @@ PRODUCTION_STACK: Final = Chart(
 
 
 def _serves(model: Mapping[str, Any]) -> bool:
-    """KServe serves both formats with vLLM; a runtime's name may say so for others."""
+    """Return whether vLLM serves the model: for KServe's two formats, and where the runtime's name says so."""
     described, given = model.get("modelFormat"), model.get("args")
     name = _text(described.get("name")) if isinstance(described, Mapping) else ""
     runtime = _text(model.get("runtime"))

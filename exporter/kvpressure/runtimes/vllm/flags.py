@@ -46,7 +46,7 @@ _SWITCH: Final = re.compile(r"--(no|enable|disable|enforce|trust|headless|async|
 
 
 def _output_caps(given: Mapping[str, Given], files: Mapping[str, str], budget: Budget) -> Iterator[Given]:
-    """`max_new_tokens` of the generation config caps every request's output; the override wins over the file."""
+    """Yield `max_new_tokens` of the generation config, which caps every request's output; the override wins."""
     folder, override = given.get("generation-config"), given.get("override-generation-config")
     if folder is not None and folder.text not in {"auto", "vllm", ""}:
         path = f"{folder.text.rstrip('/')}/generation_config.json"
@@ -67,7 +67,7 @@ def _cap(text: str, written: str, budget: Budget, file: str = "") -> Iterator[Gi
 
 
 def _capacity(options: Mapping[str, Given]) -> tuple[float, str] | None:
-    """Blocks times block size, without block 0, which vLLM keeps to itself; only where both are given."""
+    """Return blocks times block size, without vLLM's null block; None unless both are given."""
     blocks, size = options.get("num-gpu-blocks-override"), options.get("block-size")
     if blocks is None or size is None:
         return None

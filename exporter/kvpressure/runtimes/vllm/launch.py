@@ -73,7 +73,7 @@ def _launch(words: Words) -> Launch | None:
 
 
 def _serves(module: str, options: Options, image: str) -> bool:
-    """Workers of a multi-node engine (`--headless`, `ray start`) serve no page."""
+    """Return whether it serves a page: workers of a multi-node engine (`--headless`, `ray start`) do not."""
     if module == KSERVE_MODULE:
         return _own_backend(options) and not image.rsplit("/", 1)[-1].endswith("-cpu")
     return not _worker(options)
@@ -100,7 +100,7 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
 
 
 def _port(module: str, options: Options) -> int | None:
-    """The port of `--port`, None where none is given (vLLM then takes 8000) or it cannot be read.
+    """Return the port of `--port`, None where none is given (vLLM then takes 8000) or it cannot be read.
 
     `VLLM_PORT` is not it: vLLM's documentation says that it is for internal use and not the API server's.
     """
@@ -111,26 +111,26 @@ def _port(module: str, options: Options) -> int | None:
 
 
 def _by_entrypoint(image: str, name: str, args: Words) -> bool:
-    """Arguments alone go to the image's entrypoint; that of rocm/vllm is a shell."""
+    """Return whether the image's entrypoint serves with these arguments; that of rocm/vllm is a shell."""
     if name == "vllm" and "rocm/" in image:
         return False
     return not args or base(args[0]) not in _OTHER_COMMANDS
 
 
 def _by_script(words: list[str]) -> bool:
-    """A start script of the image's own is believed where its name says that it starts a server."""
+    """Return whether an image's own start script serves, which its name must say."""
     script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
     named = script.endswith(".sh") and _SCRIPT.search(script) is not None
     return named and not _OTHERS.search(script) and "worker" not in words
 
 
 def _name(image: str) -> str:
-    """`registry:5000/vllm/vllm-openai:v0.9@sha256:…` is `vllm-openai`."""
+    """Return an image's name: `registry:5000/vllm/vllm-openai:v0.9@sha256:…` is `vllm-openai`."""
     return base(image.split("@", 1)[0]).split(":", 1)[0].lower()
 
 
 def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
-    """What an image's own entrypoint makes of its arguments."""
+    """Return the command line that an image's own entrypoint makes of its arguments."""
     return (*_from_env(env), *words, *_appended(env, args, budget))
 
 

@@ -95,7 +95,7 @@ HISTOGRAMS: Final = (
 
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
-    """The KV cache of one rank, from the labels of `cache_config_info`. They are strings, "None" is one of them.
+    """Return the KV cache of one rank from the labels of `cache_config_info`, strings of which one may be "None".
 
     `kv_cache_memory_bytes` is what each GPU of the rank gives to the cache, so under tensor parallelism
     `bytes_per_token` is one GPU's share. With an override the blocks need not fill those bytes: then it is unknown.
@@ -116,7 +116,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
 
 
 def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
-    """Tokens that the requests of one rank can hold.
+    """Return the tokens that the requests of one rank can hold.
 
     `kv_cache_size_tokens` is per rank and counts the null block, which is never handed out (v1/core/block_pool.py).
     Before it came, only the number of blocks is known; each API process adds up those of all its ranks
@@ -137,7 +137,7 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
 
 
 def _layers_differ(labels: Mapping[str, str], facts: PageFacts) -> bool:
-    """Whether a request of full length takes more or fewer blocks than its tokens fill (v1/core/kv_cache_utils.py)."""
+    """Return whether a full-length request takes other blocks than its tokens fill (v1/core/kv_cache_utils.py)."""
     size_tokens, block_size = _count(labels, "kv_cache_size_tokens"), _count(labels, "block_size")
     blocks = _count(labels, "num_gpu_blocks")
     if size_tokens is None or block_size is None or not blocks:
@@ -147,12 +147,12 @@ def _layers_differ(labels: Mapping[str, str], facts: PageFacts) -> bool:
 
 
 def _reserved_blocks(facts: PageFacts) -> int:
-    """V1 keeps block 0 as the null block; V0 hands out all of them, and is told by what only V1 exports."""
+    """Return 1 for V1, which keeps block 0 as the null block, 0 for V0, which lacks what only V1 exports."""
     return int(facts.labelled or "vllm:gpu_prefix_cache_queries_total" in facts.names)
 
 
 def _max_model_len(labels: Mapping[str, str]) -> int | None:
-    """Inverts kv_cache_size_tokens = int(kv_cache_max_concurrency * max_model_len) (v1/core/kv_cache_utils.py)."""
+    """Invert kv_cache_size_tokens = int(kv_cache_max_concurrency * max_model_len) (v1/core/kv_cache_utils.py)."""
     size_tokens = _count(labels, "kv_cache_size_tokens")
     concurrency = _number(labels, "kv_cache_max_concurrency")
     if size_tokens is None or concurrency is None or concurrency < 1:
@@ -161,13 +161,13 @@ def _max_model_len(labels: Mapping[str, str]) -> int | None:
 
 
 def _count(labels: Mapping[str, str], name: str) -> int | None:
-    """A label as a positive whole number below 2**53, else None."""
+    """Return a label as a positive whole number below 2**53, else None."""
     number = _number(labels, name)
     return int(number) if number is not None and number.is_integer() and number < 2**53 else None
 
 
 def _number(labels: Mapping[str, str], name: str) -> float | None:
-    """A label as a positive finite number, else None."""
+    """Return a label as a positive finite number, else None."""
     try:
         number = float(labels.get(name, ""))
     except ValueError:
@@ -176,7 +176,7 @@ def _number(labels: Mapping[str, str], name: str) -> float | None:
 
 
 def adapters(newest: Mapping[str, str], some: Sequence[Mapping[str, str]]) -> Mapping[str, float]:
-    """Slots, adapters that run, and adapters that ever did; a series is there for every set that ever ran together.
+    """Return slots, running adapters and all adapters that ever ran; each set that ran together has a series.
 
     Requests are known by their adapter from their first token to their end, so those named are those that run. What
     `waiting_lora_adapters` says is no use: it names the same (v1/metrics/stats.py).
