@@ -21,6 +21,7 @@ from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
 from kvpressure.cli.report import console, show
 from kvpressure.cli.say import say, say_json
+from kvpressure.config.regular_file import NotAFileError, require_regular
 from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
@@ -128,8 +129,11 @@ def _from_path(path: str) -> Manifests:
     given = Manifests(())
     for file in _files(Path(path)):
         try:
+            require_regular(file)
             with file.open("rb") as opened:
                 given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), _environment(file))
+        except NotAFileError as error:
+            given += _problem(f"cannot be read: {error.strerror}; standard input is given as -", str(file))
         except OSError as error:
             given += _problem(f"cannot be read: {error.strerror or error}", str(file))
     return given
@@ -150,9 +154,11 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _environment(file: Path) -> dict[str, str]:
     """What compose would take from the .env beside a file; nothing where there is none that can be read."""
+    path = file.parent / ".env"
     try:
-        text = read_text(file.parent / ".env")
-    except ConfigError:
+        require_regular(path)
+        text = read_text(path)
+    except (OSError, ConfigError):
         return {}
     pairs = (line.strip().removeprefix("export ").partition("=") for line in text.splitlines())
     return {
