@@ -16,10 +16,11 @@ from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.manifests import MAX_CHARS
 from kvpressure.audit.model import LEVELS, Place, Report
 from kvpressure.audit.sarif import as_sarif
+from kvpressure.cli.audit_lines import lines
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.report import console, show
+from kvpressure.cli.report import WIDTH, console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.regular_file import NotAFileError, require_regular
 from kvpressure.config.small_file import read_text
@@ -112,7 +113,11 @@ def _print(result: Report, options: dict[str, Any]) -> None:
     if options["as_json_object"] or options["sarif"]:
         say_json(as_sarif(result, __version__) if options["sarif"] else as_json(result))
     elif result.engines:
-        show(console(), report(result))
+        out = console()
+        if out.is_terminal:
+            show(out, report(result))
+        else:
+            say(*lines(result, WIDTH))
     _tell(result.problems)
     if not result.engines:
         say("no engine found in what could be read", err=True)
