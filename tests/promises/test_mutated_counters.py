@@ -11,7 +11,7 @@ STORIES = 24
 
 
 @pytest.mark.fault(
-    "an engine whose counters jump, fall, are NaN, infinite, negative or 2^63, or whose buckets fall, move or disappear",
+    "an engine whose counters jump, fall, are NaN, infinite, negative or 2^63, or whose buckets fall, move or go",
     "prometheus_client's strict parsers read our page in both formats: no series twice, no counter below 0, and "
     "histograms whose buckets rise to their count",
 )

@@ -66,7 +66,7 @@ class Page:
             elif "num_requests" in name:
                 self.series[name] = float(self.random.randrange(30))
 
-    def fault(self, kind: str) -> None:
+    def fault(self, kind: str) -> None:  # noqa: C901, PLR0912 - a list of what may happen
         """Something that no server does."""
         random, names = self.random, list(self.series)
         if not names:
@@ -111,10 +111,7 @@ class Page:
 
     def text(self) -> bytes:
         """As served, under the headers of its families."""
-        lines = []
-        for line in BASE:
-            if line.startswith("#"):
-                lines.append(line)
+        lines = [line for line in BASE if line.startswith("#")]
         by_family: dict[str, list[str]] = defaultdict(list)
         for name, value in self.series.items():
             shown = value if isinstance(value, str) else repr(value)
