@@ -26,7 +26,8 @@ from tests.support.processes import KVPRESSURE, free_port
 from tests.support.servers import FaultServer, page
 from tests.support.tools import FIXTURES
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
+"""Nothing waits this long: it is for machines ten times slower than a usual one."""
 RECORDING = FIXTURES / "traces" / "full-batch.jsonl.xz"
 MANIFEST = FIXTURES / "manifests" / "deployment-bare.yaml"
 PLAN = ("plan", "--model", "Qwen/Qwen3-8B", "--gpu", "H100", "--prompt-p95", "4000", "--output-p95", "800")

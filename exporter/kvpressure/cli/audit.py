@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from kvpressure.cli.audit_lines import lines
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
+from kvpressure.cli.progress import Bar
 from kvpressure.cli.report import WIDTH, console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.regular_file import NotAFileError, require_regular
@@ -75,10 +77,11 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
-    for path in paths:
-        given += _from_path(path)
-    knowledge = Knowledge(_models(options["configs"]), options["gpu"])
-    result = audit(given, _thresholds(options["thresholds"]), options["skip"], knowledge)
+    knowledge, thresholds = Knowledge(_models(options["configs"]), options["gpu"]), _thresholds(options["thresholds"])
+    with Bar() as bar:
+        for path in paths:
+            given += _from_path(path, bar)
+        result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
     _print(result, options)
     sys.exit(result.exit_code(options["fail_on"]))
 
@@ -128,11 +131,13 @@ def _tell(problems: Iterable[Problem]) -> None:
         say(problem, err=True)
 
 
-def _from_path(path: str) -> Manifests:
+def _from_path(path: str, bar: Bar) -> Manifests:
     if path == "-":
         return _parsed(sys.stdin.buffer.read(MAX_CHARS * 4 + 1), "stdin")
     given = Manifests(())
-    for file in _files(Path(path)):
+    files = list(_files(Path(path)))
+    for done, file in enumerate(files):
+        bar.show("reading", done, len(files))
         try:
             require_regular(file)
             with file.open("rb") as opened:

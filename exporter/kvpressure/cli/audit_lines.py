@@ -28,7 +28,7 @@ def lines(result: Report, width: int) -> Iterator[str]:
         for place in places_elsewhere(engine):
             yield from _wrapped(place, width)
         for text, pasted in fix_lines(engine):
-            yield from [text] if pasted else _wrapped(text, width)
+            yield from [text.rstrip()] if pasted else _wrapped(text, width)
         yield ""
     yield from _wrapped(counts(result), width)
 

@@ -27,7 +27,7 @@ class OutputError(Exception):
 
 
 class _Out(io.FileIO):
-    def write(self, data: ReadableBuffer, /) -> int | None:
+    def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -37,7 +37,7 @@ class _Out(io.FileIO):
 
 
 class _Err(io.FileIO):
-    def write(self, data: ReadableBuffer, /) -> int | None:
+    def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
