@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 
+from kvpressure.line_writer import LineWriter
 from kvpressure.printable import clean_lines
+
+_writers: list[LineWriter] = []
+"""The one that lines go to, once configured; those before it only for what they dropped."""
+
+
+def dropped() -> int:
+    """How many lines could not be written since the process began."""
+    return sum(writer.dropped for writer in _writers)
 
 
 def configure(level: str, form: str) -> None:
@@ -17,6 +27,9 @@ def configure(level: str, form: str) -> None:
         if form == "json"
         else structlog.processors.LogfmtRenderer(key_order=["ts", "level", "event"], drop_missing=True)
     )
+    writer = LineWriter(sys.stderr)
+    _writers.append(writer)
+    stream = cast(TextIO, writer)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -27,12 +40,14 @@ def configure(level: str, form: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
     # Libraries warn through logging; their lines are rare and go to the same place.
     logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="level=%(levelname)s logger=%(name)s event=%(message)r"
+        stream=cast(TextIO, writer),
+        level=logging.WARNING,
+        format="level=%(levelname)s logger=%(name)s event=%(message)r",
     )
     logging.getLogger("aiohttp.access").setLevel(logging.ERROR)
 

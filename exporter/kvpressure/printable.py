@@ -6,8 +6,10 @@ one place that says which characters may be shown.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from typing import Final
+from typing import Any, Final
 
 # `str.isprintable` refuses controls (C0 with its escapes, DEL, C1), bidirectional marks, zero-width spaces and joiners,
 # line and paragraph separators, and what is not assigned. These are left: letters and marks that are drawn as nothing.
@@ -27,6 +29,21 @@ def clean(text: str) -> str:
 def clean_lines(text: str) -> str:
     """The same with its line ends."""
     return "\n".join(map(clean, text.split("\n")))
+
+
+def distinct(text: str, longest: int | None = None) -> str:
+    """The same as a label's value: what was changed or cut ends in a hash of the whole, so that two stay two series."""
+    shown = clean(text)
+    if shown == text and (longest is None or len(text) <= longest):
+        return text
+    digest = hashlib.blake2s(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{shown if longest is None else shown[: longest - 9]}~{digest}"
+
+
+def json_text(value: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
+    """A value as JSON that is the same to whoever parses it, and plain ASCII without controls to a terminal."""
+    # The library escapes all but this one, which JSON lets stand.
+    return json.dumps(value, indent=indent, separators=separators).replace("\x7f", "\\u007f")
 
 
 def brief(text: object, limit: int = 160) -> str:

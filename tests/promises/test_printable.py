@@ -8,14 +8,18 @@ import json
 import re
 import sys
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as plain_families
 from rich.table import Table
 from rich.text import Text
 
@@ -23,9 +27,14 @@ from kvpressure import logs
 from kvpressure.cli import main, triage
 from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.say import say
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.view import EngineKey
 from kvpressure.printable import brief, clean, clean_lines
+from kvpressure.web.site import Site
 from tests.support.pages import single
 from tests.support.servers import FaultServer, answer, page
+from tests.support.snapshots import collapsed
+from tests.support.web_kit import FakeExporter, anyone
 
 # Writes to the clipboard, clears the screen, a C1 control, turns text around, is hidden, and is drawn as nothing.
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202egnp.\u2066\u200b\u00ad\u2028\u3164\ufe0fevil\x7f"
@@ -190,6 +199,30 @@ def test_log_lines_are_clean_and_stay_one_line(capsys: pytest.CaptureFixture[str
     (line,) = capsys.readouterr().err.splitlines()
     assert "evil" in line
     assert not hidden(line)
+
+
+@pytest.mark.fault(
+    "terminal escapes (OSC 52), bidirectional or zero-width marks in the names of an engine, a pod and a target",
+    "no byte that is served to `curl` is one: `/metrics` in both formats, `/`, `/targets` and the JSON; names stay two",
+)
+@pytest.mark.parametrize("path", ["/metrics", "/", "/targets", "/api/v1/diagnosis"])
+@pytest.mark.parametrize("accept", ["*/*", "text/html", "application/openmetrics-text;version=1.0.0"])
+async def test_every_page_that_is_served_is_clean(path: str, accept: str) -> None:
+    made = collapsed(seconds=10)
+    keys = [EngineKey(HOSTILE, HOSTILE + end, "0") for end in ("\x1b", "\x07", "\x7f")]
+    views = tuple(replace(made.engines[0], key=key, shown=key, namespace=HOSTILE, pod=HOSTILE) for key in keys)
+    source = SourceHealth("engine", HOSTILE, False, made.t, 0.1, None, HOSTILE, "timeout", {"timeout": 1})
+    exporter = FakeExporter(replace(made, engines=views, sources=(source,)))
+    async with TestClient(TestServer(Site(exporter, "/metrics", anyone).app())) as client:
+        answer = await client.get(path, headers={"Accept": accept})
+        text = (await answer.read()).decode()
+    assert answer.status == 200
+    assert "evil" in text
+    assert not hidden(text)
+    if path == "/metrics":
+        read = openmetrics_families if "openmetrics" in accept else plain_families
+        (family,) = (one for one in read(text) if one.name == "kvpressure_engine_up")
+        assert len({sample.labels["model_name"] for sample in family.samples}) == 3
 
 
 def test_a_terminal_gets_its_colours_and_nothing_of_a_names() -> None:

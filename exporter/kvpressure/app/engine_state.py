@@ -23,10 +23,11 @@ from kvpressure.model.catalogue import those
 from kvpressure.model.incident import LOSING, Incident, Price
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.target import TargetIdentity, container_of, cut
+from kvpressure.model.target import TargetIdentity, container_of
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.model.workload import DeclaredLimit, Workload
+from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.whatif.unconstrained import UnconstrainedThroughput
 
@@ -212,7 +213,7 @@ class EngineState:
         whole = (target.name, sample.model_name, sample.engine)
         return EngineView(
             key=EngineKey(*whole),
-            shown=EngineKey(*(cut(label, max_label_length) for label in whole)),
+            shown=EngineKey(*(distinct(label, max_label_length) for label in whole)),
             t=features.t,
             derived=features.derived | families,
             diagnosis=diagnosis,

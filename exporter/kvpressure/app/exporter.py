@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import structlog
 
-from kvpressure import __version__
+from kvpressure import __version__, logs
 from kvpressure.advice import Action, Place, advise
 from kvpressure.app.advised import Advised
 from kvpressure.app.canaries import Canaries, canary_times
@@ -269,6 +269,7 @@ class Daemon:
             "config_last_reload_success_timestamp_seconds": self._reloaded_at,
             "engine_page_bytes_total": totals.bytes_received,
             "polls_skipped_total": totals.skipped,
+            "log_lines_dropped_total": float(logs.dropped()),
             "samples_rejected_total": self._pipeline.rejected or None,
             "node_memory_pressure": None if environment.memory_pressure is None else float(environment.memory_pressure),
             "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,

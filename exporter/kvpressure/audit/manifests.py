@@ -82,6 +82,7 @@ class Manifests:
     items: tuple[Item, ...]
     problems: tuple[Problem, ...] = ()
     complete: bool = False
+    _by_kind: dict[str, list[Item]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __add__(self, other: Manifests) -> Manifests:
         """Both together."""
@@ -91,7 +92,16 @@ class Manifests:
 
     def of(self, *kinds: str) -> Iterator[Item]:
         """The objects of these kinds."""
-        return (item for item in self.items if item.kind in kinds)
+        # Asked for every engine: to walk everything that was given each time is slow where that is a cluster.
+        if not self._by_kind:
+            for item in self.items:
+                self._by_kind.setdefault(item.kind, []).append(item)
+        if len(kinds) == 1:
+            return iter(self._by_kind.get(kinds[0], ()))
+        return (item for item in self.items if item.kind in kinds) if self._has(kinds) else iter(())
+
+    def _has(self, kinds: tuple[str, ...]) -> bool:
+        return any(kind in self._by_kind for kind in kinds)
 
 
 def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Manifests:

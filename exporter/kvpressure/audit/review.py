@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from kvpressure.audit.annotations import unreadable
 from kvpressure.audit.checks import CHECKS
@@ -14,20 +14,30 @@ from kvpressure.audit.model import Finding, Report, Reviewed
 from kvpressure.audit.sizing import NOTHING_KNOWN, Knowledge, size
 from kvpressure.config.thresholds import Thresholds
 
+Progress = Callable[[int, int], None]
+
 
 def audit(
     given: Manifests,
     thresholds: Thresholds,
     skip: Collection[str] = (),
     knowledge: Knowledge = NOTHING_KNOWN,
+    progress: Progress = lambda done, total: None,  # noqa: ARG005 - nobody waits
 ) -> Report:
-    """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`."""
+    """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`.
+
+    `progress` is told after each engine how many are done, of how many.
+    """
     engines, problems = find_engines(given)
     said = (problem for engine in engines for problem in unreadable(engine))
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
     context = Context(given, tuple(engines), thresholds, sized)
+    reviewed = []
+    for engine in engines:
+        reviewed.append(_reviewed(engine, context, skip))
+        progress(len(reviewed), len(engines))
     return Report(
-        tuple(_reviewed(engine, context, skip) for engine in engines),
+        tuple(reviewed),
         tuple(dict.fromkeys((*given.problems, *problems, *said))),
     )
 

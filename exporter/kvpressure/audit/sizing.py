@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from kvpressure.audit.engine import Engine
@@ -31,6 +31,16 @@ class Knowledge:
 
     models: Callable[[str], Mapping[str, Any] | None] = lambda served: None  # noqa: ARG005 - knows none
     gpu: Gpu | None = None
+    _geometries: dict[tuple[int, str, str | None], tuple[Mapping[str, Any], Geometry]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def geometry(self, config: Mapping[str, Any], model: str, dtype: str | None) -> Geometry:
+        """The geometry of a configuration, read once: a fleet serves the same few models. Raises ModelConfigError."""
+        key = (id(config), model, dtype)
+        if key not in self._geometries:  # the configuration is kept too: its id is then nobody else's
+            self._geometries[key] = config, read_geometry(config, model, dtype=dtype)
+        return self._geometries[key][1]
 
 
 NOTHING_KNOWN: Final = Knowledge()
@@ -101,7 +111,7 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
         which = f"the GPU {told!r} is not known" if told else "no GPU is named"
         return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
     try:
-        return _sized(engine, config, gpu, thresholds)
+        return _sized(engine, config, gpu, thresholds, knowledge)
     except (ModelConfigError, ValueError, KeyError) as error:
         return f"{engine.model}: {error}".splitlines()[0]
 
@@ -123,9 +133,10 @@ def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
     return min(count, int(step.value))
 
 
-def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds) -> Sized:
+def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds, knowledge: Knowledge) -> Sized:
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
-    geometry = read_geometry(_quantized(engine, config), engine.model, dtype=_choice(engine, flags.dtype, DTYPE_BYTES))
+    dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
+    geometry = knowledge.geometry(_quantized(engine, config), engine.model, dtype)
     if any(option in engine.reading.options for option in flags.stretches):
         geometry = replace(geometry, stretched=True)
     ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]

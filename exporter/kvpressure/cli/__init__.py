@@ -61,8 +61,15 @@ class LazyGroup(click.Group):
         """As a program of its own."""
         if os.getpid() == 1:  # the kernel gives it no default actions: while it starts, SIGTERM would go unheard
             signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+        from kvpressure.cli import standard_streams as streams  # noqa: PLC0415 - who imports the group prints nothing
+
+        streams.guard()
         try:
-            return super().__call__(*args, **extra)
+            return self._finished(*args, **extra)
+        except streams.OutputError as error:
+            streams.end_unwritten(error)
+        except BrokenPipeError:
+            streams.end_unread()
         except Exception:  # noqa: BLE001 - 1 says that something was found, and a crash of any kind is no finding
             import traceback  # noqa: PLC0415 - for once that it is needed
 
@@ -71,6 +78,16 @@ class LazyGroup(click.Group):
             text = "kvpressure failed: a defect of its own, no finding (exit code 2)"
             say(*traceback.format_exc().splitlines(), text, err=True)
             sys.exit(CRASHED)
+
+    def _finished(self, *args: Any, **extra: Any) -> Any:
+        """The result, once all that was printed is written."""
+        from kvpressure.cli.standard_streams import finish  # noqa: PLC0415
+
+        try:
+            return super().__call__(*args, **extra)
+        except SystemExit:
+            finish()
+            raise
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
@@ -86,9 +103,10 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             error.message = clean_lines(error.message)  # type: ignore[misc]  # final for subclasses
             raise
-        except BrokenPipeError:  # `| head` has read enough; click would end with 1
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed
-            sys.exit(128 + signal.SIGPIPE)
+        except BrokenPipeError:  # click would end with 1
+            from kvpressure.cli.standard_streams import end_unread  # noqa: PLC0415 - when it is needed
+
+            end_unread()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command, None for an unknown name."""

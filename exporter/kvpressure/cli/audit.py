@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,14 @@ from kvpressure.audit.checks import CHECKS
 from kvpressure.audit.manifests import MAX_CHARS
 from kvpressure.audit.model import LEVELS, Place, Report
 from kvpressure.audit.sarif import as_sarif
+from kvpressure.cli.audit_lines import lines
 from kvpressure.cli.audit_report import report
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.report import console, show
+from kvpressure.cli.progress import Bar
+from kvpressure.cli.report import WIDTH, console, show
 from kvpressure.cli.say import say, say_json
+from kvpressure.config.regular_file import NotAFileError, require_regular
 from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
@@ -73,10 +77,11 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
-    for path in paths:
-        given += _from_path(path)
-    knowledge = Knowledge(_models(options["configs"]), options["gpu"])
-    result = audit(given, _thresholds(options["thresholds"]), options["skip"], knowledge)
+    knowledge, thresholds = Knowledge(_models(options["configs"]), options["gpu"]), _thresholds(options["thresholds"])
+    with Bar() as bar:
+        for path in paths:
+            given += _from_path(path, bar)
+        result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
     _print(result, options)
     sys.exit(result.exit_code(options["fail_on"]))
 
@@ -111,7 +116,11 @@ def _print(result: Report, options: dict[str, Any]) -> None:
     if options["as_json_object"] or options["sarif"]:
         say_json(as_sarif(result, __version__) if options["sarif"] else as_json(result))
     elif result.engines:
-        show(console(), report(result))
+        out = console()
+        if out.is_terminal:
+            show(out, report(result))
+        else:
+            say(*lines(result, WIDTH))
     _tell(result.problems)
     if not result.engines:
         say("no engine found in what could be read", err=True)
@@ -122,14 +131,19 @@ def _tell(problems: Iterable[Problem]) -> None:
         say(problem, err=True)
 
 
-def _from_path(path: str) -> Manifests:
+def _from_path(path: str, bar: Bar) -> Manifests:
     if path == "-":
         return _parsed(sys.stdin.buffer.read(MAX_CHARS * 4 + 1), "stdin")
     given = Manifests(())
-    for file in _files(Path(path)):
+    files = list(_files(Path(path)))
+    for done, file in enumerate(files):
+        bar.show("reading", done, len(files))
         try:
+            require_regular(file)
             with file.open("rb") as opened:
                 given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), _environment(file))
+        except NotAFileError as error:
+            given += _problem(f"cannot be read: {error.strerror}; standard input is given as -", str(file))
         except OSError as error:
             given += _problem(f"cannot be read: {error.strerror or error}", str(file))
     return given
@@ -150,9 +164,11 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _environment(file: Path) -> dict[str, str]:
     """What compose would take from the .env beside a file; nothing where there is none that can be read."""
+    path = file.parent / ".env"
     try:
-        text = read_text(file.parent / ".env")
-    except ConfigError:
+        require_regular(path)
+        text = read_text(path)
+    except (OSError, ConfigError):
         return {}
     pairs = (line.strip().removeprefix("export ").partition("=") for line in text.splitlines())
     return {

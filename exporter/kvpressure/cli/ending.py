@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Iterator
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from kvpressure.cli.standard_streams import CANNOT_WRITE, OutputError, tell
 from kvpressure.config.strict_yaml import ConfigError
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
@@ -80,6 +81,9 @@ def run_to_the_end(work: Coroutine[Any, Any, None]) -> NoReturn:
         asyncio.Runner().run(work)
     except (ConfigError, KeyboardInterrupt):
         raise
+    except OutputError as error:
+        tell(error)
+        leave(CANNOT_WRITE)
     except BaseException:  # noqa: BLE001 - told, and then nothing may keep the process
         traceback.print_exc()
         leave(1)
@@ -89,7 +93,7 @@ def run_to_the_end(work: Coroutine[Any, Any, None]) -> NoReturn:
 def leave(code: int) -> NoReturn:
     """End the process without waiting for any thread."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, OutputError):
             stream.flush()
     _exit(code)
 

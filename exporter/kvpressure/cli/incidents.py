@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.incidents_progress import Bar
 from kvpressure.cli.options import refuse
+from kvpressure.cli.progress import Bar
 from kvpressure.cli.prometheus_access import prometheus_options, server_of
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.small_file import read_text

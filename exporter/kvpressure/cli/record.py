@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from yarl import URL
@@ -18,6 +18,7 @@ from kvpressure.app.node_sources import NodeSources
 from kvpressure.cli.access import Access, access_of, access_options
 from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
+from kvpressure.cli.standard_streams import CANNOT_WRITE
 from kvpressure.config.settings import Settings
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
@@ -113,11 +114,16 @@ def command(
         try:
             asyncio.run(_record(recorder, output, duration, label, gpus))
         except OSError as error:
-            raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
+            _end_unwritten(output, error)
         except (KeyboardInterrupt, asyncio.CancelledError):
             say("", err=True)  # what was recorded until now is kept
         say(f"{recorder.written} pages written to {output}" if recorder.written else "no page was recorded")
         sys.exit(0 if recorder.written else 1)
+
+
+def _end_unwritten(output: Path, error: OSError) -> NoReturn:
+    say(f"record: {output} cannot be written: {error.strerror or error}", err=True)
+    sys.exit(CANNOT_WRITE)
 
 
 def _keep(output: Path) -> None:
@@ -150,5 +156,8 @@ def _dump_gpus(output: Path, duration: float, interval: float) -> None:
             say(f"{dump['vendor']}: {dump['error']}", err=True)
     if not found:
         sys.exit(1)
-    output.write_text(json.dumps(found, indent=1) + "\n")
+    try:
+        output.write_text(json.dumps(found, indent=1) + "\n")
+    except OSError as error:
+        _end_unwritten(output, error)
     say(f"readings of {', '.join(dump['vendor'] for dump in found)} written to {output}")

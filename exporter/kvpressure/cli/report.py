@@ -44,11 +44,15 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
+INDENT = "     "
+"""Before a command to paste."""
+
+
 class Line:
     """One line that is never wrapped or cut, whatever the width: a command to paste."""
 
     def __init__(self, text: str, style: str) -> None:
-        self._text, self._style = "     " + clean(text), style
+        self._text, self._style = INDENT + clean(text), style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The whole line as one segment."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from kvpressure.printable import clean
+from kvpressure.printable import clean, json_text
 
 
 def say(*lines: object, err: bool = False) -> None:
@@ -17,4 +16,4 @@ def say(*lines: object, err: bool = False) -> None:
 
 def say_json(value: Any, *, indent: int | None = 1) -> None:
     """Print JSON, in one line without `indent`; its strings are escaped."""
-    click.echo(json.dumps(value, indent=indent, separators=None if indent else (",", ":")))  # noqa: TID251
+    click.echo(json_text(value, indent=indent, separators=None if indent else (",", ":")))  # noqa: TID251

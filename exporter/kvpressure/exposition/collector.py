@@ -17,6 +17,7 @@ from kvpressure.exposition.verdicts import diagnosis_families, silence_families
 from kvpressure.model.family import Family, Scope
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import EngineView
+from kvpressure.printable import distinct
 
 Labels = dict[str, str]
 """Never changed once made: most samples of an engine share one."""
@@ -67,8 +68,14 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
     }
 
 
+_shown = functools.lru_cache(maxsize=16384)(distinct)
+"""A label's value as a terminal may show it: most are the same on every page."""
+
+
 def _labels(scope: Scope, values: Iterable[str]) -> Labels:
-    return dict(sorted(zip(scope.labels, values, strict=True)))  # as the library will sort those of each sample
+    return dict(
+        sorted(zip(scope.labels, map(_shown, values), strict=True))
+    )  # as the library will sort those of each sample
 
 
 def _engine_values(view: EngineView) -> Mapping[str, object]:
@@ -88,7 +95,7 @@ def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -
     """Yield one sample per number below `value`, which is nested in the order of the label `names`."""
     if isinstance(value, Mapping):
         for label_value, below in value.items():
-            yield from _numbers(name, names[1:], {**labels, names[0]: label_value}, below)
+            yield from _numbers(name, names[1:], {**labels, names[0]: _shown(label_value)}, below)
     else:
         yield Sample(name, labels, value)  # type: ignore[arg-type]  # the leaves of derived values are numbers
 

@@ -25,6 +25,11 @@ EXPORTER: Final = (
     exporter_family(
         "polls_skipped_total", "counter", "Engine polls skipped because the previous one was still running."
     ),
+    exporter_family(
+        "log_lines_dropped_total",
+        "counter",
+        "Lines of the exporter's own log that could not be written: standard error is full, closed or not read.",
+    ),
     exporter_family("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
     exporter_family("web_connections", "gauge", "Connections open to the exporter's own server."),
     exporter_family(

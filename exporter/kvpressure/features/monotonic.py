@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Mapping
 
 from kvpressure.model.samples import EngineSample, HistogramSample
@@ -70,8 +72,9 @@ class Monotonic:
 def _added(histogram: HistogramSample, other: HistogramSample | None) -> HistogramSample:
     if other is None or other.bounds != histogram.bounds:
         return histogram
-    counts = tuple(a + b for a, b in zip(histogram.counts, other.counts, strict=True))
-    return HistogramSample(histogram.bounds, counts, histogram.sum + other.sum)
+    # What was joined to may be no growth of what was before it, bucket by bucket: it is still to be a histogram.
+    counts = tuple(itertools.accumulate(map(operator.add, histogram.counts, other.counts), max))
+    return HistogramSample(histogram.bounds, counts, max(0.0, histogram.sum + other.sum))
 
 
 def _less(histogram: HistogramSample, other: HistogramSample) -> HistogramSample:

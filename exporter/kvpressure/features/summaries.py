@@ -34,8 +34,9 @@ class Tally:
         self._sum += value * weight
 
     def histogram(self) -> HistogramSample:
-        """Everything observed so far."""
-        return HistogramSample(self._bounds, tuple(itertools.accumulate(self._weights)), self._sum)
+        """Everything observed so far. Counts are whole, as OpenMetrics has them; a weight may be seconds."""
+        counts = tuple(float(math.floor(count)) for count in itertools.accumulate(self._weights))
+        return HistogramSample(self._bounds, counts, self._sum)
 
 
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:

@@ -90,7 +90,7 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
 def powers_of_two(histogram: HistogramSample, wanted: tuple[float, ...], longest: int | None = None) -> HistogramSample:
     """The histogram over the `wanted` bounds, by interpolation within its buckets; monotone in time and in bound."""
     ended = closed(histogram, longest)
-    counts = (*(float(math.floor(_count_up_to(ended, bound))) for bound in wanted), histogram.count)
+    counts = tuple(float(math.floor(count)) for count in (*(_count_up_to(ended, to) for to in wanted), histogram.count))
     return HistogramSample((*wanted, math.inf), counts, histogram.sum)
 
 

@@ -18,8 +18,8 @@ from kvpressure.lookback.paging import Series, Span, asked, pages
 from kvpressure.lookback.remembered import ToldRows
 from kvpressure.model.family import PREFIX
 from kvpressure.model.incident import LOSING
-from kvpressure.model.target import cut
 from kvpressure.model.verdict import DETAILS
+from kvpressure.printable import distinct
 
 EVERY_SECONDS: Final = 30.0
 PAGE_SECONDS: Final = 86_400.0
@@ -213,7 +213,7 @@ def attach(
             one
             for one in incidents
             # A long name was cut where the exporter told it.
-            if one["target"] in names and one["engine"] == rank and cut(one["model_name"], len(model)) == model
+            if one["target"] in names and one["engine"] == rank and distinct(one["model_name"], len(model)) == model
         ]
         for trouble in its:
             met = [one for one in mine if _overlap(one, trouble)]

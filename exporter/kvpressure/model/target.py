@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -48,11 +47,3 @@ def container_of(target: TargetIdentity) -> ContainerId:
     if target.pod and target.container:
         return ContainerId(target.namespace, target.pod, target.container)
     return ContainerId("", "", target.name)
-
-
-def cut(label: str, length: int) -> str:
-    """Cut an over-long label value and end it in a hash of the whole, so that two that start alike stay two series."""
-    if len(label) <= length:
-        return label
-    digest = hashlib.blake2s(label.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{label[: length - 9]}~{digest}"

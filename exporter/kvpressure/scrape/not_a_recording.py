@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from kvpressure.config.regular_file import NotAFileError, require_regular
+
 _HEAD_BYTES: Final = 64 * 1024
 _PACKED: Final = {".gz": (b"\x1f\x8b", "gzip"), ".xz": (b"\xfd7zXZ\x00", "xz")}
 _BYTES_OF_NO_TEXT: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
@@ -18,8 +20,11 @@ def sentence(path: Path, why: str) -> str:
 def _seems(path: Path) -> str:
     """What it is instead, "" where its beginning does not tell."""
     try:
+        require_regular(path)
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
+    except NotAFileError as error:
+        return f"{error.strerror}"
     except OSError:
         return ""
     if not head:

@@ -60,7 +60,7 @@ class Histogram:
         self._last: HistogramSample | None = None
 
     def read(self, values: list[float]) -> HistogramSample | None:
-        """The histogram, or None if it is none: counts must be possible and never fall from one bound to the next."""
+        """The histogram, or None if it is none: counts and sum must be possible, counts never fall."""
         if len(self._counts) == 1:
             counts, total = self._counts[0](values), values[self._sums[0]]
         else:
@@ -69,7 +69,7 @@ class Histogram:
         if self._last is not None and counts == self._last.counts and total == self._last.sum:
             return self._last
         # One NaN or infinity anywhere makes the sum no finite number, and sorting is how C compares neighbours.
-        possible = math.isfinite(sum(counts)) and counts[-1] <= LARGEST_VALUE and abs(total) <= LARGEST_VALUE
+        possible = math.isfinite(sum(counts)) and counts[-1] <= LARGEST_VALUE and 0 <= total <= LARGEST_VALUE
         sound = possible and counts[0] >= 0 and sorted(counts) == list(counts)
         self._last = HistogramSample(self._bounds, counts, total) if sound else None
         return self._last

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from kvpressure.config.regular_file import NotAFileError, require_regular
 from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.scrape.xz import XzReader
@@ -54,8 +55,11 @@ def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
     Raises TraceError when the file itself cannot be read. A recording that was cut off ends with an error.
     """
     try:
+        require_regular(path)
         with open_trace(path, "rt") as file:
             yield from _lines(path, file)
+    except NotAFileError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise TraceError(f"{path}: cannot be read: {error or 'it ends too early'}") from error
 

@@ -7,7 +7,6 @@ again. No handler does I/O but the runbooks', which are read from the package th
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -22,6 +21,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.printable import clean_lines, json_text
 from kvpressure.process_stats import OwnProcess
 from kvpressure.web.scrapes import Scrapes
 from kvpressure.web.work import RETRY_SECONDS, BoundedExecutor, Busy
@@ -117,7 +117,7 @@ class Site:
         def draw(snapshot: Snapshot) -> str:
             if for_people:
                 return status.targets_html(snapshot, self._telemetry_path)
-            return json.dumps(status.targets_json(snapshot))
+            return json_text(status.targets_json(snapshot))
 
         body = await self._once(f"/targets {for_people}", request, draw)
         headers = {"Vary": "Accept"}
@@ -128,7 +128,7 @@ class Site:
 
     async def _diagnosis(self, request: web.Request) -> web.Response:
         def draw(snapshot: Snapshot) -> str:
-            return json.dumps(diagnosis_json.diagnosis_json(snapshot, self._exporter.advice))
+            return json_text(diagnosis_json.diagnosis_json(snapshot, self._exporter.advice))
 
         body = await self._once("/api/v1/diagnosis", request, draw)
         headers = {"Link": '<schemas/diagnosis>; rel="describedby"; type="application/schema+json"'}
@@ -138,7 +138,7 @@ class Site:
         schema = SCHEMAS.get(request.match_info["name"])
         if schema is None:
             return web.Response(status=404, text=f"no such schema; there are {', '.join(sorted(SCHEMAS))}\n")
-        return web.Response(text=json.dumps(schema), content_type="application/schema+json")
+        return web.Response(text=json_text(schema), content_type="application/schema+json")
 
     async def _root(self, request: web.Request) -> web.Response:
         asked, snapshot = request.query.get("engine", ""), self._exporter.snapshot()
@@ -159,7 +159,8 @@ class Site:
 
             def work() -> tuple[Snapshot, bytes]:
                 snapshot = self._exporter.snapshot()
-                made = snapshot, draw(snapshot).encode()
+                # Whatever names, errors and log lines stand in it: `curl` shows it on a terminal.
+                made = snapshot, clean_lines(draw(snapshot)).encode()
                 # Kept here: whoever asks before those who wait for it are told would have it drawn again.
                 self._keep(name, made)
                 return made
@@ -183,7 +184,9 @@ class Site:
         work = functools.partial(_runbook, name, request.query)
         found, page = await self.drawing.run(("runbook", request.path_qs), request.remote or "", work)
         headers = {"Content-Security-Policy": runbooks.content_security_policy()}
-        return web.Response(text=page, content_type="text/html", headers=headers, status=200 if found else 404)
+        return web.Response(
+            text=clean_lines(page), content_type="text/html", headers=headers, status=200 if found else 404
+        )
 
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="kvpressure is healthy\n")
@@ -191,7 +194,7 @@ class Site:
     async def _ready(self, _: web.Request) -> web.Response:
         reasons = self._exporter.not_ready()
         body = "".join(f"{reason}\n" for reason in reasons) or "kvpressure is ready\n"
-        return web.Response(text=body, status=503 if reasons else 200)
+        return web.Response(text=clean_lines(body), status=503 if reasons else 200)
 
     async def _close(self, _: web.Application) -> None:
         self.drawing.close()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from kvpressure.audit import Manifests, audit, read
 from kvpressure.audit.checks import CHECKS
+from kvpressure.audit.manifests import from_objects
 from kvpressure.cli import main
+from kvpressure.cli.audit_lines import lines
+from kvpressure.cli.audit_report import report
+from kvpressure.cli.clean_console import CleanConsole
+from kvpressure.config.thresholds import load_thresholds
 from tests.support.tools import FIXTURES, check_golden
 
 MANIFESTS = FIXTURES / "manifests"
@@ -35,6 +43,44 @@ def test_the_table_is_the_golden_one(name: str) -> None:
     answer = run(f"{name}.yaml")
     assert answer.exit_code == 1
     check_golden(f"audit_{name}.txt", answer.stdout)
+
+
+@pytest.mark.parametrize("width", [100, 79])
+def test_without_a_terminal_the_lines_are_those_that_rich_would_print(width: int, tmp_path: Path) -> None:
+    container = {"name": "a漢" * 30, "image": "vllm/vllm-openai", "args": ["--max-num-seqs", "9" * 300]}
+    odd = {"kind": "Pod", "metadata": {"name": "漢字 " * 40}, "spec": {"containers": [container]}}
+    (tmp_path / "odd.json").write_text(json.dumps(odd))
+    paths = [*sorted(MANIFESTS.iterdir()), tmp_path / "odd.json"]
+    given = sum((read(path.read_text(), path.name) for path in paths), Manifests(()))
+    result = audit(given, load_thresholds())
+    assert len(result.engines) >= 10
+    out = CleanConsole(file=io.StringIO(), width=width, highlight=False, emoji=False, markup=False)
+    out.print(report(result), crop=False)
+    assert list(lines(result, width)) == [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def test_many_pods_are_looked_through_once_and_not_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    kind = type("Counted", (str,), {"__hash__": lambda self: looked.append(self) or str.__hash__(self)})
+    pod = yaml.safe_load((MANIFESTS / "deployment-bare.yaml").read_text())["spec"]["template"]
+
+    def audited(count: int) -> int:
+        looked.clear()
+        objects = [{**pod, "kind": "Pod", "metadata": {"name": f"p{number}"}} for number in range(count)]
+        given = from_objects(objects, "cluster")
+        items = tuple(replace(item, kind=kind(item.kind)) for item in given.items)
+        assert len(audit(Manifests(items), load_thresholds()).engines) == count
+        return len(looked)
+
+    assert audited(60) <= 2.2 * audited(30)
+
+
+def test_progress_is_told_for_each_engine_and_shown_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[int, int]] = []
+    given = read((MANIFESTS / "deployment-bare.yaml").read_text(), "a")
+    audit(given, load_thresholds(), progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 1)]
+    assert "checking" not in run("deployment-bare.yaml").stderr
 
 
 def test_the_table_fits_a_terminal_of_100_columns_but_for_what_is_pasted() -> None:

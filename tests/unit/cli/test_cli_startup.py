@@ -48,7 +48,7 @@ USED = {
     "triage": _SAMPLER,
     "advise": _SAMPLER,
     "record": _SAMPLER - {"aiohttp"},
-    "incidents": {"httpx2", "jinja2", "ssl", "yaml"},
+    "incidents": {*_HTTP, "httpx2", "jinja2", "pydantic", "yaml"},  # names are resolved as polls resolve them
     "whatif": _SAMPLER,
     "plan": {"yaml"},
     "audit": {"rich", "yaml"},

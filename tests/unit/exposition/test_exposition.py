@@ -39,6 +39,7 @@ from kvpressure.model.workload import (
     Termination,
     Workload,
 )
+from kvpressure.printable import distinct
 from kvpressure.process_stats import OwnProcess
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT, check_golden, need, rounded
@@ -191,7 +192,7 @@ def test_whatever_a_page_or_an_operator_names_things_the_page_can_be_read(target
     found = samples(text_families(page))
     ((key, read),) = [(key, number) for key, number in found.items() if key[0] == "kvpressure_requests_running"]
     assert read == value or (math.isnan(read) and math.isnan(value))
-    assert dict(key[1])["model_name"] == model
+    assert dict(key[1])["model_name"] == distinct(model)
 
 
 def test_what_is_not_known_is_absent_not_zero():

@@ -1,4 +1,4 @@
-"""How far a look back is: one line on a terminal, nothing elsewhere."""
+"""How far a look back or an audit is: one line on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
