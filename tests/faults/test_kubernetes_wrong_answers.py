@@ -67,7 +67,7 @@ def given() -> dict[str, Any]:
         "list": {"items": [pod]},
         "deployments": {"metadata": {"name": "llama"}, "spec": {"selector": selector}},
         "services": {"metadata": {"name": "x"}, "spec": {"selector": {"a": "b"}}},
-        "configmaps": config_map("max-num-seqs: 2"),
+        "configmaps": config_map("max-model-len: 2"),
     }
 
 
@@ -120,12 +120,12 @@ async def test_a_wrong_field_anywhere_is_a_sentence_at_most(name: str) -> None:
 
 BOMBS = {
     "aliases": "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"b{n}: &b{n} [{f'*b{n - 1},' * 9}]\n" for n in range(1, 9)),
-    "nesting": "max-num-seqs: " + "[" * 50_000,
-    "endless": "max-num-seqs: 9\n" + "x" * (10 << 20),
+    "nesting": "max-model-len: " + "[" * 50_000,
+    "endless": "max-model-len: 9\n" + "x" * (10 << 20),
     "many values": "[" + "1," * 30_000 + "1]",
-    "a tag": "max-num-seqs: !!python/object/apply:os.system ['touch /tmp/kvpressure-bomb']",
-    "itself": "a: &a [*a]\nmax-num-seqs: 7",
-    "a shell": "max-num-seqs: $(touch /tmp/kvpressure-bomb)",
+    "a tag": "max-model-len: !!python/object/apply:os.system ['touch /tmp/kvpressure-bomb']",
+    "itself": "a: &a [*a]\nmax-model-len: 7",
+    "a shell": "max-model-len: $(touch /tmp/kvpressure-bomb)",
 }
 
 
@@ -137,17 +137,17 @@ BOMBS = {
 async def test_a_hostile_config_map_declares_nothing(text: str) -> None:
     hostile = config_map(text)
     hostile["binaryData"] = {"config.yaml": "AAAA" * 100_000, "../../etc/passwd": "AAAA"}
-    hostile["data"]["../../../etc/shadow"] = "max-num-seqs: 3"
+    hostile["data"]["../../../etc/shadow"] = "max-model-len: 3"
     before = time.thread_time()
     (pod,) = await looked_at(Answers({**given(), "configmaps": hostile}), "pod/llama-0")
     assert time.thread_time() - before < 2.0
-    assert pod.engine.limits is None or not any(one.name == "max_num_seqs" for one in pod.engine.limits)
+    assert pod.engine.limits is None or not any(one.name == "max_model_len" for one in pod.engine.limits)
 
 
 async def test_the_harmless_config_map_of_these_tests_declares_its_limit() -> None:
     (pod,) = await looked_at(Answers(given()), "pod/llama-0")
     assert pod.engine.limits is not None
-    assert [one.value for one in pod.engine.limits if one.name == "max_num_seqs"] == [2.0]
+    assert [one.value for one in pod.engine.limits if one.name == "max_model_len"] == [2.0]
 
 
 @pytest.mark.parametrize("wrong", [None, 1, "x", {"a": 1}, {"matchLabels": {"a": {}}}, {"matchExpressions": [{}]}])
