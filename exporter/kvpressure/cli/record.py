@@ -150,5 +150,8 @@ def _dump_gpus(output: Path, duration: float, interval: float) -> None:
             say(f"{dump['vendor']}: {dump['error']}", err=True)
     if not found:
         sys.exit(1)
-    output.write_text(json.dumps(found, indent=1) + "\n")
+    try:
+        output.write_text(json.dumps(found, indent=1) + "\n")
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
     say(f"readings of {', '.join(dump['vendor'] for dump in found)} written to {output}")
