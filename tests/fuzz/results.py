@@ -21,23 +21,25 @@ def load() -> dict[str, Any]:
 
 
 def publish(folder: Path = state.FOLDER, results: Path = RESULTS) -> None:
-    """Write the totals of this checkout's runs; a target that never ran here keeps what was written before."""
+    """Add what was run since it was last published, with whatever seeds, to the totals: no run ever takes any away."""
     before: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
     targets: dict[str, Any] = {n: one for n, one in before.get("targets", {}).items() if n in registry.names()}
     for name in registry.names():
-        if (folder / name / "state.json").exists():
-            targets[name] = _of(json.loads((folder / name / "state.json").read_text()))
+        if (new := state.unpublished(name, folder)) is not None:
+            targets[name] = _sum(targets.get(name), new)
     tools = {"python": platform.python_version()} | {name: version(name) for name in _TOOLS}
     written = {"tools": tools, "targets": dict(sorted(targets.items())), "findings": before.get("findings", [])}
     results.write_text(json.dumps(written, indent=1) + "\n")
 
 
-def _of(one: dict[str, Any]) -> dict[str, Any]:
+def _sum(before: dict[str, Any] | None, new: state.State) -> dict[str, Any]:
+    nothing = dict.fromkeys(("inputs", "cpu_seconds", "slowest_milliseconds", "peak_mib", "steps"), 0)
+    had = before or {"seeds": [], **nothing}
     return {
-        "seed": one["seed"],
-        "inputs": one["inputs"],
-        "cpu_seconds": round(one["cpu_seconds"], 1),
-        "slowest_milliseconds": round(1e3 * one["slowest_seconds"], 1),
-        "peak_mib": round(one["peak_mib"]),
-        "steps": one["steps"],
+        "seeds": sorted({*had["seeds"], new.seed}),
+        "inputs": had["inputs"] + new.inputs,
+        "cpu_seconds": round(had["cpu_seconds"] + new.cpu_seconds, 1),
+        "slowest_milliseconds": max(had["slowest_milliseconds"], round(1e3 * new.slowest_seconds, 1)),
+        "peak_mib": max(had["peak_mib"], round(new.peak_mib)),
+        "steps": max(had["steps"], new.steps),
     }

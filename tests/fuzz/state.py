@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / ".cache" / "fuzz"
@@ -13,12 +13,17 @@ FOLDER = Path(__file__).parents[2] / ".cache" / "fuzz"
 
 @dataclass(slots=True)
 class State:
-    """Totals over all runs; `batches` have been run with `seed`, and `kept` is the corpus that they left."""
+    """Totals over all runs; `batches` have been run with `seed`, and `kept` is the corpus that they left.
+
+    `published_inputs` and `published_seconds` of them are in `results.json` already.
+    """
 
     seed: int
     batches: int = 0
     inputs: int = 0
     cpu_seconds: float = 0.0
+    published_inputs: int = 0
+    published_seconds: float = 0.0
     slowest_seconds: float = 0.0
     peak_mib: float = 0.0
     steps: int = 0
@@ -43,6 +48,16 @@ def save(target: str, state: State, folder: Path = FOLDER) -> None:
     written = asdict(state) | {"kept": []}
     _replace(folder / target / "corpus", "".join(f"{base64.b64encode(data).decode()}\n" for data in state.kept))
     _replace(folder / target / "state.json", json.dumps(written, indent=1))
+
+
+def unpublished(target: str, folder: Path = FOLDER) -> State | None:
+    """The state of `target` with what is not published yet as its totals; None where there is nothing. Counts it."""
+    if not (folder / target / "state.json").exists():
+        return None
+    whole = load(target, json.loads((folder / target / "state.json").read_text())["seed"], folder)
+    inputs, seconds = whole.inputs - whole.published_inputs, whole.cpu_seconds - whole.published_seconds
+    save(target, replace(whole, published_inputs=whole.inputs, published_seconds=whole.cpu_seconds), folder)
+    return replace(whole, inputs=inputs, cpu_seconds=seconds) if inputs > 0 else None
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 
-from tests.fuzz import findings, registry, results
+from tests.fuzz import findings, registry, results, state
 from tests.support.reliability import (
     BEGIN,
     END,
@@ -70,3 +71,19 @@ def test_every_target_was_fuzzed_and_what_was_found_has_its_regression():
 def test_a_section_is_put_between_its_marks_or_at_the_end():
     assert put("a\n<b>old</b>c", "<b>", "</b>", "new") == "a\n<b>new</b>c"
     assert put("a\n", "<b>", "</b>", "new") == "a\n<b>new</b>"
+
+
+def test_every_run_adds_to_the_totals_and_none_is_counted_twice(tmp_path):
+    folder, written = tmp_path / "fuzz", tmp_path / "results.json"
+    for seed, inputs, total in ((1, 100, 100), (1, 130, 130), (7, 150, 150)):
+        before = state.load("numbers", seed, folder)
+        before.inputs, before.slowest_seconds = inputs, 1.0 / inputs
+        state.save("numbers", before, folder)
+        results.publish(folder, written)
+        results.publish(folder, written)
+        assert json.loads(written.read_text())["targets"]["numbers"]["inputs"] == total
+    other_checkout = tmp_path / "night"
+    state.save("numbers", state.State(8, inputs=50), other_checkout)
+    results.publish(other_checkout, written)
+    one = json.loads(written.read_text())["targets"]["numbers"]
+    assert (one["inputs"], one["seeds"], one["slowest_milliseconds"]) == (200, [1, 7, 8], 10.0)

@@ -125,12 +125,12 @@ class World:
                 await task
 
 
-async def until(true: Callable[[], bool], source: GpuSource) -> None:
+async def until(true: Callable[[], bool], source: GpuSource, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for a condition; a failure shows what the source says instead."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + PATIENCE_SECONDS
+    end = loop.time() + seconds
     while not true():
-        assert loop.time() < end, f"still not so after {PATIENCE_SECONDS} s; {source.health()}; {source.latest}"
+        assert loop.time() < end, f"still not so after {seconds} s; {source.health()}; {source.latest}"
         await asyncio.sleep(0.01)
 
 

@@ -75,11 +75,11 @@ def fuzzing(found: Mapping[str, Any]) -> str:
     targets, tools = found["targets"], ", ".join(f"{name} {version}" for name, version in found["tools"].items())
     inputs = sum(one["inputs"] for one in targets.values())
     hours = sum(one["cpu_seconds"] for one in targets.values()) / 3600
-    seeds = ", ".join(map(str, sorted({one["seed"] for one in targets.values()})))
+    seeds = ", ".join(map(str, sorted({seed for one in targets.values() for seed in one["seeds"]})))
     lines = [
         "## Fuzzing\n\n",
         f"`make fuzz` has given {inputs:,} inputs to what reads foreign text, in {hours:.2f} hours of CPU\n",
-        f"(seed {seeds}; {tools}).\n",
+        f"(seeds {seeds}; {tools}).\n",
         "Inputs are drawn from grammars and mutated; those that reach new code are kept and mutated again. What must\n",
         "hold of each answer stands in `tests/fuzz/targets`; everything found is replayed by `make test`.\n\n",
         "| target | what is read | inputs | CPU s | slowest ms |\n|---|---|---:|---:|---:|\n",

@@ -13,7 +13,7 @@ from kvpressure.cli.engine_options import facts_options
 from kvpressure.cli.findings import CANNOT_TELL, exit_code
 from kvpressure.cli.pod_options import pod_options
 from kvpressure.cli.triage_run import prepare
-from kvpressure.kubernetes.references import is_reference
+from kvpressure.kubernetes.objects.references import is_reference
 
 
 @click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")

@@ -30,7 +30,7 @@ from kvpressure.kubernetes.find import find_pods
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.references import Found, Reference, is_reference, parse_reference
+from kvpressure.kubernetes.objects.references import Found, Reference, is_reference, parse_reference
 from kvpressure.model.view import EngineView
 from kvpressure.model.workload import Workload
 from kvpressure.net.tasks import cancel

@@ -19,7 +19,7 @@ from kvpressure.cli.whatif_changes import changes, names
 from kvpressure.cli.whatif_report import json_of, table_report
 from kvpressure.cli.whatif_source import Source, SourceError, UnknownError, source_of
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.kubernetes.references import is_reference
+from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.whatif.compare import compared, over_load
 from kvpressure.whatif.config_changes import ConfigChange

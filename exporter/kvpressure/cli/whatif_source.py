@@ -19,7 +19,7 @@ from kvpressure.cli.sampling import Sampler, Seen, targets_of
 from kvpressure.cli.say import say
 from kvpressure.cli.triage_run import sample
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.kubernetes.references import is_reference
+from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named

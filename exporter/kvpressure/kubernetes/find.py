@@ -9,7 +9,8 @@ from typing import Any
 from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient, Object
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.references import POD, Found, Reference, selector_text
+from kvpressure.kubernetes.objects.fields import dns_name, mapping, text
+from kvpressure.kubernetes.objects.references import POD, Found, Reference, selector_text
 
 MOST_LISTED = 500
 
@@ -21,7 +22,7 @@ async def find_pods(
     found: dict[str, Found] = {}
     for reference in references:
         for one in await _behind(client, namespace, reference):
-            found.setdefault(one.pod["metadata"]["name"], one)
+            found.setdefault(_pod_name(one.pod), one)
     if selector:
         pods = await _list(client, namespace, selector)
         if not pods:
@@ -29,13 +30,15 @@ async def find_pods(
                 f"no pod in namespace {namespace} has the labels {selector}; kubectl get pods --show-labels"
             )
         for pod in pods:
-            found.setdefault(pod["metadata"]["name"], Found(pod))
-    return sorted(found.values(), key=lambda one: (_phase(one.pod) != "Running", one.pod["metadata"]["name"]))
+            found.setdefault(_pod_name(pod), Found(pod))
+    return sorted(found.values(), key=lambda one: (_phase(one.pod) != "Running", _pod_name(one.pod)))
 
 
 async def get_pod(client: KubeClient, namespace: str, name: str) -> Object:
     """Return one pod as it is now. Raises KubeError."""
-    return await client.json(f"/api/v1/namespaces/{namespace}/pods/{name}", Action("get", "pods", namespace, name))
+    pod = await client.json(f"/api/v1/namespaces/{namespace}/pods/{name}", Action("get", "pods", namespace, name))
+    _pod_name(pod)
+    return pod
 
 
 async def get_config_map(client: KubeClient, namespace: str, name: str) -> Object:
@@ -51,7 +54,7 @@ async def _behind(client: KubeClient, namespace: str, reference: Reference) -> l
         selector = reference.kind.labels.format(reference.name)
     else:
         workload = await _named(client, namespace, reference)
-        selector = selector_text(workload.get("spec", {}).get("selector"))
+        selector = selector_text(mapping(workload, "spec", "selector"))
     pods = await _list(client, namespace, selector) if selector else []
     if not pods:
         raise KubeError(
@@ -107,8 +110,18 @@ def _items(answer: Mapping[str, object]) -> list[Object]:
 
 
 def _name(item: Object) -> str:
-    return str(item.get("metadata", {}).get("name", ""))
+    return text(item, "metadata", "name")
+
+
+def _pod_name(pod: Mapping[str, Any]) -> str:
+    """The pod's name, which is part of what is asked next, as its namespace is. Raises KubeError for what is none."""
+    name = dns_name(pod, "metadata", "name")
+    if not name or not dns_name(pod, "metadata", "namespace"):
+        raise KubeError(
+            "the API server answered with something that is no pod: is it one, or a proxy?", reason="garbage"
+        )
+    return name
 
 
 def _phase(pod: Mapping[str, Any]) -> str:
-    return str(pod.get("status", {}).get("phase", ""))
+    return text(pod, "status", "phase")

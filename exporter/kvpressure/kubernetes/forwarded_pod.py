@@ -19,9 +19,9 @@ from kvpressure.kubernetes.objects.map_versions import (
     why_not,
     with_version,
 )
+from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.pod_logs import PodLogs, read_logs
 from kvpressure.kubernetes.port_forward import PortForward
-from kvpressure.kubernetes.references import Found
 
 
 @dataclass(slots=True)

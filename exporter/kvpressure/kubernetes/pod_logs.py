@@ -9,6 +9,8 @@ from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
+from kvpressure.sources.logs.allowance import Allowance
+from kvpressure.sources.logs.classify import is_telling
 from kvpressure.sources.logs.lines import Line
 from kvpressure.sources.logs.tally import Tally
 
@@ -63,10 +65,12 @@ async def read_log(client: KubeClient, id_: ContainerId, now: float, *, previous
 
 def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:
     """Count the incidents of a log whose lines begin with their times, as the API server writes them. PURE."""
-    tally = Tally(id_, since=0.0)
+    tally, allowance = Tally(id_, since=0.0), Allowance(shares=2)
     # Not splitlines(): it also cuts at separators that a line may quote, and the rest would pass for a line of its own.
     for raw in log.decode(errors="replace").split("\n"):
         stamp, space, rest = raw.partition(" ")
         line = Line(rest, stamp)
+        if not is_telling(raw) or not allowance.covers(len(raw)):
+            continue
         tally.take(line if space and line.t is not None else Line(raw), now, old=True)
     return tally.report(now)

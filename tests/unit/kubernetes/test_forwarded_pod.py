@@ -12,7 +12,7 @@ from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.objects.engine_pod import engine_pod
-from kvpressure.kubernetes.references import Found
+from kvpressure.kubernetes.objects.references import Found
 
 FILE = "max-num-seqs: 12\nmax-num-batched-tokens: 8k\n"
 

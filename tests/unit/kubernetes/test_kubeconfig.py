@@ -20,7 +20,7 @@ from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.credentials import Credentials
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, load_config
-from kvpressure.kubernetes.references import is_reference, parse_reference, selector_text
+from kvpressure.kubernetes.objects.references import is_reference, parse_reference, selector_text
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -13,8 +13,8 @@ from kvpressure.kubernetes.objects.annotations import own_annotations, read_wish
 from kvpressure.kubernetes.objects.config_files import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
+from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.objects.states import container_state
-from kvpressure.kubernetes.references import Found
 from kvpressure.model.workload import ContainerId, ContainerState, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED
 

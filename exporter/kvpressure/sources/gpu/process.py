@@ -185,7 +185,9 @@ class GpuSource:
         code = child.exit_code()
         if code in _REASONS:
             return Failure(_REASONS[code], child.last_words())
-        ending = f"ended with {code}" if code is None or code >= 0 else f"was killed by {_signal_name(-code)}"
+        if code is None:
+            return Failure("crashed", "the child process closed its output and lives on; it was killed")
+        ending = f"ended with {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
         return Failure("crashed", " ".join(f"the child process {ending}. {child.last_words()}".split()))
 
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +18,10 @@ READ_BYTES: Final = 64 * 1024
 LINE_BYTES: Final = 1024 * 1024
 STDERR_BYTES: Final = 4096
 POLL_SECONDS: Final = 0.01
+MOST_LINES_A_SECOND: Final = 1000
+"""A child writes one for each interval, of which the shortest is a tenth of a second; each costs the loop time."""
+MOST_STDERR_BYTES_A_SECOND: Final = 1024 * 1024
+"""What a library writes beyond it waits in the pipe, and the child with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,23 @@ class Ended:
 
     reason: str = ""
     why: str = ""
+
+
+class _InSecond:
+    """Counts what comes within each second of `clock`."""
+
+    def __init__(self, clock: Callable[[], float], most: int) -> None:
+        self._clock = clock
+        self._most = most
+        self._second = 0
+        self._count = 0
+
+    def exceeds(self, more: int) -> bool:
+        """Whether, with so many more, there are more in this second than there may be."""
+        if (second := int(self._clock())) != self._second:
+            self._second, self._count = second, 0
+        self._count += more
+        return self._count > self._most
 
 
 class ChildProcess:
@@ -44,6 +65,9 @@ class ChildProcess:
         self._out, self._err = self._process.stdout.fileno(), self._process.stderr.fileno()
         self._partial = b""
         self._last_words = b""
+        self._lines_in_second = _InSecond(self._loop.time, MOST_LINES_A_SECOND)
+        self._stderr_in_second = _InSecond(self._loop.time, MOST_STDERR_BYTES_A_SECOND)
+        self._resting: asyncio.TimerHandle | None = None
         for fd, callback in ((self._out, self._on_out), (self._err, self._on_err)):
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, callback)
@@ -68,6 +92,12 @@ class ChildProcess:
         if chunk is None:
             return
         *lines, self._partial = (self._partial + chunk).split(b"\n")
+        if self._lines_in_second.exceeds(len(lines)):
+            self._loop.remove_reader(self._out)
+            self.lines.put_nowait(
+                Ended("crashed", f"the child process wrote over {MOST_LINES_A_SECOND} lines a second")
+            )
+            return
         for line in lines:
             self.lines.put_nowait(line)
         if len(self._partial) > LINE_BYTES:
@@ -77,7 +107,15 @@ class ChildProcess:
             self.lines.put_nowait(Ended())
 
     def _on_err(self) -> None:
-        self._last_words = (self._last_words + (self._read(self._err) or b""))[-STDERR_BYTES:]
+        chunk = self._read(self._err) or b""
+        self._last_words = (self._last_words + chunk)[-STDERR_BYTES:]
+        if chunk and self._stderr_in_second.exceeds(len(chunk)) and self._resting is None:
+            self._loop.remove_reader(self._err)
+            self._resting = self._loop.call_later(1.0, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self._err, self._on_err)
 
     def last_words(self) -> str:
         """The last line on standard error."""
@@ -88,18 +126,30 @@ class ChildProcess:
         return lines[-1].strip() if lines else ""
 
     def exit_code(self) -> int | None:
-        """As subprocess gives it: negative for a signal, None while the child lives. Never waits."""
-        return self._process.poll()
+        """As subprocess gives it: negative for a signal, None while the child lives. Never waits.
+
+        Whatever the child started is killed when it has ended. That is before it is reaped: until then nobody else can
+        have its process id.
+        """
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                self._kill_group()
+            self._process.poll()
+        return self._process.returncode
 
     def kill(self) -> None:
-        """SIGKILL; a child in uninterruptible sleep dies when the driver lets it go."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
+        """SIGKILL for it and all that it started; a child in uninterruptible sleep dies when the driver lets it go."""
+        if self.exit_code() is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        with suppress(OSError):  # none is left, or it runs as somebody else
+            os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self, seconds: float) -> bool:
         """Whether the child ended within `seconds`."""
         until = self._loop.time() + seconds
-        while self._process.poll() is None:
+        while self.exit_code() is None:
             if self._loop.time() >= until:
                 return False
             await asyncio.sleep(POLL_SECONDS)
@@ -115,7 +165,7 @@ class ChildProcess:
         finally:
             self.kill()
             self._close()
-        return self._process.poll() is not None
+        return self.exit_code() is not None
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:
@@ -123,6 +173,9 @@ class ChildProcess:
                 self._process.stdin.close()
 
     def _close(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         for fd in (self._out, self._err):
             self._loop.remove_reader(fd)
         for stream in (self._process.stdout, self._process.stderr):

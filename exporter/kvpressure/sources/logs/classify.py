@@ -45,7 +45,8 @@ _WORDINGS: Final = sorted((*_SHARED, *(row for log in _LOGS for row in log.rows)
 
 _REFUSALS: Final = frozenset(words for log in _LOGS for words in log.refusals)
 _ROWS: Final = tuple((kind, words, re.compile(pattern or re.escape(words))) for kind, words, pattern in _WORDINGS)
-_SKIMMED: Final = tuple({words.encode() for _, words, _ in _WORDINGS} | {words.encode() for words in learn.WORDS})
+_WORDS: Final = tuple({words for _, words, _ in _WORDINGS} | set(learn.WORDS))
+_SKIMMED: Final = tuple(words.encode() for words in _WORDS)
 
 
 def telling_lines(block: bytes) -> list[bytes]:
@@ -71,6 +72,16 @@ def telling_lines(block: bytes) -> list[bytes]:
             found[start] = _end(low, at)
             at = low.rfind(words, rest, start) if start > rest else -1
     return [block[start : found[start]] for start in sorted(found)]
+
+
+def is_telling(text: str) -> bool:
+    r"""Whether a line (with its colours) holds words of a wording.
+
+    >>> is_telling("\x1b[31mEngineDeadError"), is_telling("GET /metrics")
+    (True, False)
+    """
+    low = plain(text).lower()
+    return any(words in low for words in _WORDS)
 
 
 def _end(block: bytes, at: int) -> int:

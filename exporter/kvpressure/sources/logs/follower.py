@@ -8,15 +8,14 @@ from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.workload import ContainerId, LogReport
 from kvpressure.printable import brief
-from kvpressure.sources.logs.classify import telling_lines
+from kvpressure.sources.logs.allowance import Allowance
+from kvpressure.sources.logs.classify import is_telling, telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
 from kvpressure.sources.logs.live import Sink
 from kvpressure.sources.logs.status import Status
 from kvpressure.sources.logs.tally import Tally
 
 NAME = "logs"
-MAX_TOLD_LINES = 2000
-"""Telling lines taken of one read: ten times that would keep the thread, and the interpreter, busy for a second."""
 
 
 class Reader(Protocol):
@@ -41,7 +40,7 @@ class Follower:
         self._tally = Tally(container, since)
         self._status = Status(NAME, target, since)
         self._now = since
-        self._left = MAX_TOLD_LINES
+        self._allowance = Allowance()
 
     @property
     def health(self) -> SourceHealth:
@@ -50,7 +49,7 @@ class Follower:
 
     def read(self, budget: int, now: float) -> None:
         """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure."""
-        self._now, self._left = now, MAX_TOLD_LINES
+        self._now, self._allowance = now, Allowance()
         try:
             self._reader.read(budget, self)
         except SourceError as error:
@@ -75,12 +74,11 @@ class Follower:
     def data(self, data: bytes, *, old: bool) -> None:
         """Bytes of the file."""
         for line in self._assembler.feed(data):
-            if self._left > 0 and self._tally.take(line, self._now, old=old):
-                self._left -= 1
+            self._take(line, old=old)
 
     def line(self, line: Line) -> None:
         """A line of the journal, which has a time."""
-        self._tally.take(line, self._now, old=False)
+        self._take(line, old=False)
 
     def cut(self) -> None:
         """Bytes were left out."""
@@ -89,7 +87,7 @@ class Follower:
     def file(self) -> None:
         """The file ended."""
         for line in self._assembler.end():
-            self._tally.take(line, self._now, old=False)
+            self._take(line, old=False)
 
     def container(self) -> None:
         """Another start of the container."""
@@ -100,3 +98,9 @@ class Follower:
         """A backlog was skipped; what its last start-up line said may be out of date, but nothing is counted twice."""
         self.skipped_bytes += size
         self._status.count("backlog")
+
+    def _take(self, line: Line, *, old: bool) -> None:
+        """Count a line, unless this read has looked at as much as it may; a line that tells nothing is free."""
+        looked_at = is_telling(line.text) and self._allowance.covers(len(line.text))
+        if looked_at and self._tally.take(line, self._now, old=old):
+            self._allowance.told()

@@ -6,7 +6,8 @@ import pytest
 
 from kvpressure.model.workload import ContainerId
 from kvpressure.sources.logs import follower as follower_module
-from kvpressure.sources.logs.follower import MAX_TOLD_LINES, Follower
+from kvpressure.sources.logs.allowance import MAX_LINES
+from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.live import READ_BYTES, Sink
 from kvpressure.sources.logs.tally import Tally
 
@@ -50,7 +51,7 @@ def test_a_flood_of_telling_lines_is_counted_in_incidents_and_looked_at_in_part(
     monkeypatch.setattr(follower_module.Tally, "take", counting)
     flooded = Follower(POD, Flood(line * (READ_BYTES // len(line))), 0.0)
     flooded.read(READ_BYTES * 4, 1_800_000_000.0)
-    assert sum(looked) <= MAX_TOLD_LINES
+    assert sum(looked) <= MAX_LINES
     report = flooded.report()
     assert report is not None
     assert report.counts["device_oom"] == (0 if line == b"nccl\n" else 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.objects.fields import mapping, objects, text, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +92,18 @@ def selector_text(selector: Any) -> str:
     >>> selector_text({"matchLabels": {"app": "llama"}, "matchExpressions": [{"key": "v", "operator": "Exists"}]})
     'app=llama,v'
     """
-    if not isinstance(selector, Mapping):
+    labels, expressions = mapping(selector, "matchLabels"), objects(selector, "matchExpressions")
+    if not {"matchLabels", "matchExpressions"} & set(mapping(selector)):
+        labels = mapping(selector)
+    terms = [f"{key}={value}" for key, value in labels.items() if isinstance(value, str)]
+    if len(terms) < len(labels):
         return ""
-    labels = selector.get("matchLabels") or {}
-    expressions = selector.get("matchExpressions") or ()
-    if not {"matchLabels", "matchExpressions"} & set(selector):
-        labels = selector
-    return ",".join([*(f"{key}={value}" for key, value in labels.items()), *map(_expression, expressions)])
+    found = [*terms, *map(_expression, expressions)]
+    return ",".join(found) if all(found) else ""
 
 
 def _expression(one: Mapping[str, Any]) -> str:
-    key, values = str(one.get("key", "")), ",".join(map(str, one.get("values") or ()))
+    """One term; "" for what is none: leaving it out would select others too."""
+    key, values = text(one, "key"), ",".join(texts(one, "values"))
     forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key, "DoesNotExist": f"!{key}"}
-    return forms[str(one.get("operator"))]
+    return forms.get(text(one, "operator"), "") if key else ""

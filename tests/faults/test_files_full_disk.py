@@ -1,0 +1,87 @@
+"""Files that a command was told to write, on a disk that is full: `/dev/full` and a limit on a file's size."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvpressure.cli import record
+from kvpressure.cli.incidents import _write
+from tests.support.engine_kit import GOOD_PAGE
+from tests.support.processes import KVPRESSURE
+from tests.support.servers import FaultServer, page
+
+LARGE_PAGE = GOOD_PAGE + b"".join(
+    b'vllm:num_requests_waiting{engine="%d",model_name="%s"} 1.0\n' % (n, os.urandom(16).hex().encode())
+    for n in range(500)
+)
+
+
+async def run(*words: str, kib: int = 8) -> tuple[int, str]:
+    """A command of which no file may be longer than `kib`; its code and all that it says."""
+    limited = ["bash", "-c", f'ulimit -f {kib}; exec "$@"', "bash", *KVPRESSURE, *words]
+    process = await asyncio.create_subprocess_exec(*limited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    async with asyncio.timeout(300):
+        said, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+@pytest.mark.fault(
+    "the disk is full under `record -o`",
+    "it ends with a sentence and code 1 instead of at the end of its time, and no traceback",
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.xz"])
+async def test_a_recording_on_a_full_disk_ends_with_a_sentence(suffix: str, tmp_path: Path) -> None:
+    async with FaultServer(page(LARGE_PAGE)) as engine:
+        path = str(tmp_path / f"r.{suffix}")
+        code, said = await run("record", engine.url, "-o", path, "--duration", "600", "--interval", "0.2")
+    assert code == 1
+    assert f"{path} cannot be written: File too large" in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+@pytest.mark.fault(
+    "the disk is full under `generate --out`", "it ends with a sentence and code 2, and an older bundle stays whole"
+)
+async def test_a_bundle_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    assert (await run("generate", "--flavour", "vllm-only", "--out", str(out), kib=100_000))[0] == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert before
+    code, said = await run("generate", "--out", str(out))
+    assert code == 2
+    assert "cannot be written: File too large" in " ".join(said.split())
+    assert "Traceback" not in said
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert os.listdir(tmp_path) == ["bundle"]  # noqa: PTH208 - no temporary folder is left
+
+
+@pytest.mark.fault("the disk is full under `record --gpus -o`", "it ends with a sentence and code 1, and no traceback")
+def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "record_gpus", lambda *_: {"vendor": "nvidia", "error": ""})
+    done = CliRunner().invoke(record.command, ["--gpus", "-o", "/dev/full", "--force"])
+    assert done.exit_code == 1
+    assert "/dev/full cannot be written: No space left on device" in done.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.fault("the disk is full under `incidents --html`", "it ends with a sentence and its own exit code")
+def test_a_report_on_a_full_disk_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _write(Path("/dev/full"), lambda _: "report", {})
+    assert ended.value.code not in (0, 1)
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+async def test_the_limit_of_these_tests_is_one(tmp_path: Path) -> None:
+    script = f"import os; fd = os.open({str(tmp_path / 'a')!r}, 65); [os.write(fd, b'x' * 5000) for _ in 'ab' * 2]"
+    limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", sys.executable, "-c", script]
+    done = await asyncio.to_thread(subprocess.run, limited, capture_output=True, check=False)
+    assert b"File too large" in done.stderr
