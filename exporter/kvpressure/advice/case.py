@@ -46,11 +46,6 @@ class Case:
         return self.symptom("device_oom") is True
 
     @property
-    def hurt(self) -> bool:
-        """True when requests suffer already."""
-        return self.diagnosis.stage in (Stage.COLLAPSED, Stage.FAILING)
-
-    @property
     def crashing(self) -> bool:
         """True when the server dies and comes back."""
         signs = ("restarting", "host_oom", "device_oom")
