@@ -16,7 +16,7 @@ Env = Mapping[str, str]
 
 
 def commands(script: str, env: Env, positional: Sequence[str] = ()) -> list[Words]:
-    return list(shell.commands(script, env, Budget(), positional))
+    return list(shell.Script(script, env, Budget(), positional).commands())
 
 
 def expand(text: str, env: Env) -> str:
@@ -25,7 +25,7 @@ def expand(text: str, env: Env) -> str:
 
 def launches(command: Sequence[str], args: Sequence[str], env: Env) -> list[Launch]:
     budget = Budget()
-    found = (launch(words) for words in programs(command, args, settle(env, budget), budget))
+    found = (launch(program.words) for program in programs(command, args, settle(env, budget), budget))
     return [one[1] for one in found if one is not None]
 
 

@@ -11,7 +11,7 @@ from kvpressure.audit.manifests import Item, Manifests, flat, get, mapping, sequ
 from kvpressure.audit.model import Problem
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import SHELLS, base
-from kvpressure.commandline.variables import MORE
+from kvpressure.commandline.shell import MORE
 from kvpressure.config.strict_yaml import Path
 from kvpressure.limits.declared import Reading, read_limits
 from kvpressure.limits.recognise import runtime_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.commandline.budget import NESTING, Budget, BudgetExceededError
-from kvpressure.commandline.shell import Words, commands, expand
+from kvpressure.commandline.shell import Script, Words, expand
 
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
@@ -19,6 +19,14 @@ _STARTERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup"))
 _TALKERS: Final = frozenset(
     ("echo", "printf", "grep", "egrep", "pgrep", "pkill", "pip", "pip3", "curl", "wget", "which", "test", "[", "[[")
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program that a command runs, and why its words are not certain, "" where they are (see `Script`)."""
+
+    words: Words
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +43,18 @@ def programs(
     env: Mapping[str, str],
     budget: Budget,
     files: Mapping[str, str] | None = None,
-) -> Iterator[Words]:
-    """Yield every program that the container's command runs, through shells, `eval` and scripts given in place.
+) -> Iterator[Program]:
+    """Every program that the container's command runs, through shells, `eval` and scripts given in place.
 
-    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises
-    BudgetExceededError, after what was found until then.
+    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises BudgetExceededError, after what
+    was found until then.
     """
     words = tuple(expand(word, env, budget) for word in (*command, *args))
-    yield from _unwrap(words, env, budget, NESTING, files or {})
+    yield from _unwrap(Program(words), Script("", env, budget), budget, NESTING, files or {})
 
 
 def settle(env: Mapping[str, str], budget: Budget) -> dict[str, str]:
-    """Return the environment with `$(VAR)` in its values expanded as Kubernetes does: from the variables above."""
+    """The environment with `$(VAR)` in its values expanded, as Kubernetes does: from what stands above."""
     settled: dict[str, str] = {}
     for name, value in env.items():
         budget.take()
@@ -54,26 +62,31 @@ def settle(env: Mapping[str, str], budget: Budget) -> dict[str, str]:
     return settled
 
 
-def _unwrap(
-    words: Words, env: Mapping[str, str], budget: Budget, depth: int, files: Mapping[str, str]
-) -> Iterator[Words]:
-    script = _script(words, budget, files)
+def _unwrap(program: Program, outer: Script, budget: Budget, depth: int, files: Mapping[str, str]) -> Iterator[Program]:
+    script = _script(program.words, budget, files)
     if script is None:
-        if words:
-            yield words
+        if program.words:
+            yield program
         return
     if depth == 0:
         raise BudgetExceededError
     text, positional = script
-    for inner in commands(text, env, budget, positional):
-        yield from _unwrap(inner, env, budget, depth - 1, files)
+    env = outer.handed_down(program.words[: len(program.words) - len(positional or ())])
+    inner = Script(text, env, budget, outer.positional if positional is None else positional, outer.unreadable)
+    for words in inner.commands():
+        yield from _unwrap(Program(words, inner.unreadable), inner, budget, depth - 1, files)
+    if positional is None:
+        outer.continue_behind(inner)
 
 
-def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words] | None:
-    """Return the script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program."""
+def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words | None] | None:
+    """The script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program.
+
+    With its arguments, None where they are those of the script around it.
+    """
     if words[:1] == ("eval",):
         budget.take(sum(map(len, words)))
-        return " ".join(words[1:]), ()
+        return " ".join(words[1:]), None
     own = next((i for i, word in enumerate(words) if word != "--" and base(word) not in _STARTERS), 0)
     if words and words[own] in files:
         return files[words[own]], words[own:]
@@ -96,10 +109,10 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
 
 
 def talks(words: Words) -> bool:
-    """Return whether the program takes the words behind it as text, so that they start nothing; or there is none."""
+    """Whether the program takes the words behind it as text, so that they start nothing; or there is none."""
     return not words or base(words[0]) in _TALKERS
 
 
 def base(word: str) -> str:
-    """Return the name of a program without its folder."""
+    """The name of a program without its folder."""
     return word[word.rfind("/") + 1 :]

@@ -1,40 +1,56 @@
-"""Reads the commands out of a shell script as far as their words can be known without running it.
+"""Reads the simple commands of a shell script as far as their words can be known without running it.
 
-Quotes, comments, continuations, arrays, `$VAR` and `${VAR:-default}` are understood; what cannot be known (`$(...)`,
-backticks, variables that nobody set, or that depend on a condition) stays in the word as it was written, see
-`unresolved`. All of it is paid for out of a `Budget` before it is made, and BudgetExceededError is all that is
-raised here.
+Quotes, comments, continuations, assignments, `$VAR` and `${VAR:-default}` are understood. What cannot be known
+(`$(...)`, variables that nobody set, or that are set behind a `&&` or `||`) stays in the word as it was written, see
+`unresolved`. Control flow is not interpreted, see `Script.unreadable`. Everything is paid for out of a `Budget` before
+it is made, and BudgetExceededError is all that is raised here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Final
 
-from kvpressure.commandline.budget import NESTING, Budget, BudgetExceededError
-from kvpressure.commandline.control import ASSIGNMENT, RESERVED, Control, Operator
-from kvpressure.commandline.variables import ABSENT, POSITIONAL, Absent, Value, Variables
+from kvpressure.commandline.budget import Budget, BudgetExceededError
 
 Words = tuple[str, ...]
 """One simple command: the program and its arguments."""
 
+MORE: Final = "="
+"""The name in an environment that says it may hold variables which are not listed; no variable can be called so."""
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BRACED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-=])(.*))?", re.DOTALL)
-_WHOLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]|[@*]")
-_ENDS: Final[Mapping[str, Operator]] = {"\n": "\n", ";": ";", "&": "&", "|": "|", "(": "(", ")": ")"}
-_TWICE: Final[Mapping[str, Operator]] = {";": ";;", "&": "&&", "|": "||"}
-_ARRAY: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_TOKEN: Final = re.compile(
+    r"(?P<plain>[^ \t\r\n;&|()<>\\'\"$`#]+)|(?P<blank>[ \t\r]+)|'(?P<single>[^']*)'?|\\(?P<escaped>.?)"
+    r"|(?P<redirection>&>>?|<<<|<<|>>|[<>]&|>\||<>|[<>])|(?P<operator>;;|&&|\|\||[\n;&|()])"
+    r"|(?P<double>\")|(?P<variable>\$)|(?P<substitution>`[^`]*`?)|(?P<comment>#)",
+    re.DOTALL,
+)
+_QUOTED: Final = re.compile(
+    r"(?P<plain>[^\"\\$]+)|\\(?P<escaped>[\"\\$`\n])|(?P<end>\")|(?P<variable>\$)|(?P<backslash>\\)"
+)
 _KUBERNETES: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-A-Za-z0-9_.]*)\)")
 _UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
-# Characters that mean themselves, outside and inside double quotes.
-_PLAIN: Final = re.compile(r"[^ \t\r\n;&|()<>\\'\"$`#]+")
-_PLAIN_QUOTED: Final = re.compile(r'[^"\\$]+')
+# In a value: blanks in it divide no words. In a default: it is more than text.
+_SUBSTITUTION: Final = re.compile(r"\$[({]|`")
 _MEANS_MORE: Final = re.compile(r"[\\'\"$`]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
-_PARENTHESIS: Final = re.compile(r"[()]")
-_BRACE: Final = re.compile(r"[{}]")
+_BRACKETS: Final = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
+_CONTROL: Final = frozenset(
+    (
+        *("if", "then", "elif", "else", "fi", "while", "until", "for", "select", "do", "done", "case", "esac"),
+        *("{", "}", "!", "function", "coproc"),
+    )
+)
+_DECLARES: Final = frozenset(("export", "declare", "typeset", "local", "readonly"))
+# Programs of the shell that change the variables whose names they are given.
+_CHANGES: Final = frozenset(("read", "mapfile", "readarray", "getopts", "let", "printf", "unset"))
+# Programs that scripts chain with `&&` because they are steps, and that nobody asks whether something is so.
+_STEPS: Final = frozenset(("cd", "echo", "printf", "set", "mkdir", "true", ":", "pip", "source", ".", "sleep"))
 # What is done with a command beside its words takes as long as reading so many more.
 _COMMAND: Final = 4
 
@@ -52,304 +68,263 @@ def expand(text: str, env: Mapping[str, str], budget: Budget) -> str:
 
 
 def unresolved(text: str) -> bool:
-    """Return whether `text` holds a variable, a substitution or a template whose value is not known."""
+    """Whether `text` holds a variable, a substitution or a template whose value is not known."""
     return _UNRESOLVED.search(text) is not None
 
 
-def commands(script: str, env: Mapping[str, str], budget: Budget, positional: Sequence[str] = ()) -> Iterator[Words]:
-    """Yield the simple commands of a script in order, whether or not they would run; `positional` is $0, $1, ...
+class Script:
+    """One script while it is read; `positional` is $0, $1, ..., and None where they are not known.
 
-    Raises BudgetExceededError, after the beginning of the command that the reading ended in.
+    A variable of `env` that stands for itself, `$(NAME)`, is set, and to what is not known. `unreadable` says why no
+    word from here on is certain, "" where it is: control flow stands before it or around it.
     """
-    scanner = _Scanner(script, env, budget, positional)
-    try:
-        yield from scanner.scan()
-    except BudgetExceededError:
-        yield scanner.begun()
-        raise
 
-
-class _Scanner:
     def __init__(
-        self, text: str, env: Mapping[str, str], budget: Budget, positional: Sequence[str], depth: int = NESTING
+        self,
+        text: str,
+        env: Mapping[str, str],
+        budget: Budget,
+        positional: Sequence[str] | None = (),
+        unreadable: str = "",
     ) -> None:
-        self.text = text
-        self.at = 0
-        self.variables = Variables(env, budget)
-        self.control = Control(self.variables)
-        self.positional = positional
-        self.budget = budget
-        self.depth = depth
-        """How many more defaults within defaults are read."""
-        self.words: list[str] = []
-        self.word: list[str] | None = None
+        budget.take(steps=len(env))
+        self.unreadable = unreadable
+        self.positional: Words | None = None if positional is None else tuple(positional)
+        self._text, self._at = text, 0
+        self._budget = budget
+        self._variables = dict(env)
+        self._assigned: set[str] = set()
+        self._words: list[str] = []
+        self._word: list[str] | None = None
         """The parts of the word that is being read, None between words."""
+        self._in_redirection = False
+        self._conditional = False
+        """Whether the command is one that may not run, or not in this shell: behind `&&`, `||` or `|`."""
 
-    def scan(self) -> Iterator[Words]:
-        while self.at < len(self.text):
-            if self._took(_PLAIN):
-                continue
-            char = self.text[self.at]
-            self.at += 1
-            if char == "#" and self.word is None:
-                self._until("\n")
-                char = "\n"
-            if char == "(" and (self._took_array() or self._took_function()):
-                continue
-            if char in "\n;&|()":
-                yield from self._command(self._operator(char))
-            else:
-                self._take(char)
-        yield from self._command("")
+    def commands(self) -> Iterator[Words]:
+        """The simple commands in reading order, whether or not they would run.
 
-    def begun(self) -> Words:
-        return _program(dropwhile(RESERVED.__contains__, self.words))
+        Raises BudgetExceededError, after the beginning of the command that the reading ended in.
+        """
+        try:
+            while token := _TOKEN.match(self._text, self._at):
+                if token.lastgroup == "operator":
+                    yield from self._command(token[0])
+                else:
+                    self._take(token)
+            yield from self._command("")
+        except BudgetExceededError:
+            yield _program(self._words)
+            raise
 
-    def _operator(self, char: str) -> Operator:
-        if char in _TWICE and char == self.text[self.at : self.at + 1]:
-            self.at += 1
-            return _TWICE[char]
-        return _ENDS[char]
+    def handed_down(self, words: Sequence[str]) -> Mapping[str, str]:
+        """The environment of a script that these words run. What is set here may be exported, or not."""
+        if self.unreadable:
+            return {MORE: ""}
+        given = [match[1] for word in words if (match := _ASSIGNMENT.fullmatch(word))]
+        self._budget.take(steps=len(self._variables) + len(self._assigned) + len(words))
+        return self._variables | {name: _unknown(name) for name in (*self._assigned, *given)}
 
-    def _took(self, plain: re.Pattern[str]) -> bool:
-        match = plain.match(self.text, self.at)
-        if match is not None:
-            self.at = match.end()
-            self._add(match[0])
-        return match is not None
+    def continue_behind(self, inner: Script) -> None:
+        """Read on behind a script that ran in this shell: any variable may have been set there."""
+        self.unreadable, self.positional, self._variables = inner.unreadable, inner.positional, {MORE: ""}
 
-    def _took_array(self) -> bool:
-        """Take `NAME=(...)`, if it is there: the words until the closing parenthesis are the variable's."""
-        match = _ARRAY.fullmatch(self.word[0]) if self.word is not None and len(self.word) == 1 else None
-        if match is None:
-            return False
-        outer, self.words, self.word = self.words, [], None
-        while self.at < len(self.text):
-            if self._took(_PLAIN):
-                continue
-            char = self.text[self.at]
-            self.at += 1
-            if char == ")":
-                break
-            if char == "#" and self.word is None:
-                self._until("\n")
-            elif char in "\n;&|(":
-                self.budget.take()
-                self._end_word()
-            else:
-                self._take(char)
-        self._end_word()
-        self.control.assign(match[1], tuple(self.words), append=bool(match[2]))
-        self.words = outer
-        return True
+    def _refuse(self, what: str) -> None:
+        """From here on nothing is certain."""
+        if not self.unreadable:
+            line = self._text.count("\n", 0, self._at) + 1
+            self.unreadable = (
+                f"the start script cannot be read: {what[-40:]} in line {line} "
+                "(control flow, arrays and here-documents are not interpreted)"
+            )
+        self.positional, self._variables = None, {MORE: ""}
 
-    def _took_function(self) -> bool:
-        """Take `NAME()`, if it is there: a function's body follows."""
-        if self.text[self.at : self.at + 1] != ")" or (self.word is None and not self.words):
-            return False
-        self.at += 1
-        self.budget.take()
-        self.words, self.word = [], None
-        self.control.function()
-        return True
-
-    def _take(self, char: str) -> None:
-        self.budget.take()
-        if char in " \t\r":
+    def _take(self, token: re.Match[str]) -> None:
+        """Read one token that is no operator."""
+        kind, text = token.lastgroup, token[token.lastgroup or 0]
+        self._budget.take()
+        if kind == "redirection":
+            self._redirect(text)
+        elif kind == "blank":
             self._end_word()
-        elif char in "<>":
-            self._end_word()
-            self.at += self.text[self.at : self.at + 1] == "&"
-        elif char == "\\":
-            self._escaped()
-        elif char == "'":
-            self._add(self._until("'"))
-        elif char == '"':
+        self._at = token.end()
+        if kind == "comment" and self._word is None:
+            end = self._text.find("\n", self._at)
+            self._budget.take((len(self._text) if end < 0 else end) - self._at)
+            self._at = len(self._text) if end < 0 else end
+        elif kind == "double":
             self._quoted()
-        elif char == "$":
+        elif kind == "variable":
             self._variable(quoted=False)
-        elif char == "`":
-            self._add(f"`{self._until('`')}`")
-        else:
-            self._add(char)
+        elif kind not in {"redirection", "blank"} and not (kind == "escaped" and text == "\n"):
+            self._add(text)
+
+    def _redirect(self, operator: str) -> None:
+        """Where a program reads or writes is none of its words."""
+        if operator == "<<":
+            self._refuse(operator)
+        if self._word is not None and "".join(self._word).isdecimal():
+            self._word = None  # the number of a file
+        self._end_word()
+        self._in_redirection = True
 
     def _quoted(self) -> None:
         self._add("")
-        while self.at < len(self.text):
-            if self._took(_PLAIN_QUOTED):
-                continue
-            self.budget.take()
-            char = self.text[self.at]
-            self.at += 1
-            if char == '"':
+        while token := _QUOTED.match(self._text, self._at):
+            self._budget.take()
+            self._at = token.end()
+            if token.lastgroup == "end":
                 return
-            if char == "$":
+            if token.lastgroup == "variable":
                 self._variable(quoted=True)
-            elif self.text[self.at : self.at + 1] in {'"', "\\", "$", "`", "\n"}:
-                self._escaped()
-            else:
-                self._add(char)
-
-    def _escaped(self) -> None:
-        char = self.text[self.at : self.at + 1]
-        self.at += 1
-        if char != "\n":
-            self._add(char)
+            elif token["escaped"] != "\n":
+                self._add(token["escaped"] or token[0])
 
     def _variable(self, *, quoted: bool) -> None:
-        char = self.text[self.at : self.at + 1]
-        if char in {"@", "*"}:
-            self.at += 1
-            self._all(POSITIONAL, f"${char}")
-        elif char == "(":
-            self._add("$" + self._enclosed(_PARENTHESIS, "("))
-        elif char == "{":
-            inner = self._enclosed(_BRACE, "{")[1:].removesuffix("}")
-            if whole := _WHOLE.fullmatch(inner):
-                self._all(whole[1] or POSITIONAL, f"${{{inner}}}")
-            else:
-                self._expand(self._braced(inner), f"${{{inner}}}", quoted=quoted)
-        elif char.isdecimal() and char.isascii():
-            self.at += 1
-            self._expand(self._argument(int(char)), f"${{{char}}}", quoted=quoted)
-        elif name := _NAME.match(self.text, self.at):
-            self.at = name.end()
-            self._expand(_first(self.variables.get(name[0])), f"${name[0]}", quoted=quoted)
+        start = self._at
+        char = self._text[start : start + 1]
+        if char in _BRACKETS:
+            self._skip_brackets(char)
+        elif name := _NAME.match(self._text, start):
+            self._at = name.end()
+        elif char in {"@", "*"} or (char.isdecimal() and char.isascii()):
+            self._at += 1
+        inner = self._text[start : self._at]
+        inner = inner[1:].removesuffix("}") if char == "{" else inner
+        if inner in {"@", "*"}:
+            self._all(f"${self._text[start : self._at]}")
+        elif inner.isdecimal() and len(inner) < 4:
+            value = None if self.positional is None else "".join(self.positional[int(inner) : int(inner) + 1])
+            self._expand(value, f"${{{inner}}}", quoted=quoted)
         else:
-            self._add("$")
+            self._expand(self._value(inner), f"${self._text[start : self._at]}", quoted=quoted)
 
-    def _argument(self, number: int) -> str | None:
-        """Return `$1` and others: empty where there are not as many, None where they are not known."""
-        if not number:
-            return "".join(self.positional[:1])
-        held = self.variables.get(POSITIONAL)
-        if isinstance(held, tuple):
-            return "".join(held[number - 1 : number])
-        return "".join(self.positional[number : number + 1]) if held is ABSENT else None
-
-    def _braced(self, inner: str) -> str | None:
+    def _value(self, inner: str) -> str | None:
+        """The value of NAME or NAME:-DEFAULT, None where it is not known."""
         match = _BRACED.fullmatch(inner)
         if match is None:
             return None
-        value = _first(held := self.variables.get(match[1]))
-        if match[2] is None or held is None:
+        name, sign, default = match.groups()
+        value = self._variables.get(name)
+        if value == _unknown(name) or (value is None and (MORE in self._variables or sign is None)):
+            return None
+        if sign is None or (value is not None and (value or sign[0] != ":")):
             return value
-        if held is not ABSENT and (value or match[2][0] != ":"):
-            return value
-        value = self._default(match[3])
-        if match[2][-1] == "=":
-            self.variables.set(match[1], value)
+        value = None if _MEANS_MORE.search(default) else default
+        if sign[-1] == "=":
+            self._set(name, value)
         return value
 
-    def _default(self, text: str) -> str | None:
-        """Return an expanded default, which may hold quotes and variables; None where it is not known."""
-        if _MEANS_MORE.search(text) is None:
-            return text
-        if not self.depth:
-            return None
-        self.budget.take(steps=_COMMAND)
-        inner = _Scanner(text, {}, self.budget, self.positional, self.depth - 1)
-        inner.variables, inner.control = self.variables, self.control
-        return inner.in_one()
-
-    def in_one(self) -> str:
-        """Return the whole text as one word."""
-        while self.at < len(self.text):
-            if self._took(_PLAIN):
-                continue
-            char = self.text[self.at]
-            self.at += 1
-            if char == "$":
-                self._variable(quoted=True)
-            elif char in "\\'\"`":
-                self._take(char)
-            else:
-                self.budget.take()
-                self._add(char)
-        self._end_word()
-        return " ".join(self.words)
-
     def _expand(self, value: str | None, written: str, *, quoted: bool) -> None:
-        """Add a variable's value, which splits into words without quotes."""
-        value = written if value is None else value
-        self.budget.take(len(value))
-        if quoted or value == written:
+        """Without quotes a value falls apart into words, but not where it is assigned."""
+        if value is None or (not quoted and _SUBSTITUTION.search(value) and _BLANKS.search(value)):
+            value, quoted = written, True
+        self._budget.take(len(value))
+        assigns = not self._words or self._words[0] in _DECLARES or _ASSIGNMENT.fullmatch(self._words[-1])
+        if quoted or (assigns and self._word and _ASSIGNMENT.fullmatch(self._word[0])):
             self._add(value)
             return
-        at = 0
-        for blanks in _BLANKS.finditer(value):
-            if blanks.start() > at:
-                self._add(value[at : blanks.start()])
-            self._end_word()
-            at = blanks.end()
-        if at < len(value):
-            self._add(value[at:])
+        for position, part in enumerate(_BLANKS.split(value)):
+            if position:
+                self._end_word()
+            if part:
+                self._add(part)
 
-    def _all(self, name: str, written: str) -> None:
-        """Add `$@` or `${ARRAY[@]}`, a word for each element; as written where the value is not known."""
-        held = self.variables.get(name)
-        words = self.positional[1:] if name == POSITIONAL and held is ABSENT and self.positional else held
-        if isinstance(words, str):
-            words = (words,)
-        if words is None or isinstance(words, Absent):
+    def _all(self, written: str) -> None:
+        """`$@`: one word each; as written where it is not known what is in it."""
+        if not self.positional:
             self._add(written)
             return
-        for position, word in enumerate(words):
+        for position, word in enumerate(self.positional[1:]):
             if position:
                 self._end_word()
             self._add(word)
 
-    def _enclosed(self, brackets: re.Pattern[str], opening: str) -> str:
-        start, depth = self.at, 0
-        self.at = len(self.text)
-        for bracket in brackets.finditer(self.text, start):
-            self.budget.take()
+    def _skip_brackets(self, opening: str) -> None:
+        start, depth = self._at, 0
+        self._at = len(self._text)
+        for bracket in _BRACKETS[opening].finditer(self._text, start):
+            self._budget.take()
             depth += 1 if bracket[0] == opening else -1
             if depth == 0:
-                self.at = bracket.end()
+                self._at = bracket.end()
                 break
-        self.budget.take(self.at - start)
-        return self.text[start : self.at]
-
-    def _until(self, end: str) -> str:
-        start, found = self.at, self.text.find(end, self.at)
-        stop = len(self.text) if found < 0 else found
-        self.at = stop + 1
-        self.budget.take(stop - start)
-        return self.text[start:stop]
+        self._budget.take(self._at - start)
 
     def _add(self, text: str) -> None:
-        self.budget.take(len(text))
-        if self.word is None:
-            self.word = []
-        self.word.append(text)
+        self._budget.take(len(text))
+        if self._word is None:
+            self._word = []
+        self._word.append(text)
 
     def _end_word(self) -> None:
-        if self.word is not None:
-            self.budget.take()
-            word, self.word = "".join(self.word), None
-            if self.words or not self.control.leads(word):
-                self.words.append(word)
+        if self._word is None:
+            return
+        self._budget.take()
+        word, self._word = "".join(self._word), None
+        if self._in_redirection:
+            self._in_redirection = False
+        elif not self._words and word in _CONTROL:
+            self._refuse(word)
+        elif self._words or word != "time":
+            self._words.append(word)
 
-    def _command(self, operator: Operator) -> Iterator[Words]:
-        """Yield the command that ends here, unless it only assigns variables."""
-        self.budget.take()
+    def _command(self, operator: str) -> Iterator[Words]:
+        """The command that ends here, unless it only assigns variables."""
+        self._budget.take()
+        if operator in {"(", ")", ";;"}:
+            self._refuse("".join((*(self._word or ()), operator)))
         self._end_word()
-        if operator == "\n" and not self.words:
+        self._at += len(operator)
+        self._in_redirection = False
+        if operator == "\n" and not self._words:
             return  # the list of commands goes on, such as behind `&&`
-        words, self.words = self.words, []
-        self.budget.take(steps=_COMMAND if words else 1)
-        if program := _program(self.control.command(words, operator)):
+        words, self._words = self._words, []
+        self._budget.take(steps=_COMMAND if words else 1)
+        program = _program(words)
+        asks = self._conditional or (bool(program) and program[0] not in _STEPS | _DECLARES)
+        self._conditional |= operator in {"|", "&"}
+        if words and self._sets(words, program):
             yield program
+        self._conditional = operator in {"||", "|"} or (operator == "&&" and asks)
+
+    def _sets(self, words: Sequence[str], program: Words) -> bool:
+        """Note what a command does to the variables, and return whether it does more."""
+        declares = words[0] in _DECLARES
+        if declares or not program:
+            for match in filter(None, map(_ASSIGNMENT.fullmatch, words)):
+                self._set(match[1], None if match[2] or any(word[:1] == "-" for word in words) else match[3])
+            return False
+        # Before a command they are that command's alone, and not known to its own words.
+        self._assigned.update(word.partition("=")[0] for word in words[: len(words) - len(program)])
+        name = program[0]
+        if name in _CHANGES:
+            for changed in filter(None, map(_NAME.match, program[1:])):
+                self._set(changed[0], None)
+        elif name == "shift" or (name == "set" and any(map(_is_positional, program, program[1:]))):
+            self.positional = None
+        elif name in {"source", "."} and not program[-1].endswith("activate"):
+            self._variables = {MORE: ""}
+        return True
+
+    def _set(self, name: str, value: str | None) -> None:
+        """Let a variable hold this, None what is not known; under a condition it may or may not."""
+        self._budget.take()
+        self._assigned.add(name)
+        if not self.unreadable:
+            may_differ = self._conditional and self._variables.get(name) != value
+            self._variables[name] = _unknown(name) if value is None or may_differ else value
 
 
-def _first(value: Value | Absent) -> str | None:
-    """Return what a variable's name alone expands to: of an array its first word. None where that is not known."""
-    if isinstance(value, tuple):
-        return value[0] if value else ""
-    return None if isinstance(value, Absent) else value
+def _unknown(name: str) -> str:
+    return f"$({name})"
 
 
-def _program(words: Iterable[str]) -> Words:
-    """Return a command without its own leading assignments."""
-    return tuple(dropwhile(ASSIGNMENT.fullmatch, words))
+def _is_positional(before: str, word: str) -> bool:
+    """Whether a word of `set` is no option, nor the name of one as in `-o pipefail`."""
+    return word == "--" or (word[:1] not in {"-", "+"} and not before.endswith("o"))
+
+
+def _program(words: Sequence[str]) -> Words:
+    """A command without the variables that are set for it alone."""
+    return tuple(dropwhile(_ASSIGNMENT.fullmatch, words))

@@ -28,7 +28,6 @@ CHOOSES: Final = "chooses the value"
 
 _DIFFER: Final = "the command starts several servers that differ in it"
 _SHOWN: Final = 80
-_CUT: Final = "the start command expands to more than can be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Reading:
 def read_limits(start: Start) -> Reading:
     """Return the limits that the container's command declares; none where the reading was cut. Never raises."""
     if start.cut:
-        return Reading(hidden=(_CUT,))
+        return Reading(hidden=(start.cut,), runtime=start.servers[0].runtime if start.servers else ASSUMED)
     serving = [one for one in start.servers if start.seen and not one.is_worker]
     readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
     reading = readings[0] if len(readings) == 1 else _agreed(readings)

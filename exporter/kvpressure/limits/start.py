@@ -14,6 +14,9 @@ from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.starting import Flags
 
+TOO_MUCH: Final = "the start command expands to more than can be read"
+"""Why a start is cut that is longer than its budget."""
+
 # What is later told of a server takes as long as some dozen words.
 _SERVER: Final = 64
 
@@ -43,8 +46,8 @@ class Start:
     """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
 
     `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be,
-    read as the assumed runtime's; `only` says that it is not one program among several. `cut` says that there is more
-    than can be read: whatever was read may be contradicted there.
+    read as the assumed runtime's; `only` says that it is not one program among several. `cut` says why not everything
+    could be read, as a sentence without a full stop: whatever was read may be contradicted there.
     """
 
     command: Words = ()
@@ -52,7 +55,7 @@ class Start:
     servers: tuple[Server, ...] = ()
     seen: bool = False
     only: bool = False
-    cut: bool = False
+    cut: str = ""
 
 
 def read_start(
@@ -71,12 +74,16 @@ def read_start(
     first: Words = ()
     launched: list[tuple[Runtime, Launch]] = []
     servers: list[Server] = []
-    cut = False
+    cut = unreadable = ""
     try:
         settled = settle(env, budget)
-        for words in programs(command, args, settled, budget, files):
-            count, first = count + 1, first or words
-            launched += [one] if (one := launch(words)) is not None else []
+        for program in programs(command, args, settled, budget, files):
+            count, first = count + 1, first or program.words
+            unreadable = unreadable or program.unreadable
+            if (one := launch(program.words)) is not None:
+                launched.append(one)
+                cut = cut or program.unreadable
+        cut = cut if launched else unreadable
         for runtime, started in launched or [(ASSUMED, Launch(first if command or count < 2 else ()))]:
             budget.take(steps=_SERVER)
             own = runtime.starting
@@ -84,7 +91,7 @@ def read_start(
             options = read_options(words, files or {}, budget, own.flags.dialect)
             servers.append(Server(words, runtime, started.module, options))
     except BudgetExceededError:
-        cut = True
+        cut = TOO_MUCH
         servers += [Server(one.arguments, runtime, one.module) for runtime, one in launched[len(servers) :]]
     return Start(tuple(command), tuple(args), tuple(servers), bool(launched), not command or count < 2, cut)
 

@@ -57,13 +57,14 @@ def check(data: bytes) -> tuple[object, ...]:
     if command[:2] == ["vllm", "serve"] and not env:
         _against_argparse([*command[2:], *args])
     given = declared(reading, seen=start.seen)
-    return (start.cut, start.seen, len(start.servers), served, port is None, None if given is None else len(given))
+    limits = None if given is None else len(given)
+    return (bool(start.cut), start.seen, len(start.servers), served, port is None, limits)
 
 
 def _start(command: Sequence[str], args: Sequence[str], env: dict[str, str], files: dict[str, str]) -> Start:
     budget = Budget(_WORK)
     start = read_start(command, args, env, budget, files)
-    expect(start.cut == (budget.left < 0) or start.cut, "the budget is spent and the reading is not cut")
+    expect(bool(start.cut) or budget.left >= 0, "the budget is spent and the reading is not cut")
     made = sum(len(word) for server in start.servers for word in server.words)
     expect(made <= 3 * _WORK, "more is made of a command than was paid for", made)
     return start

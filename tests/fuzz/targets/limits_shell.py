@@ -10,7 +10,7 @@ import shlex
 from random import Random
 
 from kvpressure.commandline.budget import STEP, Budget, BudgetExceededError
-from kvpressure.commandline.shell import Words, commands, expand, unresolved
+from kvpressure.commandline.shell import Script, Words, expand, unresolved
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 
@@ -27,7 +27,7 @@ def check(data: bytes) -> tuple[object, ...]:
     found: list[Words] = []
     spent = False
     try:
-        found.extend(commands(script, env, budget, ("zero", "one", "t w o")))
+        found.extend(Script(script, env, budget, ("zero", "one", "t w o")).commands())
     except BudgetExceededError:
         spent = True
     made = sum(len(word) + STEP for words in found for word in words)
@@ -55,7 +55,7 @@ def _against_shlex(script: str) -> None:
     words = ["run", *script.split()[:20]]
     if not all(map(_PLAIN_WORD.fullmatch, words)):
         return
-    found = list(commands(shlex.join(words), {}, Budget(1 << 20)))
+    found = list(Script(shlex.join(words), {}, Budget(1 << 20)).commands())
     expect(found == [tuple(words)], "quoted words are not read as they are", (words, found))
 
 

@@ -366,7 +366,7 @@ def test_gpus_that_depend_on_a_condition_are_not_counted() -> None:
     script = "TP=1\n[ $BIG ] && TP=4\nvllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size $TP --max-model-len 8192"
     more = {"container": {"command": ["sh", "-c", script], "resources": {"limits": {"nvidia.com/gpu": 4}}}}
     assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
-    branches = "if x; then vllm serve m -tp 4; else vllm serve m; fi"
+    branches = "[ $BIG ] && exec vllm serve m -tp 4; vllm serve m"
     more["container"]["command"] = ["sh", "-c", branches]
     assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
 

@@ -11,7 +11,7 @@ from kvpressure.commandline.budget import MOST, WORK, Budget
 from kvpressure.commandline.numbers import human, share, whole
 from kvpressure.limits.declared import Reading
 from kvpressure.limits.declared import read_limits as read_limits_of
-from kvpressure.limits.recognise import serving_port
+from kvpressure.limits.recognise import runtime_of, serving_port
 from kvpressure.limits.start import read_start
 from kvpressure.model.workload import LIMIT_NAMES
 from kvpressure.runtimes.vllm.flags import FLAGS
@@ -130,16 +130,14 @@ def test_two_servers_in_one_script_declare_what_both_say() -> None:
     assert reading.unclear == {"max_model_len": "the command starts several servers that differ in it"}
 
 
-def test_servers_in_branches_have_no_options_and_no_model_in_which_they_differ() -> None:
-    script = "if x; then vllm serve a -tp 2 --dtype half; else vllm serve b --dtype half; fi"
+def test_two_servers_have_no_options_and_no_model_in_which_they_differ() -> None:
+    script = "[ $X ] && vllm serve a -tp 2 --dtype half || vllm serve b --dtype half"
     reading = read_limits(["sh", "-c", script], [], {}, {})
     assert (reading.model, list(reading.options)) == ("", ["dtype"])
     assert list(reading.unclear) == ["tensor-parallel-size"]
 
 
-@pytest.mark.parametrize(
-    "condition", ["if x; then {}; fi", "x && {}", "case x in y) {};; esac", "for x in y; do {}; done"]
-)
+@pytest.mark.parametrize("condition", ["x && {}", "x || {}", "cd /x && x && {}"])
 def test_what_is_set_under_a_condition_declares_nothing(condition: str) -> None:
     setting = condition.format('SEQS=64 MORE="--max-model-len 4K"')
     reading = read_limits(
@@ -148,6 +146,54 @@ def test_what_is_set_under_a_condition_declares_nothing(condition: str) -> None:
     assert reading.limits == {}
     assert list(reading.unclear) == ["max_num_seqs"]
     assert reading.hidden == ("$MORE is not known from the manifest",)
+
+
+UNREADABLE = [
+    "if x; then {}; fi",
+    "if x; then\n  N=2\nfi\n{}",
+    "while x; do sleep 1; done; {}",
+    "for p in 1 2; do {} --port $p & done",
+    "case $R in a) {};; esac",
+    "start() {{ {}; }}; start",
+    "log() {{ echo; }}\nexec {}",
+    "({})",
+    "{{ {}; }}",
+    "! x; {}",
+    "A=(--dtype half); {}",
+    "((N=2)); {}",
+    "cat > /c.yaml <<END\nx: 1\nEND\n{} --config /c.yaml",
+    "{} & while x; do :; done; {} --port 2",
+    "if x; then bash -c '{}'; fi",
+    "eval 'if x; then {}; fi'",
+]
+
+
+@pytest.mark.parametrize("script", UNREADABLE)
+@pytest.mark.parametrize("server", ["vllm serve m", "python -m sglang.launch_server --model-path m"])
+def test_a_start_with_control_flow_around_or_before_it_declares_nothing_and_says_so(script: str, server: str) -> None:
+    start = read_start(
+        ["bash", "-c", script.format(*[f"{server} --max-num-seqs 8 --context-length 8"] * 2)], [], {}, Budget()
+    )
+    assert runtime_of("own", start) is not None, "it is still an engine"
+    assert serving_port(start) is None
+    reading = read_limits_of(start)
+    assert (dict(reading.limits), dict(reading.unclear), dict(reading.options)) == ({}, {}, {})
+    assert len(reading.hidden) == 1
+    assert reading.hidden[0].startswith("the start script cannot be read: ")
+    assert reading.runtime is runtime_of("own", start)
+
+
+def test_control_flow_behind_the_start_says_nothing_of_it() -> None:
+    script = "vllm serve m --max-num-seqs 8 &\nwhile ! curl -s localhost; do sleep 1; done\nwait"
+    assert in_shell(script) == {"max_num_seqs": 8}
+
+
+def test_a_role_that_control_flow_decides_makes_no_worker_of_an_engine() -> None:
+    decides = "if x; then ROLE=--headless; fi; vllm serve m $ROLE"
+    start = read_start(["bash", "-c", decides], [], {}, Budget())
+    assert runtime_of("own", start) is not None
+    always = read_start(["bash", "-c", "if x; then vllm serve m --headless; fi"], [], {}, Budget())
+    assert runtime_of("own", always) is None
 
 
 def test_the_command_line_wins_over_the_configuration_file() -> None:
@@ -224,7 +270,7 @@ def test_variables_that_start_scripts_turn_into_flags_count_where_the_image_deci
 
 
 def test_workers_without_an_api_do_not_declare_for_the_engine() -> None:
-    script = "if true; then vllm serve m --max-num-seqs 5; else vllm serve m --headless --max-num-seqs 6; fi"
+    script = "[ $LEADER ] && vllm serve m --max-num-seqs 5 || vllm serve m --headless --max-num-seqs 6"
     assert in_shell(script) == {"max_num_seqs": 5}
 
 
@@ -358,7 +404,7 @@ def test_marks_in_texts_are_no_watermark_of_the_cache() -> None:
     assert limits("--watermark-config", '{"key": 1}', "--max-num-seqs", "8") == {"max_num_seqs": 8}
 
 
-CONDITIONAL = 'if [ -n "$BIG" ]; then EXTRA="--max-num-seqs 64"; fi; exec vllm serve m {}'
+CONDITIONAL = '[ -n "$BIG" ] && EXTRA="--max-num-seqs 64"; exec vllm serve m {}'
 
 
 @pytest.mark.parametrize(

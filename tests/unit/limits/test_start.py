@@ -10,7 +10,7 @@ from kvpressure.limits.start import read_start
 from tests.support.starts import declared_limits
 
 PATH = "/scripts/start.sh"
-SCRIPT = '#!/bin/bash\nARGS=(--max-num-seqs 24)\nexec vllm serve m "${ARGS[@]}" $1\n'
+SCRIPT = '#!/bin/bash\nARGS="--max-num-seqs 24"\nexec vllm serve m $ARGS $1\n'
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.commandline.budget import MOST, WORK, Budget, BudgetExceededError
-from kvpressure.commandline.variables import MORE
+from kvpressure.commandline.shell import MORE
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.states import ENDED
 from kvpressure.limits.declared import Reading, annotated, declared, read_limits
 from kvpressure.limits.recognise import runtime_of, serving_port
-from kvpressure.limits.start import Start, read_start
+from kvpressure.limits.start import TOO_MUCH, Start, read_start
 from kvpressure.model.workload import DeclaredLimit
 from kvpressure.runtimes.runtime import Runtime
 
@@ -82,7 +82,7 @@ def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Conta
         words = _words(entry, "command", budget), _words(entry, "args", budget)
         start = read_start(*words, _env(entry, budget), budget, files)
     except BudgetExceededError:
-        ports, holds_gpu, start = {}, False, Start(cut=True)
+        ports, holds_gpu, start = {}, False, Start(cut=TOO_MUCH)
     return Container(
         name=dns_name(entry, "name"),
         image=image,
