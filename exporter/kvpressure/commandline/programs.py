@@ -46,8 +46,8 @@ def programs(
 ) -> Iterator[Program]:
     """Every program that the container's command runs, through shells, `eval` and scripts given in place.
 
-    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises BudgetExceededError, after what
-    was found until then.
+    `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises BudgetExceededError,
+    after what was found until then.
     """
     words = tuple(expand(word, env, budget) for word in (*command, *args))
     yield from _unwrap(Program(words), Script("", env, budget), budget, NESTING, files or {})
