@@ -35,9 +35,9 @@ from kvpressure.runtimes.wordings import GIB
 from kvpressure.scrape.engine import EngineSource, PollOptions
 from kvpressure.scrape.reader import PageReader
 from kvpressure.scrape.recordings import TraceLine, read_trace
-from kvpressure.sources.logs.classify import classify
 from kvpressure.sources.logs.learn import StartUp
 from tests.support import servers
+from tests.support.log_kinds import classify
 from tests.support.models import MODELS
 from tests.support.servers import FaultServer
 from tests.support.sglang_server import SCENARIOS, recording

@@ -46,11 +46,6 @@ class Case:
         return self.symptom("device_oom") is True
 
     @property
-    def hurt(self) -> bool:
-        """Whether requests are slowed already."""
-        return self.diagnosis.stage in (Stage.COLLAPSED, Stage.FAILING)
-
-    @property
     def crashing(self) -> bool:
         """Whether the server dies and restarts."""
         signs = ("restarting", "host_oom", "device_oom")

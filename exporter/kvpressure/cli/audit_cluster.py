@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from kvpressure.audit import Manifests, Problem, from_objects
 from kvpressure.audit.model import Place
-from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config
 
 NAME: Final = "cluster"

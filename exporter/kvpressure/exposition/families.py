@@ -70,5 +70,3 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *EXPORTER,
 )
 """In the order in which they are shown."""
-
-BY_KEY: Final = {family.key: family for family in FAMILIES}

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
-from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.credentials import Credentials
-from kvpressure.kubernetes.errors import GoneError, KubeError
+from kvpressure.kubernetes.errors import Action, GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.names import Names
 from kvpressure.printable import brief

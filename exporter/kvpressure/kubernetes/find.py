@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient, Object
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.objects.fields import dns_name, mapping, text
 from kvpressure.kubernetes.objects.references import POD, Found, Reference, selector_text
 

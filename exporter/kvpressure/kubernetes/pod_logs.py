@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
 from kvpressure.sources.logs.allowance import Allowance
 from kvpressure.sources.logs.classify import is_telling

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.frames import DATA, PROTOCOL, Frames, explain_forward
 from kvpressure.printable import brief
 

@@ -16,13 +16,12 @@ class StallTolerantTimeout:
     """`async with StallTolerantTimeout(seconds)`: raises TimeoutError when the block takes longer.
 
     Where the loop itself noticed the deadline late, what arrived meanwhile has not been looked at yet: the block gets
-    `GRACE_SECONDS` more, once. `expired` says whether the deadline passed, `late_seconds` how late it was noticed.
+    `GRACE_SECONDS` more, once. `late_seconds` says how late the deadline was noticed.
     Measured on the event loop's clock.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.expired = False
         self.late_seconds = 0.0
         self._limit = asyncio.timeout(None)
 
@@ -45,7 +44,6 @@ class StallTolerantTimeout:
             self.late_seconds = late
             self._handle = self._loop.call_later(GRACE_SECONDS, self._noticed)
             return
-        self.expired = True
         self._limit.reschedule(self._loop.time())
 
     def excuse(self) -> str:

@@ -94,7 +94,6 @@ class Geometry:
     groups: tuple[LayerGroup, ...]
     layers: int
     state_layers: int
-    shared_layers: int
     attention_heads: int
     hidden_size: int
     intermediate_size: int
@@ -139,8 +138,9 @@ class Geometry:
         # A block of attention is made as large as a state, so that both come from one pool.
         token = max(group.values_per_gpu(tensor_parallel) for group in self.groups) * value_bytes
         tokens = block_tokens * math.ceil(state / (block_tokens * token))
-        held = (self.state_layers, tokens * token, state)
-        return KvCost(self.groups, value_bytes, tensor_parallel, tokens, block_tokens, *held)
+        return KvCost(
+            self.groups, value_bytes, tensor_parallel, tokens, block_tokens, self.state_layers, tokens * token
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class KvCost:
     """Bytes of KV cache on each GPU of an engine, for one way of running a model.
 
     `block_tokens` are those of a block as it is made, `asked_block_tokens` as it was asked for. A layer of state takes
-    `STATE_BLOCKS` blocks of `state_block_bytes` for each request, for `state_bytes` in each.
+    `STATE_BLOCKS` blocks of `state_block_bytes` for each request.
     """
 
     groups: tuple[LayerGroup, ...]
@@ -158,7 +158,6 @@ class KvCost:
     asked_block_tokens: int
     state_layers: int = 0
     state_block_bytes: int = 0
-    state_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:
@@ -258,7 +257,6 @@ def read_geometry(
         groups=groups,
         layers=len(kinds),
         state_layers=own[STATE],
-        shared_layers=shared,
         attention_heads=fields.count("num_attention_heads"),
         hidden_size=fields.count("hidden_size"),
         intermediate_size=inner,

@@ -123,12 +123,3 @@ def _held_bytes(texts: list[bytes], series: tuple[Series, ...]) -> int:
     """About what a layout takes: its text, its series, and their labels, of which equal ones are one object."""
     labels = {id(label) for one in series for label in one.labels}
     return sum(map(len, texts)) + _SERIES_BYTES * len(series) + _LABEL_BYTES * len(labels)
-
-
-def read_samples(page: bytes, wanted: frozenset[bytes]) -> tuple[dict[Series, float], bool]:
-    """Every wanted sample of one page, and whether its last line is complete.
-
-    Of samples with the same name and labels the last one counts. Raises PageError as `PageScanner.scan` does.
-    """
-    series, values = PageScanner(wanted, lambda found: found).scan(page)
-    return dict(zip(series, values, strict=True)), page.endswith(b"\n")

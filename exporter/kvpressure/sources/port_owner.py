@@ -75,16 +75,6 @@ def find_owners(ports: Iterable[int], proc: Path = PROC, sys: Path = SYS) -> dic
     return {port: _with_others(owner, found) for port, owner in found.items()}
 
 
-def command_line(port: int, proc: Path = PROC) -> list[str] | None:
-    """The command line of the process that listens on the port, None if nobody does or it may not be seen.
-
-    Blocks like `find_owners`.
-    """
-    pids = {pid for pids in holders_of(listening((port,), proc)[port], proc).values() for pid in pids}
-    root = root_of(pids, parents_of_all(proc))
-    return (argv_of(root, proc) or None) if root is not None else None
-
-
 def port_here(url: str) -> int | None:
     """The port of an address that is of this machine alone, None for any other and where it names none."""
     where = urlsplit(url)

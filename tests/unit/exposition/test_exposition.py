@@ -19,7 +19,7 @@ from kvpressure.diagnosis.symptoms import NAMES, OPTIONAL
 from kvpressure.exposition import text
 from kvpressure.exposition.collector import SnapshotCollector
 from kvpressure.exposition.docs import metrics_markdown
-from kvpressure.exposition.families import BY_KEY, FAMILIES
+from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.negotiation import accepts_gzip, negotiate
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
@@ -44,6 +44,8 @@ from kvpressure.process_stats import OwnProcess
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT, check_golden, need, rounded
 from tests.support.views import engine_view
+
+BY_KEY = {family.key: family for family in FAMILIES}
 
 STANDARD = {
     "process_cpu_seconds_total",

@@ -11,13 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
-from kvpressure.exposition.families import BY_KEY
+from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families, shown
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.family import Scope
 from kvpressure.model.view import Unreachable
 from tests.support.snapshots import collapsed, healthy
 from tests.support.tools import ROOT
+
+BY_KEY = {family.key: family for family in FAMILIES}
 
 WITHOUT = {"KVPressureSLOBurn"}
 """Alerts of the default bundle that a fleet does without; docs/scaling.md says so."""

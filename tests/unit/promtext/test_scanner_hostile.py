@@ -7,9 +7,10 @@ import tracemalloc
 import pytest
 
 from kvpressure.promtext.lines import PageError
-from kvpressure.promtext.scanner import MAX_LINES, PageScanner, read_samples
+from kvpressure.promtext.scanner import MAX_LINES, PageScanner
 from kvpressure.runtimes.vllm.metrics import VLLM
 from kvpressure.scrape.reader import PageReader
+from tests.support.samples import read_samples
 
 SIZE = 8 << 20
 GOOD = b'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'

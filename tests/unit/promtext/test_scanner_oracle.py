@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 
 from kvpressure.promtext.lines import Series
-from kvpressure.promtext.scanner import PageScanner, read_samples
+from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES, VLLM
 from tests.support.pages import SINGLES, TRACES, filtered, oracle, single, trace
+from tests.support.samples import read_samples
 
 NAMES = ("a", "ab", "a_total", "a:b", "abc_bucket", "other", "otherwise")
 WANTED = frozenset({b"a", b"ab", b"a_total", b"a:b", b"abc_bucket"})

@@ -14,11 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.runtimes.vllm.flags import FLAGS
-from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.names import PROC, KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.processes import argv_of, holders_of, listening, parents_of_all, root_of
 from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
-from kvpressure.sources.port_owner import PortOwners, command_line, find_owners
+from kvpressure.sources.port_owner import PortOwners, find_owners
 from tests.support.engine_kit import VirtualClock
+
+
+def command_line(port: int, proc: Path = PROC) -> list[str] | None:
+    """The command line of the process that listens on the port, None if nobody does or it may not be seen."""
+    pids = {pid for pids in holders_of(listening((port,), proc)[port], proc).values() for pid in pids}
+    root = root_of(pids, parents_of_all(proc))
+    return (argv_of(root, proc) or None) if root is not None else None
+
 
 A, B, C = (f"GPU-{digit * 8}-0000-0000-0000-000000000000" for digit in "abc")
 SERVE = ["python", "vllm", "serve", "m", "--port", "8000"]

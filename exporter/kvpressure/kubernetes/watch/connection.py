@@ -10,9 +10,8 @@ from typing import Final, NoReturn
 import httpx2
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.actions import Action
 from kvpressure.kubernetes.client import FAILURES, KubeClient, capped
-from kvpressure.kubernetes.errors import GoneError, KubeError
+from kvpressure.kubernetes.errors import Action, GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
 from kvpressure.kubernetes.objects.fields import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page

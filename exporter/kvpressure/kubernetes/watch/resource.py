@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from kvpressure.kubernetes.actions import Action
+from kvpressure.kubernetes.errors import Action
 
 REFUSED: Final = frozenset({"forbidden", "unauthorized"})
 """Reasons that last until somebody grants something."""

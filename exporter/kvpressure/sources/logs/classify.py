@@ -95,15 +95,6 @@ def plain(text: str) -> str:
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
-def classify(text: str) -> str | None:
-    """One line (without colours) to a kind of `workload.LOG_KINDS`, None for a line that tells nothing.
-
-    A line that matches several kinds is of the first in the order above.
-    """
-    found = locate(text)
-    return found[0] if found else None
-
-
 def locate(text: str) -> tuple[str, int] | None:
     """The kind of a line and where in it the telling words begin."""
     low, quiet = text.lower(), _quiet(text)

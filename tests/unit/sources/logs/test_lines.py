@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvpressure.sources.logs.classify import classify, telling_lines
+from kvpressure.sources.logs.classify import telling_lines
 from kvpressure.sources.logs.lines import MAX_RAW_BYTES, MAX_TEXT_BYTES, Assembler, Line
+from tests.support.log_kinds import classify
 
 STAMP = "2024-01-01T00:00:00.123456789Z"
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1, max_size=40)
