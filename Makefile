@@ -114,7 +114,7 @@ docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
 	$(BIN)/python -c 'from kvpressure.app.node_sources import settings_model as model; from kvpressure.config.settings import settings_reference; print(settings_reference(model()), end="")' > docs/configuration.md
 
-# Built, and not in git (docs/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
+# Built, and not in git (docs/internals/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
 .PHONY: bundle chart
 bundle: dashboards ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds; build/vllm-only
 	$(BIN)/python -m kvpressure generate --out build/bundle
@@ -129,7 +129,7 @@ rules: bundle ## write docs/alerts.md again, and the hash of the thresholds in r
 	sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 
 .PHONY: dashboards e2e-dashboards tools-dashboards
-dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/decisions/0402-templates-are-built.md)
+dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/internals/decisions/0402-templates-are-built.md)
 	@echo "building the dashboards' templates"
 	@$(BIN)/python -m dashboards
 
@@ -150,7 +150,7 @@ fuzz: $(VENV)/.dev ## give random inputs to everything that reads foreign text, 
 	PYTHONPATH=exporter $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) --workers $(or $(WORKERS),1) --targets "$(TARGETS)"
 
 .PHONY: reliability
-reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and write docs/reliability.md
+reliability: $(VENV)/.dev tools ## run every test that a promise rests on, and write docs/internals/reliability.md
 	$(BIN)/python -m tests.support.reliability
 
 golden: $(VENV)/.dev ## write the golden files under tests/golden again

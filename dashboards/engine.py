@@ -228,7 +228,7 @@ def _batch() -> Row:
             graph(
                 "Tokens lost",
                 "Generated tokens per second that are missing while something holds the engine back: an estimate "
-                "(docs/cost.md).",
+                "(docs/incidents.md).",
                 TOKENS_PER_SECOND,
                 Query(f"rate({engine('lost_tokens_total')}[$__rate_interval])", ENGINE, BAD),
                 axis="tokens/s",

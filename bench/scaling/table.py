@@ -1,4 +1,4 @@
-"""The tables of docs/scaling-replicas.md."""
+"""The tables of docs/scaling.md."""
 
 from __future__ import annotations
 

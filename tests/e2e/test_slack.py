@@ -1,4 +1,4 @@
-"""What lands in a chat: the page of a model of which two of three replicas collapse, kept as docs/alert-example.md.
+"""What lands in a chat: the page of a model of which two of three replicas collapse, kept as docs/alerts.md.
 
 promtool renders the generated rules' texts, Debian's Alertmanager posts them. UPDATE_GOLDEN=1 writes the page again.
 """
@@ -23,7 +23,7 @@ from tests.support.rule_texts import fired
 from tests.support.tools import ROOT, need
 
 pytestmark = pytest.mark.e2e
-PAGE = ROOT / "docs" / "alert-example.md"
+PAGE = ROOT / "docs" / "alerts.md"
 ALERT = "KVPressureCacheTooSmall"
 LONGEST_LINE = 140
 """Characters; two or three lines of a locked phone."""
@@ -121,4 +121,4 @@ async def test_a_page_is_a_fact_a_command_and_two_links_and_the_docs_show_it(tmp
     )
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(text)
-    assert PAGE.read_text() == text, "docs/alert-example.md is stale: run with UPDATE_GOLDEN=1 and look at the diff"
+    assert PAGE.read_text() == text, "docs/alerts.md is stale: run with UPDATE_GOLDEN=1 and look at the diff"

@@ -1,1 +1,1 @@
-"""The chart and the exporter against a real kube-apiserver with etcd: see docs/e2e-kubernetes.md."""
+"""The chart and the exporter against a real kube-apiserver with etcd: see docs/internals/e2e-kubernetes.md."""

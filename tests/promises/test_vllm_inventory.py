@@ -13,7 +13,7 @@ from tests.lab import inventory
 from tests.lab.fetch import NEWEST
 from tests.support.pages import inventory as stored
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "vllm-metrics.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "internals" / "vllm-metrics.md"
 PARTS = ("", "_total", "_bucket", "_count", "_sum")
 
 

@@ -1,4 +1,4 @@
-"""`docs/reliability.md`: one row per fault that a test is marked with, and how the test ended when it was last run.
+"""`docs/internals/reliability.md`: one row per fault that a test is marked with, and how the test ended when it was last run.
 
 `python -m tests.support.reliability` runs every marked test and writes the rows, and what fuzzing has come to (from
 `tests/fuzz/results.json`); what stands around them is kept. With `--fuzzing` it writes that section alone.
@@ -19,7 +19,7 @@ import pytest
 from tests.fuzz import registry, results
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "internals" / "reliability.md"
 BEGIN, END = "<!-- rows: make reliability -->\n", "<!-- end of rows -->\n"
 FUZZING, FUZZING_END = "<!-- fuzzing: make reliability -->\n", "<!-- end of fuzzing -->\n"
 

@@ -1,6 +1,6 @@
 """`kubectl_complete-kvpressure`: what kubectl runs to complete `kubectl kvpressure ...`, in its own format.
 
-Shells complete `kvpressure` itself by click's scripts, which docs/completion.md names.
+Shells complete `kvpressure` itself by click's scripts, which docs/internals/completion.md names.
 """
 
 from __future__ import annotations

@@ -44,7 +44,11 @@ def programs(
     budget: Budget,
     files: Mapping[str, str] | None = None,
 ) -> Iterator[Program]:
+<<<<<<< HEAD
     """Every program that the container's command runs, through shells, `eval` and scripts given in place.
+=======
+    """Yield every program that the container's command runs, through shells, `eval` and scripts given in place.
+>>>>>>> shell
 
     `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises BudgetExceededError,
     after what was found until then.
@@ -80,7 +84,11 @@ def _unwrap(program: Program, outer: Script, budget: Budget, depth: int, files: 
 
 
 def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words | None] | None:
+<<<<<<< HEAD
     """The script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program.
+=======
+    """Return the script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program.
+>>>>>>> shell
 
     With its arguments, None where they are those of the script around it.
     """

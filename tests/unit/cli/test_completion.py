@@ -118,6 +118,6 @@ def test_kubectl_completes_its_plugin(environ: dict[str, str]) -> None:
 
 
 def test_the_documentation_names_what_is_tested() -> None:
-    text = (ROOT / "docs" / "completion.md").read_text()
+    text = (ROOT / "docs" / "internals" / "completion.md").read_text()
     for line in ("_KVPRESSURE_COMPLETE=bash_source kvpressure", "_KVPRESSURE_COMPLETE=zsh_source kvpressure", FISH):
         assert line in text

@@ -1,4 +1,4 @@
-"""PURE: counts what one container's log tells. How lines make incidents: docs/decisions/0070-log-lines.md."""
+"""PURE: counts what one container's log tells. How lines make incidents: docs/internals/decisions/0070-log-lines.md."""
 
 from __future__ import annotations
 

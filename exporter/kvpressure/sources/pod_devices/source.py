@@ -35,7 +35,7 @@ NO_GPU_JOIN: Final = (
     "podResources.enabled=true and podSecurity.runAsRoot=true; it costs a read-only mount of the kubelet's socket "
     'directory and uid 0 without any capability, which Pod Security "baseline" refuses'
 )
-"""For who runs in a pod; docs/decisions/0330 says why it is not on by default."""
+"""For who runs in a pod; docs/internals/decisions/0330 says why it is not on by default."""
 
 log = structlog.get_logger("kvpressure.sources")
 
