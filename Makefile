@@ -125,7 +125,8 @@ chart: dashboards ## the rules and dashboards that deploy/helm/kvpressure takes 
 
 rules: bundle ## write docs/alerts.md again, and the hash of the thresholds in rules/tests
 	@hash='s/^Generated .* Thresholds `\([0-9a-f]*\)`\.$$/\1/p' && old=$$(sed -n "$$hash" docs/alerts.md) && \
-	cp build/bundle/alerts.md docs/alerts.md && new=$$(sed -n "$$hash" docs/alerts.md) && \
+	{ cat build/bundle/alerts.md && echo && sed -n '/^## An alert as it arrives/,$$p' docs/alerts.md; } > build/alerts.md && \
+	cp build/alerts.md docs/alerts.md && new=$$(sed -n "$$hash" docs/alerts.md) && \
 	sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 
 .PHONY: dashboards e2e-dashboards tools-dashboards

@@ -33,7 +33,7 @@ def test_no_file_is_in_git_twice_and_none_is_filled_in_from_a_template() -> None
     assert [name for name, content in contents.items() if seen[hashlib.sha256(content).digest()] > 1] == []
     made = {path.read_bytes() for path in built.bundle().rglob("*") if path.is_file()}
     kept = [name for name, content in contents.items() if content in made and not name.startswith("docs/runbooks/")]
-    assert kept == ["docs/alerts.md"]
+    assert kept == []
 
 
 def test_the_charts_readme_is_what_values_yaml_says() -> None:

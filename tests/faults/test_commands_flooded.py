@@ -49,7 +49,7 @@ PAGES = {
 
 
 @pytest.mark.fault(
-    "`triage`, `whatif` or `record` asks a page of a million series, or one line without an end",
+    "a page of a million series, or one line without an end, for `triage`, `whatif` or `record`",
     "it ends with a sentence and no more than 8 MiB of the page in memory",
 )
 @pytest.mark.parametrize("behaviour", PAGES.values(), ids=PAGES)

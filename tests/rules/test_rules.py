@@ -254,7 +254,8 @@ def test_the_rules_carry_the_hash_of_their_thresholds() -> None:
 
 def test_the_page_of_alerts_is_what_the_templates_say() -> None:
     stale = "docs/alerts.md is stale: run `make rules` and look at the diff"
-    assert (ROOT / "docs" / "alerts.md").read_text() == files()["alerts.md"], stale
+    generated = (ROOT / "docs" / "alerts.md").read_text().partition("\n## An alert as it arrives")[0]
+    assert generated == files()["alerts.md"], stale
 
 
 def test_the_tests_know_the_thresholds_of_the_rules() -> None:
