@@ -18,7 +18,7 @@ from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.scrape.lines import PageError
+from kvpressure.promtext.lines import PageError
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import single
 
