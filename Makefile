@@ -22,6 +22,10 @@ demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 demo-recording: $(VENV)/.dev ## simulate and record again the incident that the demo plays
 	PYTHONPATH=exporter $(BIN)/python -m bench.simulator.demo exporter/kvpressure/cli/data/demo.jsonl.xz
 
+.PHONY: quick
+quick: $(VENV)/.dev ## the unit tests without recordings, processes and long searches: within a minute
+	$(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
+
 # What is missing is installed first, each with a line that says so.
 test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (a quarter of an hour on two free cores)
 	@echo "running all tests: a quarter of an hour on two free cores, longer on busy ones; each dot is a test"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kvpressure.advice import Place, advise
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
@@ -9,6 +11,8 @@ from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from tests.support.observed import pressed_view
+
+pytestmark = pytest.mark.recorded
 
 THRESHOLDS = load_thresholds()
 CAPPED = "lab/cap-prefix-0.33.0.jsonl.xz"

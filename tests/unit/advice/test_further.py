@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 
+import pytest
+
 from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.further import by_priority, caching, keep_apart, tier
@@ -13,6 +15,8 @@ from kvpressure.whatif.config_changes import ConfigChange, apart, offload, prefi
 from kvpressure.whatif.consequences import Model, model_of
 from kvpressure.whatif.greedy_search import Step
 from tests.support.observed import pressed_view
+
+pytestmark = pytest.mark.recorded
 
 THRESHOLDS = load_thresholds()
 THRASH = "traces/preemption-thrash.jsonl.xz"

@@ -15,6 +15,8 @@ from kvpressure.model.limits import Limit
 from kvpressure.model.view import EngineKey, EngineView
 from tests.support.observed import pressed_view
 
+pytestmark = pytest.mark.recorded
+
 THRESHOLDS = load_thresholds()
 COLLAPSE = "lab/kv-collapse-0.33.0.jsonl.xz"
 THRASH = "traces/preemption-thrash.jsonl.xz"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvpressure.advice import Limits, Place, advise
 from kvpressure.model.peer import Peer
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from tests.support.advice_cases import advice
 from tests.support.verdicts import LAB, THRESHOLDS, views
+
+pytestmark = pytest.mark.recorded
 
 ROOM, BUSY, QUEUED = Peer("chat-1", 0.12, 3.0, 0.0), Peer("chat-2", 0.8, 9.0, 0.0), Peer("chat-3", 0.1, 3.0, 4.0)
 

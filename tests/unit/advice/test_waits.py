@@ -12,6 +12,8 @@ from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import ASSUMED
 from tests.support.verdicts import LAB, THRESHOLDS, views
 
+pytestmark = pytest.mark.recorded
+
 
 @pytest.fixture(scope="module")
 def view() -> EngineView:

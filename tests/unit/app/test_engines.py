@@ -19,6 +19,8 @@ from kvpressure.scrape.reader import PageReader
 from tests.support.snapshots import FakeTarget, gpu_report, lines
 from tests.support.tools import FIXTURES
 
+pytestmark = pytest.mark.recorded
+
 TRACES = FIXTURES / "traces"
 
 

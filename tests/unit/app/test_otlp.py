@@ -22,6 +22,8 @@ from kvpressure.net.schedule import SystemClock
 from tests.support.processes import free_port
 from tests.support.snapshots import collapsed
 
+pytestmark = pytest.mark.recorded
+
 
 class Receiver:
     """Takes pushes and answers with `status`."""

@@ -26,6 +26,8 @@ from kvpressure.exposition import runbooks
 from kvpressure.model.family import Scope
 from tests.support.tools import FIXTURES
 
+pytestmark = pytest.mark.exhaustive
+
 CRD = FIXTURES / "schemas" / "monitoring.coreos.com_prometheusrules.yaml"
 
 

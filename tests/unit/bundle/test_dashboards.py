@@ -21,6 +21,8 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from tests.dashboards.boards import UIDS, panels
 
+pytestmark = pytest.mark.exhaustive
+
 MEBIBYTE = 2**20
 
 

@@ -20,6 +20,8 @@ from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer
 from tests.support.tools import FIXTURES
 
+pytestmark = [pytest.mark.recorded, pytest.mark.process]
+
 OPTIONS = ("--bearer-token-file", "--ca-file", "--cert-file", "--key-file", "--insecure")
 READERS = ("triage", "advise", "whatif", "record", "plan")
 

@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.tools import ROOT
+
+pytestmark = pytest.mark.process
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
 

@@ -12,6 +12,8 @@ import pytest
 from kvpressure.cli import COMMANDS
 from tests.support.tools import ROOT
 
+pytestmark = pytest.mark.process
+
 EXPORTER = ROOT / "exporter"
 COSTLY = frozenset(
     (

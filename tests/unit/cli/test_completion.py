@@ -16,6 +16,8 @@ from kvpressure.cli import COMMANDS
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.tools import ROOT, need
 
+pytestmark = pytest.mark.process
+
 BASH = 'eval "$(_KVPRESSURE_COMPLETE=bash_source kvpressure)"'
 ZSH = 'autoload -U compinit; compinit -u -D; eval "$(_KVPRESSURE_COMPLETE=zsh_source kvpressure)"'
 FISH = "_KVPRESSURE_COMPLETE=fish_source kvpressure | source"

@@ -11,6 +11,8 @@ from kvpressure.cli.demo_recording import Recorded, engine_app
 from kvpressure.cli.triage import command
 from kvpressure.scrape.reader import PageReader
 
+pytestmark = pytest.mark.recorded
+
 
 def test_the_bounds_are_those_of_triage() -> None:
     (duration,) = [one for one in command.params if one.name == "duration"]

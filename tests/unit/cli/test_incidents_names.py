@@ -22,6 +22,8 @@ from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document
 from tests.support.schemas import check
 
+pytestmark = pytest.mark.process
+
 PLAIN = {"namespace": "prod", "pod": "a", "instance": "a:8000", "model_name": "m", "engine": "0"}
 HOSTILE = (
     "a\nb",

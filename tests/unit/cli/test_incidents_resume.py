@@ -26,6 +26,8 @@ from tests.support.fake_fleet import SPAN, fleet
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document, incidents
 
+pytestmark = pytest.mark.process
+
 PLAIN = {"namespace": "prod", "pod": "a", "instance": "a:8000", "model_name": "m", "engine": "0"}
 Lines = list[bytes]
 

@@ -17,6 +17,8 @@ from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.models import MODELS, config
 from tests.support.tools import FIXTURES, check_golden
 
+pytestmark = pytest.mark.recorded
+
 LLAMA = ("--model-config", str(MODELS / "llama-3-8b.json"), "--gpu-memory", "80GiB")
 LENGTHS = ("--prompt-p95", "4000", "--output-p95", "800")
 

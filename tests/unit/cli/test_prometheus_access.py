@@ -13,6 +13,8 @@ from tests.support import certificates
 from tests.support.certificates import server_context
 from tests.support.fake_prometheus import FakePrometheus
 
+pytestmark = pytest.mark.process
+
 ASK = ("--since", "2023-11-14", "--until", "2023-11-15", "--workers", "1")
 
 

@@ -17,6 +17,8 @@ from tests.support.printed import printed
 from tests.support.tools import check_golden
 from tests.support.views import engine_view
 
+pytestmark = pytest.mark.recorded
+
 CASES = {
     "kv_cache_pressure": (Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED, {"admission_blocked": True, "device_oom": False}),
     "device_oom": (Cause.KV_CACHE_PRESSURE, Stage.FAILING, {"admission_blocked": True, "device_oom": True}),

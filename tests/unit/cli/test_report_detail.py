@@ -19,6 +19,8 @@ from kvpressure.model.verdict import DETAILS, Missing
 from kvpressure.model.view import EngineView
 from tests.support.verdicts import LAB, views
 
+pytestmark = pytest.mark.recorded
+
 RECORDINGS = {name: LAB / f"{name}.jsonl.xz" for name in ("deferred-lora-0.33.0", "stuck-hang-0.33.0")}
 
 

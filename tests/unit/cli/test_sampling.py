@@ -12,6 +12,8 @@ import pytest
 from kvpressure.cli.access import Access
 from kvpressure.cli.sampling import targets_of
 
+pytestmark = pytest.mark.process
+
 LISTENS = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))

@@ -22,6 +22,8 @@ from tests.support.certificates import authority, server_context
 from tests.support.servers import FaultServer, Replay, read_trace
 from tests.support.tools import FIXTURES
 
+pytestmark = [pytest.mark.recorded, pytest.mark.process]
+
 SECONDS = 1.6
 """Enough for a page or two; the first poll comes within a second."""
 ENDED = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "2026-01-02T02:59:00Z"}

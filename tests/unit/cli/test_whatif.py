@@ -14,6 +14,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.scrape.recordings import TraceLine, open_trace, read_trace
 from tests.support.tools import FIXTURES, ROOT, check_golden
 
+pytestmark = pytest.mark.recorded
+
 COLLAPSE = FIXTURES / "lab" / "kv-collapse-0.33.0.jsonl.xz"
 THRASH = FIXTURES / "traces" / "preemption-thrash.jsonl.xz"
 RAMP = FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"

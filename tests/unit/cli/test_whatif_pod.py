@@ -22,6 +22,8 @@ from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kub
 from tests.support.servers import FaultServer, Replay, read_trace
 from tests.support.tools import FIXTURES
 
+pytestmark = pytest.mark.recorded
+
 SECONDS = 1.6
 """Enough for a page or two; the first poll comes within a second."""
 

@@ -13,6 +13,8 @@ from kvpressure.config.strict_yaml import ConfigError, Problem, TooLargeError, c
 from kvpressure.config.yaml_bounds import MAX_DEPTH
 from tests.support.bombs import LAUGHS
 
+pytestmark = pytest.mark.exhaustive
+
 
 def problems(text: str, **limits: int) -> list[str]:
     with pytest.raises(ConfigError) as caught:

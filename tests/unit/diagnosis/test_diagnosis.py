@@ -28,6 +28,8 @@ from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import rule
 
+pytestmark = pytest.mark.recorded
+
 CALM = Recent(
     polls=20,
     seconds=19.0,

@@ -12,6 +12,8 @@ from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget
 from tests.support.tools import FIXTURES
 
+pytestmark = pytest.mark.recorded
+
 SECONDS_UNTIL_STOP, SECONDS_UNTIL_GOING_ON = 15.0, 165.0
 
 

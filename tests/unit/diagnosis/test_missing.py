@@ -22,6 +22,8 @@ from kvpressure.scrape.reader import PageReader
 from tests.support.pages import inventory, made
 from tests.support.verdicts import LAB, facts, inputs, rule, views
 
+pytestmark = pytest.mark.recorded
+
 VLLM = named("vllm")
 FIRST = {
     "vllm:num_requests_waiting_by_reason": "0.21",

@@ -20,6 +20,8 @@ from kvpressure.model.verdict import DETAILS
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS, facts, inputs
 
+pytestmark = pytest.mark.recorded
+
 RECORDINGS = sorted(FIXTURES.rglob("*.jsonl.xz"))
 
 _FLAGS = "a recording does not tell how its engine was started"

@@ -20,6 +20,8 @@ from kvpressure.model.workload import DeclaredLimit
 from kvpressure.scrape.recordings import TraceError
 from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
+pytestmark = pytest.mark.recorded
+
 EVERY = sorted(LAB.glob("*.xz"))
 TOLD = {
     "deferred-lora-0.33.0": (Cause.DEFERRED, "lora_slots"),

@@ -45,6 +45,8 @@ from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT, check_golden, need, rounded
 from tests.support.views import engine_view
 
+pytestmark = [pytest.mark.recorded, pytest.mark.process]
+
 BY_KEY = {family.key: family for family in FAMILIES}
 
 STANDARD = {

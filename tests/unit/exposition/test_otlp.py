@@ -16,6 +16,8 @@ from kvpressure.exposition.profile import Profile
 from kvpressure.exposition.snapshot import Snapshot
 from tests.support.snapshots import collapsed
 
+pytestmark = pytest.mark.recorded
+
 Row = tuple[str, tuple[tuple[str, str], ...], float]
 
 

@@ -19,6 +19,8 @@ from kvpressure.model.view import Unreachable
 from tests.support.snapshots import collapsed, healthy
 from tests.support.tools import ROOT
 
+pytestmark = pytest.mark.recorded
+
 BY_KEY = {family.key: family for family in FAMILIES}
 
 WITHOUT = {"KVPressureSLOBurn"}

@@ -12,6 +12,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 from tests.support.runbook_pages import ALERTS, HOSTILE, PAGES, blocks, paste, spans, tokens
 
+pytestmark = pytest.mark.process
+
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Verification", "Prevention"]
 PROGRAMS = {"kubectl", "kvpressure", "grep", "head", "tail", "sleep", "curl", "nvidia-smi", "sudo"}
 KUBECTL = {

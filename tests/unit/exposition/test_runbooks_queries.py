@@ -14,6 +14,8 @@ from kvpressure.model.verdict import Cause
 from tests.support.runbook_pages import HOSTILE, PAGES, blocks
 from tests.support.tools import need
 
+pytestmark = pytest.mark.process
+
 SELECTOR = re.compile(r"(\w+)\{([^}]*)\}|\b(kvpressure_\w+|up)\b")
 MATCHER = re.compile(r'(\w+)(?:=~|!=|=)"([^"]*)"')
 SCRAPE = {"instance", "job"}

@@ -36,6 +36,8 @@ from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT
 from tests.support.views import engine_view
 
+pytestmark = pytest.mark.recorded
+
 T = 1_767_225_600.0
 EVIL = "\"><script>alert(1)</script>'<img src=x onerror=alert(1)>"
 DOCS = ROOT / "docs"

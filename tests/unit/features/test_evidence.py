@@ -25,6 +25,8 @@ from kvpressure.scrape.reader import PageReader
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget, gpu_report, lines
 
+pytestmark = pytest.mark.recorded
+
 KEY = ContainerId("chat", "vllm-0", "vllm")
 NOW = 10_000.0
 RECENT = THRESHOLDS.failure_recent_max_seconds

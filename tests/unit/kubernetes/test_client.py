@@ -19,6 +19,8 @@ from kvpressure.kubernetes.kubeconfig import Config
 from tests.stubs.portforward import serving, status
 from tests.support.certificates import authority, server_context
 
+pytestmark = pytest.mark.process
+
 LIST = Action("list", "pods", "prod")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -22,6 +22,8 @@ from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, load_config
 from kvpressure.kubernetes.objects.references import is_reference, parse_reference, selector_text
 
+pytestmark = pytest.mark.process
+
 V1 = "client.authentication.k8s.io/v1"
 
 

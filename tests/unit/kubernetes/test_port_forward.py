@@ -23,6 +23,8 @@ from kvpressure.kubernetes.port_forward import PortForward
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, serving
 from tests.support.certificates import authority, server_context
 
+pytestmark = pytest.mark.process
+
 PORT = 8000
 START = [b"\x00\x40\x1f", b"\x01\x40\x1f"]
 

@@ -13,6 +13,8 @@ from kvpressure.lookback.client import LARGEST_ANSWER_BYTES, Prometheus, Server
 from kvpressure.lookback.errors import PrometheusError, TooMuchError
 from tests.support.fake_prometheus import Answer, FakePrometheus, Request, success
 
+pytestmark = pytest.mark.process
+
 HEAD, TAIL = '{"status":"success","data":{"resultType":"matrix","result":[', "]}}"
 _CHILD = """
 import resource, sys

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from kvpressure.lookback.client import Prometheus, Server
 from kvpressure.lookback.declared import WHERE, declared_there, pod_of
 from kvpressure.lookback.names import Target
 from kvpressure.lookback.paging import Span
 from kvpressure.model.workload import DeclaredLimit
 from tests.support.past import START, Scrape, past
+
+pytestmark = pytest.mark.process
 
 TOLD = b"""
 kvpressure_limit_value{limit="max_num_seqs",engine="0"} 16

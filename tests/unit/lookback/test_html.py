@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvpressure.lookback import html, markdown, words
 from tests.support.past_incidents import document
 from tests.support.schemas import check
+
+pytestmark = pytest.mark.recorded
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e|`*"
 

@@ -17,6 +17,8 @@ from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check
 from tests.support.tools import FIXTURES
 
+pytestmark = [pytest.mark.recorded, pytest.mark.process]
+
 SPAN = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}", "--workers", "1")
 TRUE = {
     ("prod/ramp", "0"): "kv_cache_pressure",

@@ -20,6 +20,8 @@ from tests.support.fake_prometheus import FakePrometheus, success
 from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check
 
+pytestmark = pytest.mark.process
+
 SPAN = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}", "--workers", "1")
 STEP = 15.0
 

@@ -18,6 +18,8 @@ from tests.support.schemas import check, version
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT
 
+pytestmark = pytest.mark.recorded
+
 FOLDER = ROOT / "docs" / "schemas"
 
 

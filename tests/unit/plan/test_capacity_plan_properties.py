@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from kvpressure.plan.capacity_plan import Plan, Running, plan_model, plan_runnin
 from kvpressure.plan.pool import Memory, TokenPool
 from kvpressure.plan.traffic import Traffic
 from tests.support.models import geometry
+
+pytestmark = pytest.mark.exhaustive
 
 THRESHOLDS = load_thresholds()
 MODELS = {

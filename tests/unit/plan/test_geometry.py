@@ -12,6 +12,8 @@ from kvpressure.plan.layers import SHARED
 from kvpressure.plan.pool import activation_bytes
 from tests.support.models import MODELS, config, geometry
 
+pytestmark = pytest.mark.recorded
+
 KIB, GIB = 1024, 1024**3
 
 PUBLISHED_BYTES_PER_TOKEN = {

@@ -11,6 +11,8 @@ from kvpressure.plan.traffic import Traffic
 from tests.support.formulas import evaluate
 from tests.support.models import MODELS, geometry
 
+pytestmark = pytest.mark.exhaustive
+
 EXACT = (
     "KV cache per token",
     "State per request",

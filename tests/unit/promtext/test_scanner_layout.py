@@ -13,6 +13,8 @@ from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import TRACES, filtered, trace
 
+pytestmark = pytest.mark.exhaustive
+
 WANTED = frozenset({b"w", b"w2", b"w_total", b"ns:w"})
 HEADS = (
     *('w{r="0"} ', 'w{r="1"} ', 'w{r="10"} ', "w ", "w2 ", "w_total ", 'ns:w{m="a b",r="0"} ', " w2 "),

@@ -16,6 +16,8 @@ from kvpressure.runtimes.vllm.metrics import POLL_NAMES, VLLM
 from tests.support.pages import SINGLES, TRACES, filtered, oracle, single, trace
 from tests.support.samples import read_samples
 
+pytestmark = pytest.mark.exhaustive
+
 NAMES = ("a", "ab", "a_total", "a:b", "abc_bucket", "other", "otherwise")
 WANTED = frozenset({b"a", b"ab", b"a_total", b"a:b", b"abc_bucket"})
 VALUES = (

@@ -19,6 +19,8 @@ from kvpressure.scrape.long_pages import LongPages
 from kvpressure.scrape.reader import PageReader
 from tests.support.pages import single
 
+pytestmark = pytest.mark.exhaustive
+
 MIB = 1 << 20
 LINES = [line for line in single("vllm-0.32.0-two-ranks.prom").decode().splitlines() if 'engine="1"' not in line]
 

@@ -17,6 +17,8 @@ from tests.support.engine_kit import GOOD_PAGE, NAMES, Target, VirtualClock, sou
 from tests.support.servers import Behaviour, FaultServer, Replay, Request
 from tests.support.tools import FIXTURES
 
+pytestmark = pytest.mark.recorded
+
 OPTIONS = PollOptions(timeout_seconds=5.0)
 TRACES = FIXTURES / "traces"
 FULL = "/metrics/"

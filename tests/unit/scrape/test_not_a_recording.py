@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from kvpressure.cli import main
 
+pytestmark = pytest.mark.recorded
+
 PAGE = "# HELP node_load1 1m load average.\n# TYPE node_load1 gauge\nnode_load1 1.5\n"
 DUMP = json.dumps([{"vendor": "nvidia", "error": "", "gpus": []}], indent=1)
 ELSE = {

@@ -11,6 +11,8 @@ from kvpressure.model.samples import CacheConfig, EngineSample
 from kvpressure.scrape.reader import PageError, PageReader
 from tests.support.pages import TRACES, single, trace
 
+pytestmark = pytest.mark.recorded
+
 BLOCKS = {"v0.12-preemption": 127}
 
 

@@ -17,6 +17,8 @@ from kvpressure.web.config import WebConfig, read_web_config, tls_context
 from tests.support.expectations import expected, fixtures
 from tests.support.tools import missing
 
+pytestmark = pytest.mark.process
+
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
 

@@ -16,6 +16,8 @@ from tests.support.snapshots import collapsed
 from tests.support.views import engine_view
 from tests.support.web_kit import FakeExporter, anyone, nobody
 
+pytestmark = pytest.mark.recorded
+
 PROMETHEUS = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"}
 
 

@@ -21,6 +21,8 @@ from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT
 from tests.support.web_kit import FakeExporter, anyone, nobody
 
+pytestmark = [pytest.mark.recorded, pytest.mark.process]
+
 CHAT = {"namespace": "prod", "pod": "llama-0", "target": "prod/llama-0:8000", "model": "llama", "engine": "0"}
 
 

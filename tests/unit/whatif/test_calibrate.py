@@ -11,6 +11,8 @@ from kvpressure.whatif.consequences import model_of
 from kvpressure.whatif.scheduler import simulate
 from tests.support.observed import pressed_view
 
+pytestmark = pytest.mark.recorded
+
 THRESHOLDS = load_thresholds()
 REAL = (
     "traces/long-context-collapse.jsonl.xz",

@@ -14,6 +14,8 @@ from kvpressure.whatif.figures import Figures
 from kvpressure.whatif.server import Server, StepSeconds
 from tests.support.observed import pressed_view
 
+pytestmark = pytest.mark.recorded
+
 THRESHOLDS = load_thresholds()
 COLLAPSE = "lab/kv-collapse-0.33.0.jsonl.xz"
 SERVER = Server(120_000.0, StepSeconds(0.03, 0.0, 1 / 16_000), max_num_seqs=64)

@@ -17,6 +17,8 @@ from kvpressure.whatif.scheduler import simulate
 from kvpressure.whatif.server import Demand, RequestShape, Server, StepSeconds
 from tests.support.observed import pressed_view
 
+pytestmark = pytest.mark.recorded
+
 THRESHOLDS = load_thresholds()
 CAPPED = "lab/cap-prefix-0.33.0.jsonl.xz"
 DEFERRED = "lab/deferred-lora-0.33.0.jsonl.xz"

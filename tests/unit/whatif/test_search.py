@@ -11,6 +11,8 @@ from kvpressure.whatif.described import Shape, Traffic, alternatives
 from kvpressure.whatif.search import search
 from kvpressure.whatif.server import Server, StepSeconds
 
+pytestmark = pytest.mark.exhaustive
+
 THRESHOLDS = load_thresholds()
 
 

@@ -23,6 +23,8 @@ from kvpressure.scrape.reader import PageReader
 from tests.support.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 from tests.support.tools import GOLDEN
 
+pytestmark = pytest.mark.recorded
+
 SIGNALS = GOLDEN / "runtimes_signals.txt"
 VERSIONS = list(inventory())
 

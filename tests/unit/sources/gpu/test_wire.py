@@ -17,6 +17,8 @@ from kvpressure.sources.gpu.status import Failure, Status
 from kvpressure.sources.gpu.wire import as_report, decode, encode
 from tests.support.tools import FIXTURES
 
+pytestmark = pytest.mark.process
+
 FULL = GpuSample(
     t=1.5,
     uuid="MIG-1",
