@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.app.pollers import cancel
+from kvpressure.net.tasks import cancel
 from kvpressure.sources.gpu import process, spawn
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.spawn import ChildProcess

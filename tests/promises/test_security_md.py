@@ -14,7 +14,13 @@ from tests.support.tools import ROOT
 PAGE = (ROOT / "SECURITY.md").read_text()
 ADVERSARIES = (
     *("A hostile pod spec", "An engine's page", "A scraper or another HTTP client", "An annotation or label"),
-    *("A log line", "A kubeconfig", "A Prometheus that is looked back at", "A recording, trace or manifest"),
+    *(
+        "A log line",
+        "A kubeconfig",
+        "An API server's answer to `triage pod/NAME`",
+        "A Prometheus that is looked back at",
+        "A recording, trace or manifest",
+    ),
     "The GPU child",
     *("A ConfigMap, settings file or file_sd entry", "Somebody who has taken over the exporter"),
     "Somebody in the supply chain",
