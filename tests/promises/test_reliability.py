@@ -33,7 +33,7 @@ def test_every_promise_was_kept_when_the_page_was_written():
 
 def test_a_test_with_a_case_that_fails_shows_it():
     row = rows()[0]
-    assert f"({'../' + row.test.partition('::')[0]}) | failed, 2 passed |" in table(
+    assert f"({'../../' + row.test.partition('::')[0]}) | failed, 2 passed |" in table(
         {row.test: Counter({"passed": 2, "failed": 1})}
     )
 

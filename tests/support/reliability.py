@@ -1,4 +1,4 @@
-"""`docs/internals/reliability.md`: one row per fault that a test is marked with, and how the test ended when it was last run.
+"""`docs/internals/reliability.md`: one row per fault that a test is marked with, and how its test ended last.
 
 `python -m tests.support.reliability` runs every marked test and writes the rows, and what fuzzing has come to (from
 `tests/fuzz/results.json`); what stands around them is kept. With `--fuzzing` it writes that section alone.
@@ -66,7 +66,7 @@ def table(outcomes: dict[str, Counter[str]]) -> str:
         counts = outcomes.get(row.test, Counter({"not run": 1}))
         result = ", ".join(word if n == 1 else f"{n} {word}" for word, n in sorted(counts.items()))
         path, _, name = row.test.partition("::")
-        lines.append(f"| {row.what} | {row.promise} | [{name}](../{path}) | {result} |\n")
+        lines.append(f"| {row.what} | {row.promise} | [{name}](../../{path}) | {result} |\n")
     return "".join(lines)
 
 
@@ -86,7 +86,7 @@ def fuzzing(found: Mapping[str, Any]) -> str:
     ]
     for name, one in targets.items():
         figures = f"{one['inputs']:,} | {one['cpu_seconds']:.0f} | {one['slowest_milliseconds']:.0f}"
-        lines.append(f"| [{name}](../tests/fuzz/targets/{name}.py) | {registry.load(name).about} | {figures} |\n")
+        lines.append(f"| [{name}](../../tests/fuzz/targets/{name}.py) | {registry.load(name).about} | {figures} |\n")
     lines.append("\n| found in | what was found | fixed by |\n|---|---|---|\n")
     lines += [f"| {one['target']} | {one['what']} | {one['fixed_by']} |\n" for one in found["findings"]]
     return "".join(lines)

@@ -44,11 +44,7 @@ def programs(
     budget: Budget,
     files: Mapping[str, str] | None = None,
 ) -> Iterator[Program]:
-<<<<<<< HEAD
-    """Every program that the container's command runs, through shells, `eval` and scripts given in place.
-=======
     """Yield every program that the container's command runs, through shells, `eval` and scripts given in place.
->>>>>>> shell
 
     `env` is settled; `files` are the texts of mounted files by path, scripts among them. Raises BudgetExceededError,
     after what was found until then.
@@ -58,7 +54,7 @@ def programs(
 
 
 def settle(env: Mapping[str, str], budget: Budget) -> dict[str, str]:
-    """The environment with `$(VAR)` in its values expanded, as Kubernetes does: from what stands above."""
+    """Return the environment with `$(VAR)` in its values expanded as Kubernetes does: from the variables above."""
     settled: dict[str, str] = {}
     for name, value in env.items():
         budget.take()
@@ -84,11 +80,7 @@ def _unwrap(program: Program, outer: Script, budget: Budget, depth: int, files: 
 
 
 def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words | None] | None:
-<<<<<<< HEAD
-    """The script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program.
-=======
     """Return the script of `sh -c SCRIPT $0 $1...`, of `eval`, or of a mounted file; None for any other program.
->>>>>>> shell
 
     With its arguments, None where they are those of the script around it.
     """
@@ -117,10 +109,10 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
 
 
 def talks(words: Words) -> bool:
-    """Whether the program takes the words behind it as text, so that they start nothing; or there is none."""
+    """Return whether the program takes the words behind it as text, so that they start nothing; or there is none."""
     return not words or base(words[0]) in _TALKERS
 
 
 def base(word: str) -> str:
-    """The name of a program without its folder."""
+    """Return the name of a program without its folder."""
     return word[word.rfind("/") + 1 :]

@@ -68,7 +68,7 @@ def expand(text: str, env: Mapping[str, str], budget: Budget) -> str:
 
 
 def unresolved(text: str) -> bool:
-    """Whether `text` holds a variable, a substitution or a template whose value is not known."""
+    """Return whether `text` holds a variable, a substitution or a template whose value is not known."""
     return _UNRESOLVED.search(text) is not None
 
 
@@ -102,11 +102,7 @@ class Script:
         """Whether the command is one that may not run, or not in this shell: behind `&&`, `||` or `|`."""
 
     def commands(self) -> Iterator[Words]:
-<<<<<<< HEAD
-        """The simple commands in reading order, whether or not they would run.
-=======
         """Yield the simple commands in reading order, whether or not they would run.
->>>>>>> shell
 
         Raises BudgetExceededError, after the beginning of the command that the reading ended in.
         """
@@ -122,11 +118,7 @@ class Script:
             raise
 
     def handed_down(self, words: Sequence[str]) -> Mapping[str, str]:
-<<<<<<< HEAD
-        """The environment of a script that these words run. What is set here may be exported, or not."""
-=======
         """Return the environment of a script that these words run. What is set here may be exported, or not."""
->>>>>>> shell
         if self.unreadable:
             return {MORE: ""}
         given = [match[1] for word in words if (match := _ASSIGNMENT.fullmatch(word))]
