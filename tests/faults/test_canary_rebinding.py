@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_ending import QUIET, fetched, listens
 from tests.support.asked_engine import AskedEngine
 from tests.support.ended import Exporter, exporter
+from tests.support.exporter_settings import QUIET, fetched, listens
 from tests.support.processes import free_port
 from tests.support.servers import FaultServer, redirect
 

@@ -49,7 +49,7 @@ PAGES = {
 
 
 @pytest.mark.fault(
-    "a page of a million series, or one line without an end, for `triage`, `whatif` or `record`",
+    "one of `triage`, `whatif` and `record` asks a page of a million series, or one line without an end",
     "it ends with a sentence and no more than 8 MiB of the page in memory",
 )
 @pytest.mark.parametrize("behaviour", PAGES.values(), ids=PAGES)

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import socket
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +17,14 @@ import bcrypt
 import pytest
 import yaml
 
-from tests.stubs.build import libraries
 from tests.stubs.world import nvidia
 from tests.support.ended import Exporter, exporter
 from tests.support.engine_kit import GOOD_PAGE
+from tests.support.exporter_settings import QUIET, fetched, gpus, listens
 from tests.support.processes import free_port
 from tests.support.servers import FaultServer, answer, drips, hangs
 
 CPU_SECONDS = 2.0
-QUIET = {name: {"enabled": "false"} for name in ("kubernetes", "pod_resources", "logs")} | {"host": {"enabled": False}}
 
 
 @dataclass
@@ -50,20 +48,8 @@ def state(make: Callable[[Path, int], AsyncIterator[State]]) -> Make:
     return STATES[make.__name__]
 
 
-def listens(run: Exporter) -> bool:
-    return "event=listening" in run.output()
-
-
 def polled(url: str) -> dict[str, object]:
     return {"engines": {"targets": [{"name": "engine", "url": url}]}}
-
-
-def gpus(folder: Path, scenario: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
-    """Settings and environment of a stubbed NVIDIA driver."""
-    path = folder / "gpus.txt"
-    path.write_text("".join(f"{key} {value}\n" for key, value in scenario.items()))
-    env = {"STUB_SCENARIO": str(path), "LD_LIBRARY_PATH": str(libraries())}
-    return {"gpu": {"vendors": ["nvidia"], "interval_seconds": 0.5}}, env
 
 
 def maps(pid: int, library: str) -> bool:
@@ -312,15 +298,6 @@ async def busy(_):
 HostSource.run = busy
 """
     yield State(lambda _: began.exists(), before=before)
-
-
-def fetched(url: str) -> str:
-    """The page, "" while there is none."""
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return str(response.read().decode())
-    except OSError:
-        return ""
 
 
 def named(pid: int, name: str) -> bool:

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import record
-from kvpressure.cli.incidents import _write
 from tests.support.engine_kit import GOOD_PAGE
 from tests.support.processes import KVPRESSURE
 from tests.support.servers import FaultServer, page
@@ -71,13 +70,15 @@ def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.
     assert "/dev/full cannot be written: No space left on device" in done.output
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.fault("the disk is full under `incidents --html`", "it ends with a sentence and its own exit code")
-def test_a_report_on_a_full_disk_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        _write(Path("/dev/full"), lambda _: "report", {})
-    assert ended.value.code not in (0, 1)
-    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+async def test_a_report_on_a_full_disk_ends_with_a_sentence(tmp_path: Path) -> None:
+    script = "import pathlib, sys; from kvpressure.cli.incidents import _write; "
+    script += "_write(pathlib.Path(sys.argv[1]), lambda _: 'x' * 100_000, {})"
+    limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", sys.executable, "-c", script, str(tmp_path / "r.html")]
+    done = await asyncio.to_thread(subprocess.run, limited, capture_output=True, check=False)
+    assert done.returncode not in (0, 1)
+    assert f"cannot write {tmp_path / 'r.html'}: File too large".encode() in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 async def test_the_limit_of_these_tests_is_one(tmp_path: Path) -> None:

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.app.pollers import cancel
+from kvpressure.net.tasks import cancel
 from kvpressure.sources.gpu import process, spawn
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.spawn import ChildProcess
-from tests.faults.test_ending import QUIET, fetched, gpus, listens
 from tests.stubs.world import World, nvidia, until
 from tests.support.ended import Exporter, _processes, _stat, exporter
 from tests.support.engine_kit import GOOD_PAGE
-from tests.support.processes import free_port
+from tests.support.exporter_settings import QUIET, fetched, gpus, listens
+from tests.support.processes import free_port, resident_mib
 from tests.support.servers import FaultServer, Request, answer
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "6"))
@@ -66,12 +66,6 @@ def write_garbage(pid: int) -> None:
 
 def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def resident_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
 
 
 def zombies(pid: int) -> int:

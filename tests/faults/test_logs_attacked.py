@@ -15,15 +15,13 @@ from kvpressure.model.workload import ContainerId
 from kvpressure.sources.logs.allowance import LONG_CHARACTERS
 from kvpressure.sources.logs.classify import locate, plain
 from kvpressure.sources.logs.follower import Follower
-from kvpressure.sources.logs.learn import StartUp
+from kvpressure.sources.logs.learn import StartUp, quotes_request
 from kvpressure.sources.logs.live import Sink
-from kvpressure.sources.logs.quoted import quotes_request
-from tests.faults.test_ending import fetched, listens
-from tests.faults.test_gpu_child_attacked import resident_mib
 from tests.fuzz import logs as wordings
 from tests.support.ended import exporter
 from tests.support.engine_kit import GOOD_PAGE
-from tests.support.processes import free_port
+from tests.support.exporter_settings import fetched, listens
+from tests.support.processes import free_port, resident_mib
 from tests.support.servers import FaultServer, page
 
 MIB = 1024 * 1024

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -99,3 +100,10 @@ async def query(prometheus: str, expression: str) -> dict[tuple[tuple[str, str],
         tuple(sorted((k, v) for k, v in one["metric"].items() if k not in ("instance", "job"))): float(one["value"][1])
         for one in found
     }
+
+
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process in MiB."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
