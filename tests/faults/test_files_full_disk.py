@@ -34,14 +34,14 @@ async def run(*words: str, kib: int = 8) -> tuple[int, str]:
 
 @pytest.mark.fault(
     "the disk is full under `record -o`",
-    "it ends with a sentence and code 1 instead of at the end of its time, and no traceback",
+    "it ends with a sentence and code 2 instead of at the end of its time, and no traceback",
 )
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.xz"])
 async def test_a_recording_on_a_full_disk_ends_with_a_sentence(suffix: str, tmp_path: Path) -> None:
     async with FaultServer(page(LARGE_PAGE)) as engine:
         path = str(tmp_path / f"r.{suffix}")
         code, said = await run("record", engine.url, "-o", path, "--duration", "600", "--interval", "0.2")
-    assert code == 1
+    assert code == 2
     assert f"{path} cannot be written: File too large" in " ".join(said.split())
     assert "Traceback" not in said
 
@@ -62,11 +62,11 @@ async def test_a_bundle_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["bundle"]  # noqa: PTH208 - no temporary folder is left
 
 
-@pytest.mark.fault("the disk is full under `record --gpus -o`", "it ends with a sentence and code 1, and no traceback")
+@pytest.mark.fault("the disk is full under `record --gpus -o`", "it ends with a sentence and code 2, and no traceback")
 def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "record_gpus", lambda *_: {"vendor": "nvidia", "error": ""})
     done = CliRunner().invoke(record.command, ["--gpus", "-o", "/dev/full", "--force"])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "/dev/full cannot be written: No space left on device" in done.output
 
 

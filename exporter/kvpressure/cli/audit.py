@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -78,12 +80,22 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
     knowledge, thresholds = Knowledge(_models(options["configs"]), options["gpu"]), _thresholds(options["thresholds"])
-    with Bar() as bar:
+    with _everything_kept(), Bar() as bar:
         for path in paths:
             given += _from_path(path, bar)
         result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
     _print(result, options)
     sys.exit(result.exit_code(options["fail_on"]))
+
+
+@contextmanager
+def _everything_kept() -> Iterator[None]:
+    """No garbage collection: what is read of a cluster is kept to the end, and looked through again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:

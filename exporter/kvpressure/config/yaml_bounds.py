@@ -39,11 +39,14 @@ def check_bounds(
     count = _Count(max_values, max_chars)
     for event in yaml.parse(text, Loader=loader):
         charge(0)
-        line = event.start_mark.line + 1 if event.start_mark else None
         if (tag := getattr(event, "tag", None)) is not None:
-            raise TagError(f"tag {tag!r} is not supported: write plain values", line)
+            raise TagError(f"tag {tag!r} is not supported: write plain values", _line(event))
         if problem := count.take(event):
-            raise BoundsError(problem, line)
+            raise BoundsError(problem, _line(event))
+
+
+def _line(event: yaml.Event) -> int | None:
+    return event.start_mark.line + 1 if event.start_mark else None
 
 
 class _Count:
@@ -57,7 +60,10 @@ class _Count:
 
     def take(self, event: yaml.Event) -> str:
         """Count one event; what is wrong with it, "" for nothing."""
-        if isinstance(event, _OPENS):
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:  # most are
+            self._values += 1
+            self._chars += len(event.value)
+        elif isinstance(event, _OPENS):
             self._open.append((event.anchor, self._values, self._chars))
             self._add(1, 0)
         elif isinstance(event, _CLOSES):
