@@ -278,5 +278,6 @@ def test_a_written_trace_has_time_label_page_and_gpus_and_no_lines_while_the_ser
     assert lines == len(rows) == 6
     assert [row["label"] for row in rows] == ["healthy"] * 3 + ["idle"] * 3
     assert set(rows[0]) == {"t", "label", "page", "gpus"}
-    assert set(rows[0]["gpus"][0]) == {"uuid", "memory_used_bytes", "memory_total_bytes", "utilization_ratio"}
+    card = {"uuid", "index", "name", "vendor"}
+    assert set(rows[0]["gpus"][0]) == {*card, "memory_used_bytes", "memory_total_bytes", "utilization_ratio"}
     assert rows[1]["t"] - rows[0]["t"] == 1.0

@@ -158,4 +158,4 @@ def test_reports_in_the_exporters_own_process_look_like_those_of_a_child() -> No
     assert reports == [GpuReport(9.0, (BARE,))]
     assert source.latest == reports[0]
     health: SourceHealth = source.health()
-    assert (health.source, health.up, health.last_success) == ("simulated", True, 9.0)
+    assert (health.source, health.up, health.last_success) == ("recorded", True, 9.0)
