@@ -64,6 +64,8 @@ class Sized:
     declared: int | None = None
     refused: tuple[str, ...] = ()
     plan: Plan | None = None
+    _pools: dict[int, tuple[Memory, BytePool]] = field(default_factory=dict, compare=False, repr=False)
+    """By the id of the memory, which is kept too: several checks need the same pool, and computing it is slow."""
 
     @property
     def own(self) -> int | None:
@@ -71,10 +73,12 @@ class Sized:
         return self.geometry.max_model_len
 
     def pool(self, memory: Memory | None = None) -> BytePool:
-        """What is left for the cache."""
+        """Return what is left for the cache."""
         used = memory or self.memory
-        step = used.max_num_batched_tokens or batched_tokens(self.traffic, used.runtime.planning)
-        return smallest_pool(self.geometry, self.cost, used, self.traffic, step)[0]
+        if id(used) not in self._pools:
+            step = used.max_num_batched_tokens or batched_tokens(self.traffic, used.runtime.planning)
+            self._pools[id(used)] = used, smallest_pool(self.geometry, self.cost, used, self.traffic, step)[0]
+        return self._pools[id(used)][1]
 
     def starts(self, memory: Memory | None = None) -> bool:
         """Whether the weights fit, and one longest request where the server ends at once without."""
