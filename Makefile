@@ -23,7 +23,7 @@ demo-recording: $(VENV)/.dev ## simulate and record again the incident that the 
 	PYTHONPATH=exporter $(BIN)/python -m bench.simulator.demo exporter/kvpressure/cli/data/demo.jsonl.xz
 
 .PHONY: quick
-quick: $(VENV)/.dev ## the unit tests without recordings, processes and long searches: within a minute
+quick: $(VENV)/.dev ## the unit tests without recordings, processes and long searches: about a minute
 	$(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
 
 # What is missing is installed first, each with a line that says so.
