@@ -15,6 +15,7 @@ from kvpressure.cli import record
 from tests.support.engine_kit import GOOD_PAGE
 from tests.support.processes import KVPRESSURE
 from tests.support.servers import FaultServer, page
+from tests.support.tools import FIXTURES
 
 LARGE_PAGE = GOOD_PAGE + b"".join(
     b'vllm:num_requests_waiting{engine="%d",model_name="%s"} 1.0\n' % (n, os.urandom(16).hex().encode())
@@ -30,6 +31,11 @@ async def run(*words: str, kib: int = 8) -> tuple[int, str]:
         said, _ = await process.communicate()
     assert process.returncode is not None
     return process.returncode, said.decode()
+
+
+def files(folder: Path) -> dict[str, str]:
+    """All that lies there."""
+    return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 @pytest.mark.fault(
@@ -70,15 +76,37 @@ def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.
     assert "/dev/full cannot be written: No space left on device" in done.output
 
 
-@pytest.mark.fault("the disk is full under `incidents --html`", "it ends with a sentence and its own exit code")
+@pytest.mark.fault(
+    "the disk is full under `incidents --html`",
+    "it ends with a sentence and its own exit code, and an older report stays whole",
+)
 async def test_a_report_on_a_full_disk_ends_with_a_sentence(tmp_path: Path) -> None:
     script = "import pathlib, sys; from kvpressure.cli.incidents import _write; "
     script += "_write(pathlib.Path(sys.argv[1]), lambda _: 'x' * 100_000, {})"
-    limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", sys.executable, "-c", script, str(tmp_path / "r.html")]
-    done = await asyncio.to_thread(subprocess.run, limited, capture_output=True, check=False)
-    assert done.returncode not in (0, 1)
-    assert f"cannot write {tmp_path / 'r.html'}: File too large".encode() in done.stderr
-    assert b"Traceback" not in done.stderr
+    report = tmp_path / "r.html"
+    limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", sys.executable, "-c", script, str(report)]
+    for older in (None, "last week's"):
+        if older is not None:
+            report.write_text(older)
+        done = await asyncio.to_thread(subprocess.run, limited, capture_output=True, check=False)
+        assert done.returncode not in (0, 1)
+        assert f"cannot write {report}: File too large".encode() in done.stderr
+        assert b"Traceback" not in done.stderr
+        assert files(tmp_path) == ({"r.html": older} if older else {})
+
+
+@pytest.mark.fault(
+    "the disk is full under `whatif --picture`", "it ends with a sentence, and an older picture stays whole"
+)
+async def test_a_picture_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> None:
+    trace = str(FIXTURES / "lab" / "kv-collapse-0.33.0.jsonl.xz")
+    picture = tmp_path / "load.png"
+    picture.write_text("last week's")
+    code, said = await run("whatif", "--trace", trace, "--picture", str(picture))
+    assert code == 2
+    assert "load.png: cannot be written: File too large" in " ".join(said.split())
+    assert "Traceback" not in said
+    assert files(tmp_path) == {"load.png": "last week's"}
 
 
 async def test_the_limit_of_these_tests_is_one(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> 
     if path is None:
         return
     try:
-        write_own(path, report(document))
+        write_own(path, report(document).encode())
     except OSError as error:
         say(f"incidents: cannot write {path}: {error.strerror or error}", err=True)
         sys.exit(CANNOT_TELL)

@@ -19,9 +19,10 @@ from kvpressure.cli.serve import serve
 from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 
-GC_THRESHOLDS: Final = (700, 10, 1000)
-"""Python's own but the last, which is 10: a full collection walks all that is known of all engines while everybody
-waits, 0.3 to 0.6 s with 512 of them, and each few pages cause one."""
+GC_THRESHOLDS: Final = (700, 1, 10_000)
+"""Python's own are 700, 10, 10: everybody waits for a collection. With 512 engines a full one walks all that is known
+of them, 0.3 to 0.6 s, and each few pages cause one; a middle one of what ten small ones leave takes 10 to 50 ms, many
+times a second."""
 
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread that computes keeps the others waiting at each of their system calls: Python's 5 ms make 40 of

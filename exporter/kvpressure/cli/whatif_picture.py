@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from kvpressure.cli.whatif_report import label
 from kvpressure.cli.whatif_source import Source
 from kvpressure.exposition.palette import CAUSES
+from kvpressure.lookback.own_file import write_own
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.whatif.compare import Point, Row
@@ -92,8 +94,9 @@ def _mark(axes: Any, load: float, span: Span, colour: str) -> None:
 
 
 def _write(path: Path, figure: Any) -> None:
-    kind = path.suffix.lower().lstrip(".")
+    kind, drawn = path.suffix.lower().lstrip("."), io.BytesIO()
+    figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
     try:
-        figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        write_own(path, drawn.getvalue())
     except OSError as error:
         raise PictureError(f"{path}: cannot be written: {error.strerror or error}") from error

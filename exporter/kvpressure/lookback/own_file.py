@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -26,8 +27,21 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
     return descriptor
 
 
-def write_own(path: Path, text: str) -> None:
-    """Write a text in place of what the file held. Raises OSError."""
-    with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT, 0o666), "w", encoding="utf-8") as file:
-        file.truncate(0)
-        file.write(text)
+def write_own(path: Path, content: bytes) -> None:
+    """Write in place of what the file held, whole or not at all: an older one survives a full disk. Raises OSError."""
+    mode = None
+    with contextlib.suppress(FileNotFoundError):
+        older = open_own(path, os.O_WRONLY)
+        mode = stat.S_IMODE(os.fstat(older).st_mode)
+        os.close(older)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = open_own(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

@@ -42,6 +42,9 @@ STARVED_SECONDS: Final = 0.2
 GOODBYE_SECONDS: Final = 2.0
 """How long a client may take to answer that a TLS connection ends."""
 
+HANDSHAKE_MARGIN_SECONDS: Final = 5.0
+"""Stalled handshakes are ended and counted by `Connections`, a few in a turn; asyncio's own limit comes after that."""
+
 _CLOSE_WAIT: Final = 8
 """Linux' `TCP_CLOSE_WAIT`: the client has ended the connection."""
 
@@ -187,7 +190,7 @@ class Acceptor:
 def _tls(context: ssl.SSLContext) -> dict[str, Any]:
     return {
         "ssl": context,
-        "ssl_handshake_timeout": STAGE_TIMEOUT_SECONDS[Stage.READING],
+        "ssl_handshake_timeout": STAGE_TIMEOUT_SECONDS[Stage.READING] + HANDSHAKE_MARGIN_SECONDS,
         "ssl_shutdown_timeout": GOODBYE_SECONDS,
     }
 

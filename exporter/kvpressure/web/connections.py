@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, TOO_LONG, Connection, Stage
-from kvpressure.web.slices import SharedPages
+from kvpressure.web.slices import DROP_PAUSE_SECONDS, DROPS_AT_ONCE, SharedPages
 
 MAX_CONNECTIONS: Final = 512
 MIN_CONNECTIONS: Final = 8
@@ -131,12 +131,14 @@ class Connections:
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep)
-        now = loop.time()
+        now, dropped = loop.time(), 0
         for stage, deadlines in zip(Stage, self._deadlines, strict=True):
             # As long a time for all of a stage: the first one's deadline is the next.
-            while deadlines and deadlines[first := next(iter(deadlines))] <= now:
+            while dropped < DROPS_AT_ONCE and deadlines and deadlines[first := next(iter(deadlines))] <= now:
                 self.drop(first, _LATE[stage])
+                dropped += 1
+        pause = DROP_PAUSE_SECONDS if dropped == DROPS_AT_ONCE else SWEEP_SECONDS
+        self._sweeping = loop.call_later(pause, self._sweep)
 
     def _victim(self) -> Connection | None:
         places = max(self._clients.values(), key=_greed)

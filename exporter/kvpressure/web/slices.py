@@ -22,6 +22,11 @@ MAX_PAGES_BYTES: Final = 16 << 20
 """Pages that are being sent, each counted once: two of 512 engines. Slow readers who came at different times would
 otherwise keep each the page of their second."""
 
+DROPS_AT_ONCE: Final = 4
+DROP_PAUSE_SECONDS: Final = 0.005
+"""Readers that are dropped in one turn of the event loop, and before the next: ending a connection takes half a
+millisecond, and hundreds in one turn made a probe wait for 0.1 s and more."""
+
 Reader = TypeVar("Reader", bound=Hashable)
 
 
@@ -60,9 +65,14 @@ class SharedPages(Generic[Reader]):
                 del self._pages[id(body)]
 
     def _evict_oldest(self) -> None:
-        page = self._pages.pop(next(iter(self._pages)))
-        for reader in list(page.readers):
+        self._drop_some(self._pages.pop(next(iter(self._pages))))
+
+    def _drop_some(self, page: _Page[Reader]) -> None:
+        for reader in list(page.readers)[:DROPS_AT_ONCE]:
+            page.readers.pop(reader, None)
             self._drop(reader)
+        if page.readers:
+            asyncio.get_running_loop().call_later(DROP_PAUSE_SECONDS, self._drop_some, page)
 
 
 class SlicedBody(Payload, Generic[Reader]):
