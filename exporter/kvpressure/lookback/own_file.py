@@ -42,6 +42,5 @@ def write_own(path: Path, content: bytes) -> None:
                 os.fchmod(file.fileno(), mode)
             file.write(content)
         aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
+    finally:
+        aside.unlink(missing_ok=True)  # where it did not come to the end: a full disk, or Ctrl-C
