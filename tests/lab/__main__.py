@@ -2,7 +2,9 @@
 
 The newest version runs every regime, the others those that are marked `everywhere`: about 220 runs of three to five
 virtual minutes each. `--long` runs what alerts over five and ten minutes are scored on, 41 runs of nine minutes
-and more, into .cache/lab/long. Ends with 1 when a run failed, or showed something else than what it was written for.
+and more, into .cache/lab/long. `--working-set SEED` runs the regimes about the working set, each also with a pool
+without limit, into .cache/lab/workingset. Ends with 1 when a run failed, or showed something else than what it was
+written for.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tests.lab.fetch import CACHE, NEWEST, VERSIONS, fetch
 from tests.lab.lengthen import long_names
 from tests.lab.regime import regimes
 from tests.lab.vary import MARK
+from tests.lab.working_set import FAMILY, family
 
 RECORDINGS: Final = CACHE / "recordings"
 LONG: Final = CACHE / "long"
@@ -43,15 +46,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where recordings go, instead of .cache/lab")
     parser.add_argument("--vary", type=int, metavar="SEED", help="on other servers than those the regimes describe")
     parser.add_argument("--long", action="store_true", help="regimes made longer, on the newest version")
+    parser.add_argument("--working-set", type=int, metavar="SEED", help="that family alone; 0: as it is written")
     parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args()
     began = time.monotonic()
     versions = options.version or ((NEWEST,) if options.long else VERSIONS)
-    out = options.out or (LONG if options.long else RECORDINGS)
+    out = options.out or (LONG if options.long else RECORDINGS if options.working_set is None else CACHE / FAMILY)
     for version in versions:
         fetch(version)
     if options.long:
         chunks = list(_long_chunks(versions, options.names))
+    elif options.working_set is not None:
+        chunks = [(version, [name]) for version in versions for name in _begin(family(options.working_set), options)]
     else:
         chunks = list(_chunks(versions, options.names, options.vary))
     total = sum(len(names) for _, names in chunks)
@@ -80,6 +86,10 @@ def _chunks(versions: Sequence[str], wanted: Sequence[str], seed: int | None) ->
         ]
         for begin in range(0, len(names), CHUNK):
             yield version, names[begin : begin + CHUNK]
+
+
+def _begin(names: Iterable[str], options: argparse.Namespace) -> list[str]:
+    return [name for name in names if not options.names or any(name.startswith(begin) for begin in options.names)]
 
 
 def _long_chunks(versions: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

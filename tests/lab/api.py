@@ -22,6 +22,9 @@ class Senders(Protocol):
     def again(self, client: Client, seconds: float) -> None:
         """A client has no request under way any more and may send another one in a while."""
 
+    def answered(self, client: Client, asked: Asked, tokens: int) -> None:
+        """A request has ended with so many tokens."""
+
     def piece_done(self, name: str) -> None:
         """One piece of a session is answered."""
 
@@ -118,7 +121,7 @@ class Api:
         ok = "abort" not in ended.reason.lower()
         answer = Answer(self._clock.now, len(asked.tokens), ended, ended.seconds, ok=ok, cut=asked.cut)
         self._world.result.answers.append(answer)
-        self.senders.again(client, client.load.think_seconds * client.rng.uniform(0.5, 1.5))
+        self.senders.answered(client, asked, ended.tokens)
 
     # scrapes
 

@@ -7,11 +7,13 @@ import random
 from functools import partial
 from typing import Final
 
+from tests.lab import trace
 from tests.lab.api import RETRY_SECONDS, Api
 from tests.lab.core import Core
 from tests.lab.doubles import Grammar
 from tests.lab.messages import Asked
 from tests.lab.regime import Load
+from tests.lab.sessions import FILLER, GROUP, OWN, Session, answer_length, thinking
 from tests.lab.world import Answer, Client, World
 
 REFUSED_SECONDS: Final = 30.0
@@ -33,8 +35,14 @@ class Clients:
         rng = random.Random(f"{regime.name}/{regime.seed}/{number}")
         for client in range(load.clients):
             # Not all at once: nobody's clients start in the same millisecond.
-            start = begin + rng.random() * 2
-            self._events.at(start, partial(self._send, Client(load, random.Random(rng.random()), client, closed=True)))
+            early = rng.random()
+            made = Client(load, random.Random(rng.random()), client, closed=True)
+            if load.turns[1]:
+                made.session = self._begun(made)
+            start = begin + early * (thinking(load, made.rng) if made.session else 2)
+            self._events.at(start, partial(self._send, made))
+        if load.trace:
+            self._enter_trace(load, Client(load, rng, 0, closed=False))
         if load.rate:
             self._events.at(begin, partial(self._come, Client(load, rng, 0, closed=False)))
 
@@ -54,7 +62,12 @@ class Clients:
         if self._world.down:
             self.again(client, RETRY_SECONDS)
             return
-        asked = self._made(client)
+        if client.load.replicas > 1 and client.rng.random() * client.load.replicas >= 1:
+            self._send_elsewhere(client)
+            return
+        self._ask(client, self._made(client))
+
+    def _ask(self, client: Client, asked: Asked) -> None:
         longest = self._world.regime.edge.max_prompt
         if longest is not None and len(asked.tokens) > longest:
             self._world.result.answers.append(Answer(self._clock.now, len(asked.tokens), None, 0.0, ok=False))
@@ -68,12 +81,14 @@ class Clients:
 
     def _made(self, client: Client) -> Asked:
         load, rng, number = client.load, client.rng, next(self._names)
+        if load.turns[1]:
+            return self._turn(client, number)
         length = round(rng.uniform(*load.prompt))
         group = rng.randrange(load.prefix_groups)
-        shared = [2 + group] * min(load.prefix, length - 1)
-        own = [1_000 + number] + [1] * (length - len(shared) - 1)
+        shared = [GROUP + group] * min(load.prefix, length - 1)
+        own = [OWN + number] + [FILLER] * (length - len(shared) - 1)
         client.pieces_left = load.pieces
-        output, longest = max(1, round(rng.uniform(*load.output))), self._world.regime.edge.max_output
+        output, longest = answer_length(load, rng), self._world.regime.edge.max_output
         return Asked(
             name=f"r{number}",
             tokens=shared + own,
@@ -104,7 +119,55 @@ class Clients:
         self._core.kick()
         self.again(client, 0.2)
 
-    # sessions
+    # sessions that grow turn by turn
+
+    def answered(self, client: Client, asked: Asked, tokens: int) -> None:
+        """A request has ended with so many tokens; its client thinks, and goes on."""
+        session = client.session
+        if session is not None:
+            session.heard(asked.tokens, tokens)
+            if session.over:
+                client.session = None
+        self.again(client, thinking(client.load, client.rng))
+
+    def _begun(self, client: Client) -> Session:
+        """A session that is somewhere between its first turn and its last."""
+        load, rng = client.load, client.rng
+        session = Session(load, rng)
+        for _ in range(rng.randrange(max(1, int(load.turns[0])))):
+            if session.over:
+                break
+            session.heard(session.prompt(next(self._names)), answer_length(load, rng))
+        return Session(load, rng) if session.over else session
+
+    def _turn(self, client: Client, number: int) -> Asked:
+        session = client.session = client.session or Session(client.load, client.rng)
+        return Asked(
+            name=f"r{number}",
+            tokens=session.prompt(number),
+            output=answer_length(client.load, client.rng),
+            arrived=self._clock.now,
+            sibling=len(session.said) if client.load.replicas > 1 and session.begun else 0,
+        )
+
+    def _send_elsewhere(self, client: Client) -> None:
+        """Another replica takes this turn, and needs a step for each token of its answer."""
+        asked = self._turn(client, next(self._names))
+        seconds = asked.output * self._world.regime.cost.step_seconds
+        self._events.at(self._clock.now + seconds, partial(self.answered, client, asked, asked.output))
+
+    # recorded requests
+
+    def _enter_trace(self, load: Load, client: Client) -> None:
+        for row in trace.requests(self._world.regime, load):
+            self._events.at(self._world.begin + load.begin + row.t, partial(self._replay, client, row))
+
+    def _replay(self, client: Client, row: trace.Row) -> None:
+        if not self._world.down:
+            name = f"r{next(self._names)}"
+            self._ask(client, Asked(name, row.tokens, row.output, arrived=self._clock.now))
+
+    # sessions whose input comes piece by piece
 
     def piece_done(self, name: str) -> None:
         """A session's answer to one piece is there; the next piece comes later, or the session ends."""

@@ -20,4 +20,5 @@ class Clock:
         """Make the process believe it. vLLM and prometheus_client look the functions up in `time` at each call."""
         time.time = lambda: self.now
         time.monotonic = lambda: self.now - BOOTED
+        time.monotonic_ns = lambda: round((self.now - BOOTED) * 1e9)
         time.perf_counter = time.monotonic

@@ -48,7 +48,8 @@ def vllm_config(flags: Flags, package: Path, *, kv_role: str | None) -> Any:
         observability_config=Blank(
             show_hidden_metrics=False,
             show_hidden_metrics_for_version=None,
-            kv_cache_metrics=False,
+            kv_cache_metrics=flags.kv_cache_metrics,
+            kv_cache_metrics_sample=0.01,
             per_request_spec_decode_metrics="none",
         ),
         parallel_config=Blank(

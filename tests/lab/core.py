@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.engine import Engine
+from tests.lab.ledger import Cached
 from tests.lab.messages import Asked, Outputs, Step
 from tests.lab.truth import Now
 from tests.lab.world import World
@@ -25,15 +26,22 @@ class Core:
         self._given_up: list[str] = []
         self._between: list[Callable[[], Any]] = []
         self._stepping = False
+        self._forgotten: set[bytes] = set()
         self.boot()
 
     def boot(self) -> None:
         """An engine without a past."""
-        self.engine = Engine(self._world.regime, self._package, self._clock)
+        self.engine = Engine(self._world.regime, self._package, self._clock, self._forgotten)
         self.published: int | None = None
+        if self.engine.ledger is not None:
+            self._book.cache(self._clock.now, Cached(under_way=0))
 
     def die(self) -> None:
         """Whatever was under way is gone."""
+        ledger = self.engine.ledger
+        if ledger is not None:
+            self._book.cache(self._clock.now, ledger.end())
+            self._forgotten = ledger.known
         self._stepping = self.hung = False
         self.inbox, self._given_up, self._between = [], [], []
 
@@ -106,6 +114,11 @@ class Core:
         if self.engine.observer.advanced() or news.outputs or self._transferred():
             self._book.count(self._clock.now, moved=1)
         self._book.count(self._clock.now, started=started, preempted=step.preempted)
+        ledger = self.engine.ledger
+        if ledger is not None:
+            self._book.cache(self._clock.now, ledger.take(sum(len(output.new_token_ids) for output in news.outputs)))
+            self._world.result.checks += ledger.contradictions
+            ledger.contradictions.clear()
 
     def _transferred(self) -> bool:
         connector = self.engine.connector
@@ -121,6 +134,7 @@ class Core:
             present=bool(step.running or reasons),
             paused=self._book.now.paused,
             lost=self.lost,
+            free=self._free_tokens,
         )
 
     def rest(self) -> None:
@@ -133,7 +147,13 @@ class Core:
             present=self.engine.present() or (self.lost and owned),
             paused=self._book.now.paused,
             lost=self.lost and owned,
+            free=self._free_tokens,
         )
+
+    @property
+    def _free_tokens(self) -> int:
+        ledger = self.engine.ledger
+        return 0 if ledger is None else ledger.free_tokens
 
     def _note_presence(self) -> None:
         """Somebody came while the core does nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,21 +17,26 @@ from tests.lab.config import accepted, kv_cache_config, tell_capacity, vllm_conf
 from tests.lab.connector import FakeConnector
 from tests.lab.doubles import Grammars, adapter_name, block_hasher, image, names_of_the_scheduler
 from tests.lab.frontend import FrontEnd
+from tests.lab.ledger import Ledger
 from tests.lab.messages import Asked, Outputs, Step
 from tests.lab.observe import Observer
 from tests.lab.regime import Cost, Regime
+from tests.lab.sessions import ANSWER
 from tests.lab.stubs import Blank, PoolingParams, SamplingParams
 
-TOKEN: Final = 7
 POOLED: Final = "an embedding"
 EMPTY_STEP_SECONDS: Final = 0.02
 """A step that runs no model. vLLM sleeps 1 ms between them; the lab looks less often, which changes no gauge."""
 
 
 class Engine:
-    """One engine core with its front end. `install` of the clock and the stand-ins comes before the first one."""
+    """One engine core with its front end. `install` of the clock and the stand-ins comes before the first one.
 
-    def __init__(self, regime: Regime, package: Path, clock: Clock) -> None:
+    `ledger` has the books of the prefix cache, where one group of layers and no other KV store make them plain.
+    `forgotten`: blocks of the engine that was here before.
+    """
+
+    def __init__(self, regime: Regime, package: Path, clock: Clock, forgotten: Iterable[bytes] = ()) -> None:
         self._regime, self._clock = regime, clock
         self._rng = random.Random(f"{regime.name}/{regime.seed}")
         self.connector = FakeConnector(regime.transfer, clock) if regime.transfer else None
@@ -43,6 +48,8 @@ class Engine:
         self._hasher = block_hasher(flags.block_size) if flags.enable_prefix_caching else None
         self.scheduler = self._scheduler(config, kv_config)
         self.observer = Observer(self.scheduler, self.connector)
+        plain = flags.layers == "full" and regime.transfer is None
+        self.ledger = Ledger(self.scheduler, flags.block_size, clock, forgotten) if plain else None
         self.frontend = FrontEnd(config, clock, pools=self._pools)
 
     def _scheduler(self, config: Any, kv_config: Any) -> Any:
@@ -82,6 +89,8 @@ class Engine:
         }
         if asked.remote and self.connector is not None:
             self.connector.remote.add(asked.name)
+        if self.ledger is not None:
+            self.ledger.expect(asked.name, asked.sibling)
         made = request(**accepted(request.__init__, **named))
         if asked.remote:
             made.kv_transfer_params = {"do_remote_prefill": True}
@@ -116,6 +125,8 @@ class Engine:
         self.observer.before()
         decision = self.scheduler.schedule()
         scheduled = decision.num_scheduled_tokens
+        if self.ledger is not None:
+            self.ledger.step(scheduled, self.scheduler.requests)
         seconds, ratio = self._seconds(scheduled)
         reasons = self.observer.reasons(decision.total_num_scheduled_tokens)
         return Step(decision, seconds, ratio, reasons, len(self.scheduler.running), self.observer.preempted)
@@ -168,10 +179,10 @@ class Engine:
         right = 0
         while right < drafted and self._rng.random() < self._regime.cost.accepted_ratio:
             right += 1
-        return [TOKEN] * (right + 1)
+        return [ANSWER] * (right + 1)
 
     def _draft(self, names: list[str]) -> None:
-        drafts = [[TOKEN] * self._regime.flags.num_speculative_tokens for _ in names]
+        drafts = [[ANSWER] * self._regime.flags.num_speculative_tokens for _ in names]
         made = importlib.import_module("vllm.v1.outputs").DraftTokenIds(req_ids=names, draft_token_ids=drafts)
         self.scheduler.update_draft_token_ids(made)
 

@@ -1,18 +1,22 @@
 """`python -m tests.lab.fixtures`: cuts a dozen short recordings out of what `make lab` made, into tests/fixtures/lab.
 
-They let the tests replay vLLM's pages, with the truth beside them, where neither vLLM nor a network is.
+They let the tests replay vLLM's pages, with the truth beside them, where neither vLLM nor a network is. Those about the
+working set are whole, in a folder of their own.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import lzma
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.lab.fetch import CACHE, NEWEST
+from tests.lab.working_set import FAMILY
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "lab"
 MOST_BYTES: Final = 60_000
@@ -44,24 +48,42 @@ CUTS: Final = (
 )
 
 
+WORKING_SET: Final = ("joins", "busy-040", "calm-130", "cold", "reset", "uncached", "scattered", "trace-light")
+WORKING_SET_SECONDS: Final = 480
+WORKING_SET_BYTES: Final = 150_000
+
+
 def main() -> int:
     """Write them all; 1 when one is larger than a test's file should be."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for old in FOLDER.glob("*.jsonl.xz"):
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--working-set", action="store_true", help="only those about the working set")
+    if options.parse_args().working_set:
+        return int(_write(CACHE / FAMILY, FOLDER / FAMILY, _WHOLE, WORKING_SET_BYTES) > 0)
+    return int(_write(CACHE / "recordings", FOLDER, CUTS, MOST_BYTES) > 0)
+
+
+_WHOLE: Final = tuple(Cut(f"{FAMILY}-{name}", end=WORKING_SET_SECONDS) for name in WORKING_SET)
+
+
+def _write(source: Path, folder: Path, cuts: Sequence[Cut], most_bytes: int) -> int:
+    """Write these instead of those that are there; how many are too large."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.jsonl.xz"):
         old.unlink()
     large = 0
-    for cut in CUTS:
-        path = FOLDER / f"{cut.name}-{cut.version}.jsonl.xz"
-        path.write_bytes(lzma.compress("".join(_lines(cut)).encode(), preset=9 | lzma.PRESET_EXTREME))
+    for cut in cuts:
+        path = folder / f"{cut.name.removeprefix(f'{FAMILY}-')}-{cut.version}.jsonl.xz"
+        lines = _lines(source, cut)
+        path.write_bytes(lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
         size = path.stat().st_size
-        large += size > MOST_BYTES
-        print(f"{path.name}: {cut.end - cut.begin} s, {size} bytes")
-    return int(large > 0)
+        large += size > most_bytes
+        print(f"{path.name}: {len(lines)} s, {size} bytes")
+    return large
 
 
-def _lines(cut: Cut) -> list[str]:
+def _lines(source: Path, cut: Cut) -> list[str]:
     """The cut, its first line with what was run."""
-    with lzma.open(CACHE / "recordings" / cut.version / f"{cut.name}.jsonl.xz", "rt") as file:
+    with lzma.open(source / cut.version / f"{cut.name}.jsonl.xz", "rt") as file:
         records = [json.loads(line) for line in file]
     kept = [{key: value for key, value in record.items() if key != "regime"} for record in records[cut.begin : cut.end]]
     kept[0]["regime"] = records[0]["regime"]

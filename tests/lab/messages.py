@@ -12,7 +12,8 @@ from typing import Any
 class Asked:
     """One request as a client sends it. `output` tokens are wanted; a session's later pieces have the same name.
 
-    `cut`: the edge lets it have fewer tokens than its client wanted.
+    `cut`: the edge lets it have fewer tokens than its client wanted. `sibling`: of its first tokens, those that another
+    replica has computed.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Asked:
     remote: bool = False
     images: tuple[tuple[int, int], ...] = ()
     cut: bool = False
+    sibling: int = 0
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ class Flags:
     max_model_len: int = 8192
     scheduling_policy: str = "fcfs"
     enable_prefix_caching: bool = True
+    kv_cache_metrics: bool = False
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     prefill_schedule_interval: int = 1
@@ -67,6 +68,12 @@ class Load:
     Lengths are uniform between two bounds, in tokens. `prefix` tokens of the prompt are shared by all requests of one
     of `prefix_groups` groups. A request with `grammar_seconds` needs that long of the compiler. One with a timeout is
     given up then and sent again. A session with `pieces` sends its input piece by piece. An image has `image_tokens`.
+
+    With `turns` a client holds sessions of so many turns, one after the other: each turn's prompt is all that was said
+    before and `words` new tokens, after `think` seconds (evenly on a logarithmic scale); a session ends earlier where
+    its next prompt could be longer than `longest`. Those of the first clients have begun before. Of `replicas` servers
+    this is one, and their router sends every turn to any of them. `trace`: requests as they were recorded, of the
+    `share` of its sessions.
     """
 
     clients: int = 0
@@ -87,6 +94,13 @@ class Load:
     piece_gap_seconds: float = 1.0
     image_tokens: int = 0
     remote: bool = False
+    turns: Span = (0, 0)
+    words: Span = (0, 0)
+    think: Span = (0.0, 0.0)
+    longest: int = 0
+    replicas: int = 1
+    trace: str = ""
+    share: float = 1.0
 
 
 FaultKind = Literal[

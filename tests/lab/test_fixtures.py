@@ -10,8 +10,8 @@ import pytest
 
 from bench.detection.lab import moments
 from bench.detection.lab_score import LAB_CAUSES
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceError, open_trace, read_trace, stem
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceError, open_trace, read_trace, stem
 from tests.lab.fixtures import CUTS, FOLDER, MOST_BYTES
 from tests.lab.regime import regimes
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
+from tests.lab.ledger import Cached
+
 CLEAR_SHARE: Final = 0.5
 SLIGHT_SHARE: Final = 0.1
 SATURATED_SHARE: Final = 0.7
@@ -43,11 +45,12 @@ ORDER: Final = (
 
 @dataclass(slots=True)
 class Second:
-    """What happened in one second: seconds by reason (`why`) and by state, and counts."""
+    """What happened in one second: seconds by reason (`why`) and by state, counts, and what the prefix cache did."""
 
     why: Counter[str] = field(default_factory=Counter)
     state: Counter[str] = field(default_factory=Counter)
     count: Counter[str] = field(default_factory=Counter)
+    cached: Cached = field(default_factory=Cached)
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class Now:
     down: bool = False
     lost: bool = False
     streams: int = 0
+    free: int = 0
 
 
 class Book:
@@ -70,21 +74,28 @@ class Book:
     def __init__(self, begin: float, seconds: int) -> None:
         self.seconds = [Second() for _ in range(seconds + 1)]
         self.now = Now()
-        self._begin, self._until = begin, begin
+        self.begin, self._until = begin, begin
 
     def close(self, t: float) -> None:
         """Book the state that holds up to `t`."""
         while self._until < t:
-            index = int(self._until - self._begin + 1e-9)
+            index = int(self._until - self.begin + 1e-9)
             if index >= len(self.seconds):
                 return
-            end = min(t, self._begin + index + 1)
+            end = min(t, self.begin + index + 1)
             self._add(self.seconds[index], max(0.0, end - self._until))
             self._until = end
 
     def count(self, t: float, **events: int) -> None:
         """Book things that happened at `t`."""
-        self.seconds[min(int(t - self._begin), len(self.seconds) - 1)].count.update(events)
+        self._second(t).count.update(events)
+
+    def cache(self, t: float, news: Cached) -> None:
+        """Book what the prefix cache did up to `t`."""
+        self._second(t).cached.add(news)
+
+    def _second(self, t: float) -> Second:
+        return self.seconds[min(int(t - self.begin), len(self.seconds) - 1)]
 
     def _add(self, second: Second, elapsed: float) -> None:
         now = self.now
@@ -95,6 +106,7 @@ class Book:
         second.state["waiting"] += elapsed * waiting
         second.state["running"] += elapsed * now.running
         second.state["work"] += elapsed * now.work_ratio
+        second.state["free"] += elapsed * now.free
         for name in ("present", "paused", "down", "lost"):
             second.state[name] += elapsed * getattr(now, name)
 
@@ -107,6 +119,7 @@ class Truth:
     accepted: frozenset[str]
     detail: str
     numbers: Mapping[str, float]
+    cache: Mapping[str, Any] | None = None
 
     def record(self) -> dict[str, Any]:
         """For the recording: `clear` is whether only one cause is true."""
@@ -115,6 +128,7 @@ class Truth:
             "clear": len(self.accepted) == 1,
             "detail": self.detail,
             **{name: round(value, 3) for name, value in self.numbers.items()},
+            **({"cache": dict(self.cache)} if self.cache is not None else {}),
         }
 
 
@@ -130,13 +144,15 @@ def truths(seconds: Sequence[Second]) -> list[Truth]:
         name: _around([float(second.count[name]) for second in seconds], NEARBY_SECONDS)
         for name in ("preempted", "started", "refused")
     }
-    made = []
+    made, under_way = [], None
     for index, second in enumerate(seconds):
+        under_way = under_way if second.cached.under_way is None else second.cached.under_way
         share = {name: values[index] for name, values in (groups | states | nearby).items()}
         clear, possible = _accepted(second, share, still=still[index])
         label = next(cause for cause in ORDER if cause in clear)
         accepted = frozenset(clear | possible)
-        made.append(Truth(label, accepted, _detail(seconds, index, label), _numbers(second)))
+        detail, cache = _detail(seconds, index, label), _cache(second, under_way)
+        made.append(Truth(label, accepted, detail, _numbers(second), cache))
     return made
 
 
@@ -268,6 +284,14 @@ def _numbers(second: Second) -> dict[str, float]:
     elapsed = second.state["all"] or 1.0
     means = {name: second.state[name] / elapsed for name in ("running", "waiting", "work")}
     return {**means, **{name: float(second.count[name]) for name in ("preempted", "refused") if second.count[name]}}
+
+
+def _cache(second: Second, under_way: int | None) -> dict[str, Any] | None:
+    """What the prefix cache did in it; None while nobody has said."""
+    if under_way is None:
+        return None
+    free = round(second.state["free"] / (second.state["all"] or 1.0))
+    return {**second.cached.record(), "under_way": under_way, "free": free}
 
 
 def _around(values: Sequence[float], seconds: int) -> list[float]:

@@ -9,6 +9,7 @@ from tests.lab.clock import Clock
 from tests.lab.events import Events
 from tests.lab.messages import Asked, Ended
 from tests.lab.regime import Load, Regime
+from tests.lab.sessions import Session
 from tests.lab.truth import Book
 
 
@@ -46,13 +47,14 @@ class Result:
 
 @dataclass(slots=True)
 class Client:
-    """Who sends, and what is under way: the request's name and when it was first sent."""
+    """Who sends, and the session that is under way."""
 
     load: Load
     rng: random.Random
     number: int
     closed: bool
     pieces_left: int = 0
+    session: Session | None = None
 
 
 class World:
