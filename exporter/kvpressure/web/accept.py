@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from kvpressure.config.settings import ListenAddress
-from kvpressure.seldom import Seldom
+from kvpressure.rate_limited_logger import RateLimitedLogger
 from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, Connection, Stage
 from kvpressure.web.connections import FULL, NO_DESCRIPTOR, TLS, Connections, client_of
 
@@ -80,7 +80,7 @@ class Acceptor:
         self._connections = connections
         self._make = make
         self._loop = asyncio.get_running_loop()
-        self._seldom = Seldom(log.warning, self._loop.time)
+        self._logger = RateLimitedLogger(log.warning, self._loop.time)
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending = asyncio.Semaphore(max(4, min(MAX_PENDING, connections.limit // 4)))
@@ -175,11 +175,11 @@ class Acceptor:
     async def _failed(self, error: OSError) -> None:
         """Wait a moment when descriptors are short, and give one back if anybody holds one for nothing."""
         if error.errno not in _STARVED:  # the network's fault, with this one connection
-            self._seldom("a connection was lost before it was accepted", error=error.strerror)
+            self._logger("a connection was lost before it was accepted", error=error.strerror)
             return
         self._connections.refused[NO_DESCRIPTOR] += 1
         self._connections.evict_one()
-        self._seldom(
+        self._logger(
             "no connection can be accepted: raise the limit of open files (LimitNOFILE, ulimit -n)",
             error=error.strerror,
             connections=len(self._connections),

@@ -18,7 +18,7 @@ from typing import Final
 import bcrypt
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.sources.files import FileWatch
+from kvpressure.net.files import FileWatch
 from kvpressure.web.config import TlsServerConfig, WebConfig, load_pair, read_web_config, tls_context
 
 _MAX_HEADER: Final = 4096
@@ -43,7 +43,7 @@ class BasicAuth:
         self._nobody = f"$2b${cost:02d}${_NOBODY}".encode()
         self._key: bytes = secrets.token_bytes(32) if before is None else before._key  # noqa: SLF001 - its own class
         self._lock = threading.Lock()
-        # LengthRouting, so that a flood of wrong passwords cannot push out the right one.
+        # Apart, so that a flood of wrong passwords cannot push out the right one.
         self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._proven()  # noqa: SLF001
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
 
@@ -67,7 +67,7 @@ class BasicAuth:
             return False if digest in self._wrong else None
 
     def fingerprint(self, header: str | None) -> bytes:
-        """The same for the same credentials under the same configuration, and nothing from which to guess them."""
+        """Return the same for the same credentials under the same configuration, and nothing to guess them from."""
         return self._digest(*(_credentials(header) or (b"", b"")))
 
     def check(self, header: str | None) -> bool:

@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._under_way = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is over; a TCP connection has none of ours."""
+        """Note that the handshake is over; a TCP connection has none of ours."""
         self._transport = made = cast(asyncio.Transport, transport)
         # Writing is paused while anything is unsent: the next slice follows, or an answer ends, when all has left.
         # Not 0: a TLS transport then also pauses while nothing is, until the client happens to say something.
@@ -71,11 +71,11 @@ class Connection(asyncio.Protocol):
         self.http.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """The client sends no more."""
+        """Note that the client sends no more."""
         return self.http.eof_received()
 
     def pause_writing(self) -> None:
-        """The client does not take its answer as fast as it is written."""
+        """Note that the client does not take its answer as fast as it is written."""
         self.http.pause_writing()
 
     def resume_writing(self) -> None:
@@ -83,19 +83,19 @@ class Connection(asyncio.Protocol):
         self.http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone, whoever ended it."""
+        """Note that it is gone, whoever ended it."""
         self._table.remove(self)
         self._transport = None
         self.http.connection_lost(exc)
 
     def began(self, task: asyncio.Task[object]) -> None:
-        """A request's head is complete; `task` ends when its answer has left."""
+        """Note that a request's head is complete; `task` ends when its answer has left."""
         self._under_way += 1
         self._table.move(self, Stage.WRITING)
         task.add_done_callback(self._answered)
 
     def sliced(self, response: web.StreamResponse) -> web.StreamResponse:
-        """The response, a large body written in slices."""
+        """Return the response, a large body written in slices."""
         if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > SLICE_BYTES:
             response.body = SlicedBody(response.body, self, self._table.pages)
         return response

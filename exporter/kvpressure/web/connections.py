@@ -20,6 +20,9 @@ SWEEP_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 0.25
 """For so long nobody who has just come, or asked, is evicted: on a busy machine it takes a moment to hear him."""
 
+SLOW_SECONDS: Final = 1.0
+"""Who takes longer for an answer is evicted before those who have just come; a page leaves in a tenth of that."""
+
 FULL: Final = "full"
 TLS: Final = "tls_handshake"
 NO_DESCRIPTOR: Final = "no_file_descriptor"
@@ -72,7 +75,7 @@ class Connections:
         return sum(map(len, self._deadlines))
 
     def add(self, connection: Connection) -> None:
-        """A new one, for which room has been made."""
+        """Return a new one, for which room has been made."""
         self._place(connection)
         if self._sweeping is None:
             self._sweep()
@@ -141,16 +144,21 @@ class Connections:
         self._sweeping = loop.call_later(pause, self._sweep)
 
     def _victim(self) -> Connection | None:
-        places = max(self._clients.values(), key=_greed)
-        first = next(one for stage in places for one in stage)
-        if first.stage is Stage.IDLE:
+        reading, idle, writing = max(self._clients.values(), key=_greed)
+        if reading and self._been(first := next(iter(reading))) >= GRACE_SECONDS:
             return first
-        since = self._deadlines[first.stage][first] - STAGE_TIMEOUT_SECONDS[first.stage]
-        if asyncio.get_running_loop().time() >= since + GRACE_SECONDS:
+        # Those to be heard are too young: idle ones then, as long as they have more than their half, or slow readers.
+        if idle and (not reading or len(idle) > self.limit // 2):
+            return next(iter(idle))
+        patience = SLOW_SECONDS if reading else GRACE_SECONDS
+        if writing and self._been(first := next(iter(writing))) >= patience:
             return first
-        # Those to be heard are too young: idle ones then, as long as they have more than their half.
-        idle = places[Stage.IDLE]
-        return next(iter(idle)) if len(idle) > self.limit // 2 else None
+        return None
+
+    def _been(self, connection: Connection) -> float:
+        """Seconds in its stage."""
+        since = self._deadlines[connection.stage][connection] - STAGE_TIMEOUT_SECONDS[connection.stage]
+        return asyncio.get_running_loop().time() - since
 
     def _place(self, connection: Connection) -> None:
         stage = connection.stage

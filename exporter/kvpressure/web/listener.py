@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from kvpressure.config.settings import WebSettings
-from kvpressure.seldom import Seldom
+from kvpressure.rate_limited_logger import RateLimitedLogger
 from kvpressure.web.server import WebServer
 from kvpressure.web.site import Exporter
 
@@ -53,7 +53,7 @@ class Listener:
             await self._there(self._server.follow())
 
     def families(self) -> Mapping[str, object]:
-        """What the exporter tells of its own server."""
+        """Return what the exporter tells of its own server."""
         return {} if self._server is None else self._server.families()
 
     async def close(self) -> None:
@@ -93,8 +93,8 @@ class _Faults:
     """Tells what no handler expected, seldom: it may be somebody's doing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._seldom = Seldom(log.error, loop.time)
+        self._logger = RateLimitedLogger(log.error, loop.time)
 
     def __call__(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._seldom("the server met an error", what=context.get("message"), error=repr(error), exc_info=error)
+        self._logger("the server met an error", what=context.get("message"), error=repr(error), exc_info=error)

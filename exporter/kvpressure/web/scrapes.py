@@ -38,7 +38,7 @@ class Scrapes:
         self._newest: dict[bool, _Rendering] = {}
 
     async def answer(self, accept: str, accept_encoding: str) -> Answer:
-        """The page in the format and encoding that the headers ask for."""
+        """Return the page in the format and encoding that the headers ask for."""
         form = negotiate(accept)
         headers = {"Content-Type": form.content_type, "Vary": "Accept, Accept-Encoding"}
         rendering = self._rendering(openmetrics=form.openmetrics)
@@ -65,7 +65,7 @@ def _compress(plain: Future[bytes]) -> bytes:
 
 
 async def _wait(work: Future[bytes]) -> bytes:
-    """The result; whoever stops waiting does not cancel the work, which others may wait for."""
+    """Return the result; whoever stops waiting does not cancel the work, which others may wait for."""
     return await asyncio.shield(asyncio.wrap_future(work))
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
-from kvpressure.seldom import Seldom
+from kvpressure.rate_limited_logger import RateLimitedLogger
 from kvpressure.web.accept import Acceptor
 from kvpressure.web.auth import Refresh, WebGuard
 from kvpressure.web.connection import accounted
@@ -118,9 +118,9 @@ class _HttpLog(logging.Logger):
 
     def __init__(self) -> None:
         super().__init__("kvpressure.web.http", logging.ERROR)
-        self._seldom = Seldom(log.error, asyncio.get_running_loop().time)
+        self._logger = RateLimitedLogger(log.error, asyncio.get_running_loop().time)
 
     def handle(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError):
-            self._seldom("a request could not be answered", error=repr(error), exc_info=error)
+            self._logger("a request could not be answered", error=repr(error), exc_info=error)

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from kvpressure.exposition import diagnosis_json, runbooks, status
+from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
@@ -22,7 +23,6 @@ from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.printable import clean_lines, json_text
-from kvpressure.process_stats import OwnProcess
 from kvpressure.web.scrapes import Scrapes
 from kvpressure.web.work import RETRY_SECONDS, BoundedExecutor, Busy
 
@@ -49,10 +49,10 @@ class Exporter(Protocol):
     """What the server asks of the daemon."""
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot; the same object until the next one is made."""
+        """Return the newest snapshot; the same object until the next one is made."""
 
     def advice(self, view: EngineView) -> Sequence[Action]:
-        """What to do about one engine, in order; empty when there is nothing to be done. Called from any thread."""
+        """Return what to do about one engine, in order; empty for nothing. Called from any thread."""
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready, in sentences; empty when it is."""
@@ -70,7 +70,7 @@ class Site:
         self._drawn: dict[str, tuple[Snapshot, bytes]] = {}
 
     def app(self, *before: Middleware) -> web.Application:
-        """The application with all routes; requests go through the middlewares `before` first."""
+        """Return the application with all routes; requests go through the middlewares `before` first."""
         app = web.Application(middlewares=(*before, self._guard), client_max_size=4096)
         app.on_cleanup.append(self._close)
         app.on_response_prepare.append(_add_headers)
@@ -111,7 +111,7 @@ class Site:
         return web.Response(body=answer.body, headers=answer.headers)
 
     async def _targets(self, request: web.Request) -> web.Response:
-        """A page for a browser, which asks for HTML by name; JSON for everybody else."""
+        """Return a page for a browser, which asks for HTML by name; JSON for everybody else."""
         for_people = "text/html" in request.headers.get("Accept", "") and request.query.get("format") != "json"
 
         def draw(snapshot: Snapshot) -> str:
@@ -153,7 +153,7 @@ class Site:
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _once(self, name: str, request: web.Request, draw: Callable[[Snapshot], str]) -> bytes:
-        """A document of the newest snapshot, made once of each. Raises Busy."""
+        """Return a document of the newest snapshot, made once of each. Raise Busy."""
         drawn = self._drawn.get(name)
         if drawn is None or drawn[0] is not self._exporter.snapshot():
 

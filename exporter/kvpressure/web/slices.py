@@ -88,7 +88,7 @@ class SlicedBody(Payload, Generic[Reader]):
         self._pages = pages
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The body as text."""
+        """Return the body as text."""
         return self._value.decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:

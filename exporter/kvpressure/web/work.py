@@ -38,7 +38,7 @@ class BoundedExecutor:
         self.refused = 0
 
     async def run(self, key: Hashable, client: str, work: Callable[[], T]) -> T:
-        """The result of `work`, or of what is under way with the same `key`. Raises Busy, and what `work` raises."""
+        """Return the result of `work`, or of that under way with the same `key`. Raise Busy and what `work` raises."""
         future = self._under_way.get(key)
         if future is None:
             if len(self._under_way) >= MAX_QUEUED or self._clients[client] >= MAX_QUEUED_PER_CLIENT:

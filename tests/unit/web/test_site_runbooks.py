@@ -156,7 +156,7 @@ def test_every_cause_that_asks_something_has_its_runbook():
 
 
 def test_an_exporter_that_nobody_reads_has_no_markdown_library_in_memory():
-    code = "import kvpressure.web.site, kvpressure.app.exporter, sys; sys.exit('markdown_it' in sys.modules)"
+    code = "import kvpressure.web.site, kvpressure.daemon.exporter, sys; sys.exit('markdown_it' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
