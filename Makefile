@@ -116,7 +116,7 @@ e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by builda
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
-	$(BIN)/python -c 'from kvpressure.app.node_sources import settings_model as model; from kvpressure.config.settings import settings_reference; print(settings_reference(model()), end="")' > docs/configuration.md
+	PYTHONPATH=exporter $(BIN)/python -m tests.support.settings_reference > docs/configuration.md
 
 # Built, and not in git (docs/internals/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
 .PHONY: bundle chart

@@ -16,9 +16,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvpressure.engines.reader import PageReader
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, VLLM
-from kvpressure.scrape.reader import PageReader
 
 TRACES = Path(__file__).parents[1] / "tests" / "fixtures" / "traces"
 TRACE = "ramp-into-pressure"

@@ -9,12 +9,12 @@ import gc
 from pathlib import Path
 
 from bench.world import PAGE_BYTES
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.scrape.reader import PageReader
 from tests.support.servers import read_trace
 from tests.support.snapshots import FakeTarget
 from tests.support.tools import FIXTURES

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.whatif.config_changes import ConfigChange
+from kvpressure.simulation.config_changes import ConfigChange
 from tests.lab.regime import Regime
 
 Key = tuple[tuple[str, float], ...]

@@ -14,16 +14,16 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.recordings import TraceError
 from kvpressure.model.action import Action
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.expected import Expected
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import DeclaredLimit
-from kvpressure.scrape.recordings import TraceError
-from kvpressure.whatif.config_changes import ConfigChange
-from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.greedy_search import Choice
-from kvpressure.whatif.other_limits import HOLD
+from kvpressure.simulation.config_changes import ConfigChange
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import Choice
+from kvpressure.simulation.other_limits import HOLD
 from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}

@@ -10,8 +10,8 @@ from bench.advice.predict import last_pressed, target
 from kvpressure.advice import Place, advise
 from kvpressure.cli.replay import Replay
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.recordings import TraceError
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.recordings import TraceError
 from tests.support.checks import exported
 from tests.support.checks import holds as check_holds
 

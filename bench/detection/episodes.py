@@ -13,9 +13,9 @@ from bench.simulator.cases import CASES, case
 from bench.simulator.load import Label
 from bench.simulator.scenarios import CAUSES, episode
 from bench.simulator.service import Scenario, ServerDownError
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import SUFFIXES, TraceError, read_trace, stem
 from kvpressure.model.samples import EnginePage, EngineSample, GpuSample
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import SUFFIXES, TraceError, read_trace, stem
 
 RECORDINGS: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "traces"
 CLEAR_SEEDS: Final = 18

@@ -12,12 +12,12 @@ from bench.detection.shipped import asked, asked_of_vllm
 from bench.detection.shown import Scrape, Scraper
 from bench.detection.today import TODAY_SERIES
 from bench.detection.variants import AS_IS, VARIANTS, chosen
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import DeclaredLimit
 
 Judge = Callable[[EngineView], str]
 

@@ -24,8 +24,8 @@ from bench.detection.lab_tables import alert_rows, alert_tables, print_wrong, re
 from bench.detection.rules import at_intervals
 from bench.detection.table import Table
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import SUFFIXES, open_trace, stem
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import SUFFIXES, open_trace, stem
 
 LAB: Final = Path(__file__).parents[2] / ".cache" / "lab"
 RECORDINGS: Final = LAB / "recordings"

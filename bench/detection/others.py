@@ -27,9 +27,9 @@ from bench.detection.shipped import asked_of_vllm, vllm_only
 from bench.detection.shown import SCRAPE_SECONDS, Scrape
 from bench.detection.table import Table, number, percent
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import stem
 from kvpressure.model.samples import EngineSample
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import stem
 
 LONG: Final = LAB / "long"
 RESULTS: Final = Path(__file__).parent / "others.json"

@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.detection.episodes import Frame
 from bench.detection.pages import Series, page_series
-from kvpressure.app.engines import Pipeline
+from kvpressure.engine_state.registry import Pipeline
 from kvpressure.exposition.collector import SnapshotCollector
 from kvpressure.exposition.snapshot import Snapshot
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition import text
 from kvpressure.exposition.profile import Profile
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.snapshots import FakeTarget
 from tests.support.tools import FIXTURES
 

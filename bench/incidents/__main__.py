@@ -15,8 +15,8 @@ from bench.detection.episodes import Frame
 from bench.detection.lab import RECORDINGS, records
 from bench.incidents.truth import Tally, repeated, tally, told
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import stem
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import stem
 
 STEPS: Final = (15.0, 30.0, 60.0)
 TIMES: Final = 4

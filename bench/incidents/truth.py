@@ -13,13 +13,13 @@ from typing import Final
 
 from bench.detection.episodes import Frame
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.lookback.discover import Seen
-from kvpressure.lookback.follow import Follower
-from kvpressure.lookback.found import PastIncident
-from kvpressure.lookback.names import Target
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.incident import LOSING
 from kvpressure.model.samples import EngineSample, HistogramSample
-from kvpressure.model.workload import DeclaredLimit
+from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.follow import Follower
+from kvpressure.tools.incidents.found import PastIncident
+from kvpressure.tools.incidents.names import Target
 
 LEAST_SECONDS: Final = 120.0
 LOSING_WORDS: Final = frozenset(cause.value for cause in LOSING)

@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol
 
 from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.features import Context
-from kvpressure.features.past import EngineHistory
-from kvpressure.features.windows import EngineWindow
+from kvpressure.engines.reader import PageReader
 from kvpressure.model.values import at
-from kvpressure.scrape.reader import PageReader
+from kvpressure.signals import Context
+from kvpressure.signals.past import EngineHistory
+from kvpressure.signals.windows import EngineWindow
 
 MAX_REPLICAS: Final = 8
 DECIDES_EVERY_SECONDS: Final = 15.0

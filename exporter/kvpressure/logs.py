@@ -1,15 +1,84 @@
-"""Log lines on standard error, as logfmt or JSON."""
+"""Log lines on standard error, as logfmt or JSON: each is written soon, or dropped and counted."""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import select
 import sys
-from typing import TextIO, cast
+import threading
+from typing import Final, TextIO, cast
 
 import structlog
 
-from kvpressure.line_writer import LineWriter
 from kvpressure.printable import clean_lines
+
+PATIENCE_SECONDS: Final = 0.1
+"""How long a line may wait for whoever reads the pipe. After a line that was dropped none waits until one is taken."""
+
+_PIECE_BYTES: Final = select.PIPE_BUF
+"""What a pipe that is said to have room takes at once."""
+
+
+class LineWriter:
+    """What logging needs of a stream. Writing raises nothing, and waits `PATIENCE_SECONDS` at most.
+
+    Not bounded is a regular file on a file system that hangs: the kernel says of any file that it can be written.
+    A line of which only a part was written is ended before the next one. From any thread.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._descriptor = _descriptor(stream)
+        self._lock = threading.Lock()
+        self._torn = self._impatient = False
+        self.dropped = 0
+
+    def write(self, text: str) -> int:
+        """Write whole lines, or count one as dropped."""
+        with self._lock:
+            try:
+                written = self._write(text)
+            except (OSError, ValueError):  # full, too large, gone, closed
+                written = False
+            self.dropped += not written
+            self._impatient = not written
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def _write(self, text: str) -> bool:
+        if self._descriptor is None:
+            if self._stream is None:
+                return False
+            self._stream.write(text)
+            self._stream.flush()
+            return True
+        left = memoryview((("\n" if self._torn else "") + text).encode("utf-8", "backslashreplace"))
+        while left:
+            if not self._has_room(self._descriptor):
+                return False
+            count = os.write(self._descriptor, left[:_PIECE_BYTES])
+            left = left[count:]
+            self._torn = bool(left)
+        return True
+
+    def _has_room(self, descriptor: int) -> bool:
+        # Not O_NONBLOCK, which would be in force for everybody who shares the pipe or the terminal.
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        return bool(poll.poll(0 if self._impatient else PATIENCE_SECONDS * 1000))
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """Return the stream's own, None where it is not a file of the system."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (AttributeError, OSError, ValueError, io.UnsupportedOperation):
+        return None
+
 
 _writers: list[LineWriter] = []
 """The one that lines go to, once configured; those before it only for what they dropped."""
@@ -57,5 +126,5 @@ def _without_empty(_: object, __: str, event: structlog.typing.EventDict) -> str
 
 
 def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """What is logged quotes names and errors of others, and is read on terminals."""
+    """Clean what is logged: it quotes names and errors of others, and is read on terminals."""
     return {key: clean_lines(value) if isinstance(value, str) else value for key, value in event.items()}

@@ -27,12 +27,12 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """The same with its line ends."""
+    """Return the same as `clean` with its line ends."""
     return "\n".join(map(clean, text.split("\n")))
 
 
 def distinct(text: str, longest: int | None = None) -> str:
-    """The same as a label's value: what was changed or cut ends in a hash of the whole, so that two stay two series."""
+    """Return the same as a label's value; what was changed or cut ends in a hash of the whole: two stay two series."""
     shown = clean(text)
     if shown == text and (longest is None or len(text) <= longest):
         return text
@@ -41,7 +41,7 @@ def distinct(text: str, longest: int | None = None) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
-    """A value as JSON that is the same to whoever parses it, and plain ASCII without controls to a terminal."""
+    """Return a value as JSON that is the same to whoever parses it, and plain ASCII without controls to a terminal."""
     # The library escapes all but this one, which JSON lets stand.
     return json.dumps(value, indent=indent, separators=separators).replace("\x7f", "\\u007f")
 

@@ -18,10 +18,10 @@ from bench.detection.variants import AS_IS, PRIOR, VARIANTS, chosen, live_names
 from bench.simulator.server import filter_page
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceError, TraceLine, read_trace, stem
 from kvpressure.runtimes.signals import COUNTERS
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace, stem
 
 TRACES = sorted(RECORDINGS.glob("*.jsonl.xz"))
 RIGHT_RATIO = 0.97

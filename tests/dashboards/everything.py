@@ -16,23 +16,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from bench.simulator.load import Label
 from bench.simulator.scenarios import episode
 from bench.simulator.service import SimulatedServer
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import TEXT, render
-from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.model.workload import (
+from kvpressure.model.environment import (
     LOG_KINDS,
     ContainerId,
     ContainerState,
     DeclaredLimit,
+    Environment,
     EventReport,
     HostReport,
     LogReport,
     Termination,
-    Workload,
 )
-from kvpressure.scrape.reader import PageReader
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from tests.support.snapshots import FakeTarget
 
 LABELS = {"cluster": "west"}
@@ -100,7 +100,7 @@ class Everything:
             self._pipeline.gpu_views(self._played),
             tuple(self._sources(now, steps)),
             _exporter(self._began, steps),
-            workload=_workload(now, steps),
+            environment=_environment(now, steps),
         )
         return render(snapshot, openmetrics=False, own=[_Process(self._began, steps)])
 
@@ -146,11 +146,11 @@ class _Process:
         yield GaugeMetricFamily("process_max_fds", "Most open files.", 1024.0)
 
 
-def _workload(now: float, steps: int) -> Workload:
+def _environment(now: float, steps: int) -> Environment:
     container = ContainerId("chat", "vllm-0", "vllm")
     state = ContainerState(container, now, restarts=steps // 8, termination=Termination("OOMKilled", 137))
     events = EventReport(container, {"BackOff": steps, "Unhealthy": 2 * steps})
-    return Workload(
+    return Environment(
         containers={container: state},
         logs={container: LogReport(container, now, dict.fromkeys(LOG_KINDS, steps))},
         events={container: events},

@@ -14,13 +14,13 @@ from dashboards.looks import CODES, REQUESTS_PER_SECOND, SERIES, TIMES, TOKENS_P
 from dashboards.variables import engine_variables
 
 from dashboards import capacity, engine, exporter, fleet
-from kvpressure.bundle.links import BOARDS, links
-from kvpressure.bundle.options import Options
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.palette import CAUSES
+from kvpressure.tools.bundle.links import BOARDS, links
+from kvpressure.tools.bundle.options import Options
 from tests.dashboards.boards import LINT, UIDS, Asked, filled, load, panels, queries, variables
 from tests.support.colours import DEFICIENCIES, lab
 from tests.support.rules import known_series, recorded, selectors

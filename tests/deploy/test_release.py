@@ -27,8 +27,8 @@ from deploy.release.pins import Pin, normalized, read_pins
 from referencing import Registry, Resource
 
 from kvpressure import __version__
-from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.tools.bundle import Options, bundle_files
 from tests.support import built
 from tests.support.chart import OPERATOR, rendered, template
 from tests.support.processes import eventually, free_port, get, running
@@ -91,7 +91,7 @@ def package_files() -> set[str]:
         for entry in folder.iterdir():
             if entry.is_dir():
                 folders.append((entry, name / entry.name))
-            elif entry.resolve() in there and (entry.suffix == ".j2" or "bundle/data" not in str(name)):
+            elif entry.resolve() in there and (entry.suffix == ".j2" or "tools/bundle/data" not in str(name)):
                 found.add(str(name / entry.name))
     return found
 
@@ -115,7 +115,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path
 
 
 def test_the_wheel_holds_the_dashboards_that_are_built_and_not_in_git(archives: tuple[Path, Path]) -> None:
-    made = {f"kvpressure/bundle/data/dashboards/{name}": text for name, text in templates().items()}
+    made = {f"kvpressure/tools/bundle/data/dashboards/{name}": text for name, text in templates().items()}
     assert len(made) == 5
     with zipfile.ZipFile(archives[0]) as wheel:
         assert {name: wheel.read(name).decode() for name in wheel.namelist() if name in made} == made

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 MIB = 1024 * 1024
 DATA = (
     "config/thresholds.yaml",
-    "plan/models/*.json",
+    "capacity/models/*.json",
     "runbooks/*.md",
     "**/*.css",
     "**/*.j2",

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.app.otlp import sender
-from kvpressure.config.settings.exposition import OtlpSettings
+from kvpressure.config.settings.model import OtlpSettings
+from kvpressure.daemon.otlp import sender
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from tests.support.processes import eventually, free_port, get, running

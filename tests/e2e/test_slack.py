@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 import yaml
 
-from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.tools.bundle import Options, bundle_files
 from tests.support.alerting import alertmanager, webhook
 from tests.support.processes import eventually
 from tests.support.rule_texts import fired

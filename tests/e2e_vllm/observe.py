@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from kvpressure.scrape.recordings import TraceWriter
+from kvpressure.engines.recordings import TraceWriter
 
 SAMPLE = re.compile(
     r"^vllm:(num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{[^}]*\} (\S+)$", re.MULTILINE

@@ -11,9 +11,8 @@ import pytest
 from kvpressure.cli.triage_pod import PodTriage
 from kvpressure.kubernetes.port_forward import PortForward
 from kvpressure.model.samples import GpuReport
-from kvpressure.net import tasks
-from kvpressure.sources.gpu.process import GpuSource
-from kvpressure.sources.gpu.settings import GpuSettings
+from kvpressure.net import waiting
+from kvpressure.sources.gpu.process import GpuSettings, GpuSource
 from kvpressure.sources.gpu.wire import encode
 
 TURNS = 50
@@ -46,7 +45,7 @@ async def test_a_report_that_comes_with_the_cancellation_does_not_swallow_it(aft
     "a library loses the cancellation of a task", "the task is cancelled again, and ending it does not wait for ever"
 )
 async def test_a_task_that_lost_its_cancellation_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "ASK_AGAIN_SECONDS", 0.01)
     asked = 0
 
     async def deaf() -> None:
@@ -59,7 +58,7 @@ async def test_a_task_that_lost_its_cancellation_is_asked_again(monkeypatch: pyt
 
     task = asyncio.create_task(deaf())
     await turns()
-    await tasks.cancel([task])
+    await waiting.cancel([task])
     assert task.done()
     assert asked == 3
 

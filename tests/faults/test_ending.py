@@ -161,7 +161,7 @@ async def a_log_that_hangs_in_the_kernel(folder: Path, _: int) -> AsyncIterator[
     log.touch()
     before = f"""
 import pathlib, time
-from kvpressure.sources.logs.file_log import FileLog
+from kvpressure.sources.logs.pod_log import FileLog
 def stuck(*_):
     pathlib.Path({str(asked)!r}).touch()
     time.sleep(3600)

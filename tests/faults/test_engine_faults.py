@@ -13,18 +13,19 @@ from collections.abc import Iterable
 
 import pytest
 
+from kvpressure.config.settings import PollSettings
+from kvpressure.engines.engine import EngineSource
 from kvpressure.model.samples import EnginePage
-from kvpressure.scrape.engine import EngineSource, PollOptions
 from tests.support import servers
 from tests.support.engine_kit import FAST, GOOD_PAGE, VirtualClock, source_for
 from tests.support.servers import MIB, Behaviour, FaultServer
 
 GOOD = servers.page(GOOD_PAGE)
-QUICK = PollOptions(interval_seconds=0.5, timeout_seconds=0.15)
-PATIENT = PollOptions(interval_seconds=10.0, timeout_seconds=8.0)
+QUICK = PollSettings(interval_seconds=0.5, timeout_seconds=0.15)
+PATIENT = PollSettings(interval_seconds=10.0, timeout_seconds=8.0)
 
 
-async def poll_once(behaviour: Behaviour, options: PollOptions = PATIENT) -> EngineSource:
+async def poll_once(behaviour: Behaviour, options: PollSettings = PATIENT) -> EngineSource:
     """A source after one failed poll of such a server, and after it has recovered from that."""
     async with FaultServer(behaviour) as server:
         source = source_for(server, options)
@@ -243,7 +244,7 @@ HOSTILE: dict[str, Behaviour] = SLOW | {
 
 
 @contextlib.asynccontextmanager
-async def hostile_sources(stack: contextlib.AsyncExitStack, clock: VirtualClock, options: PollOptions):
+async def hostile_sources(stack: contextlib.AsyncExitStack, clock: VirtualClock, options: PollSettings):
     sources = []
     for name, behaviour in HOSTILE.items():
         server = await stack.enter_async_context(FaultServer(behaviour))
@@ -266,10 +267,10 @@ async def test_beside_ten_hostile_targets_a_good_one_is_not_late_by_a_single_pol
     """Virtual seconds pass as fast as the good target answers, so each poll of a hanging one spans many ticks."""
     assert len(HOSTILE) == 10
     clock, pages, ticks = VirtualClock(), asyncio.Queue[EnginePage](), 25
-    options = PollOptions(interval_seconds=1.0, timeout_seconds=0.5)
+    options = PollSettings(interval_seconds=1.0, timeout_seconds=0.5)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(FaultServer(GOOD))
-        good = source_for(server, PollOptions(interval_seconds=1.0, timeout_seconds=30.0), clock, name="good")
+        good = source_for(server, PollSettings(interval_seconds=1.0, timeout_seconds=30.0), clock, name="good")
         hostile = await stack.enter_async_context(hostile_sources(stack, clock, options))
         task = asyncio.create_task(good.run(pages.put_nowait))
         times = []

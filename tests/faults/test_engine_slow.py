@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.config.settings import PollSettings
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames
+from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
-from kvpressure.scrape.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames, PollOptions
-from kvpressure.scrape.reader import PageReader
 from tests.support.engine_kit import Target
 from tests.support.servers import FaultServer, Filter, Request, answer, page, read_trace, restrict
 from tests.support.snapshots import FakeTarget
@@ -77,7 +78,7 @@ class Seen:
     stats: EngineSourceStats | None = None
 
 
-def watched(server: SlowServer, seconds: float = float(len(PAGES)), options: PollOptions | None = None) -> Seen:
+def watched(server: SlowServer, seconds: float = float(len(PAGES)), options: PollSettings | None = None) -> Seen:
     """Poll for so many virtual seconds, as the exporter does."""
 
     async def main() -> Seen:
@@ -180,7 +181,7 @@ async def test_the_deadline_counts_what_this_process_was_too_busy_for_and_says_s
         writer.write(answer(PAGES[0]))
 
     async with FaultServer(answers_while_we_are_busy) as server:
-        source = EngineSource(Target(server.url), PageReader(), NAMES, PollOptions(timeout_seconds=0.2))
+        source = EngineSource(Target(server.url), PageReader(), NAMES, PollSettings(timeout_seconds=0.2))
         polling = asyncio.create_task(source.poll())
         await asyncio.sleep(0)
         hold_up(0.6)
@@ -194,7 +195,7 @@ async def test_a_timeout_that_this_process_noticed_late_says_that_it_was_short_o
         await asyncio.Event().wait()
 
     async with FaultServer(hangs) as server:
-        source = EngineSource(Target(server.url), PageReader(), NAMES, PollOptions(timeout_seconds=0.2))
+        source = EngineSource(Target(server.url), PageReader(), NAMES, PollSettings(timeout_seconds=0.2))
         polling = asyncio.create_task(source.poll())
         await asyncio.sleep(0.1)  # the request is on its way; whether it arrived makes no difference
         hold_up(0.8)
@@ -222,7 +223,7 @@ async def test_a_long_page_is_read_aside_and_the_loop_goes_on():
             await asyncio.sleep(0)
 
     async with FaultServer(page(long)) as server:
-        source = EngineSource(Target(server.url), PageReader(), NAMES, PollOptions(filter="never"))
+        source = EngineSource(Target(server.url), PageReader(), NAMES, PollSettings(filter="never"))
         ticking = asyncio.ensure_future(tick())
         found = await source.poll()
         ticking.cancel()

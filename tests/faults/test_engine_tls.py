@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.config.settings import PollSettings
+from kvpressure.engines.engine import EngineSource
 from kvpressure.model.samples import SourceHealth
-from kvpressure.scrape.engine import EngineSource, PollOptions
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.engine_kit import GOOD_PAGE, Tls, source_for
 from tests.support.servers import FaultServer
 
-PATIENT = PollOptions(interval_seconds=10.0, timeout_seconds=8.0)
+PATIENT = PollSettings(interval_seconds=10.0, timeout_seconds=8.0)
 GOOD = servers.page(GOOD_PAGE)
 
 

@@ -20,7 +20,7 @@ import structlog
 import yaml
 
 from kvpressure import logs
-from kvpressure.line_writer import LineWriter
+from kvpressure.logs import LineWriter
 from tests.support.engine_kit import GOOD_PAGE
 from tests.support.processes import KVPRESSURE, free_port
 from tests.support.servers import FaultServer, page

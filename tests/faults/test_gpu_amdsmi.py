@@ -29,7 +29,7 @@ async def test_whole_cards_have_memory_activity_and_an_address(world: World) -> 
         assert (first.name, first.driver_version) == ("AMD Instinct MI210", "6.14.14")
         assert (first.memory_used_bytes, first.memory_total_bytes) == (8 * GIB, 64 * GIB)
         assert (first.utilization, first.memory_kind, first.parent_uuid) == ((0.42,), "device", "")
-        assert (source.health().source, source.health().up) == ("amdsmi", True)
+        assert (source.health()[0].source, source.health()[0].up) == ("amdsmi", True)
 
 
 async def test_partitions_have_their_own_activity_and_share_a_card(world: World) -> None:
@@ -66,7 +66,7 @@ async def test_values_that_are_not_available_are_absent_and_not_counted(world: W
         gpu = report.gpus[0]
         assert (gpu.utilization, gpu.memory_used_bytes, gpu.memory_total_bytes) == ((), None, None)
         assert report.rejected == {}
-        assert source.health().up
+        assert source.health()[0].up
 
 
 async def test_memory_comes_in_mebibytes_where_the_driver_has_no_bytes(world: World) -> None:
@@ -104,7 +104,7 @@ async def test_a_slow_card_delays_no_other(world: World) -> None:
         await until(lambda: len(times["1"]) >= 2, source)
         assert len(times["0"]) > len(times["1"]) + 2
         assert times["1"] == sorted(set(times["1"])), "each reading is reported once, with its own time"
-        assert source.health().up
+        assert source.health()[0].up
 
 
 async def test_a_card_that_hangs_is_named_and_the_others_go_on(world: World) -> None:
@@ -113,8 +113,8 @@ async def test_a_card_that_hangs_is_named_and_the_others_go_on(world: World) -> 
         report = await report_where(source, lambda report: bool(report.errors))
         assert [gpu.uuid for gpu in report.gpus] == ["0000:05:00.0"]
         assert report.errors["0000:06:00.0"].startswith("timeout: ")
-        assert (source.health().up, source.health().reason) == (False, "timeout")
-        later = await report_where(source, lambda report: report.t > source.health().t - 10 and bool(report.gpus))
+        assert (source.health()[0].up, source.health()[0].reason) == (False, "timeout")
+        later = await report_where(source, lambda report: report.t > source.health()[0].t - 10 and bool(report.gpus))
         assert later.gpus
         assert source.starts == 1, "killing the child would risk the GPUs that still answer"
 
@@ -125,19 +125,19 @@ async def test_a_card_in_trouble_does_not_hide_its_other_partition(world: World)
         report = await report_where(source, lambda report: bool(report.errors))
         assert [gpu.uuid for gpu in report.gpus] == ["0000:05:00.0/0"]
         assert list(report.errors) == ["0000:05:00.1/1"]
-        assert source.health().reason == "driver_error"
+        assert source.health()[0].reason == "driver_error"
 
 
 async def test_a_driver_that_is_not_loaded_is_waited_for(world: World) -> None:
     world.show({"call.amdsmi_init": "error 34"})
     async with world.source("amd") as source:
-        await until(lambda: source.health().reason == "driver_not_loaded", source)
+        await until(lambda: source.health()[0].reason == "driver_not_loaded", source)
         world.show(amd(1))
         await all_gpus(source, 1)
 
 
 async def test_no_library_is_a_calm_state(world: World) -> None:
     async with world.source("amd", library_paths=()) as source:
-        await until(lambda: source.health().reason == "library_not_found", source)
-        assert source.absent
-        assert "libamd_smi.so" in source.health().error
+        await until(lambda: source.health()[0].reason == "library_not_found", source)
+        assert source.health()[0].absent
+        assert "libamd_smi.so" in source.health()[0].error

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.net.tasks import cancel
+from kvpressure.net.waiting import cancel
 from kvpressure.sources.gpu import process, spawn
 from kvpressure.sources.gpu.process import GpuSource
 from kvpressure.sources.gpu.spawn import ChildProcess
@@ -162,8 +162,8 @@ async def with_child(world: World, monkeypatch: pytest.MonkeyPatch, script: str)
 @pytest.mark.fault("the GPU child writes right reports without a pause", "it is ended and started anew with a back-off")
 async def test_a_flood_of_right_reports_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with with_child(world, monkeypatch, "while True: out.write(line * 500)") as source:
-        await until(lambda: source.health().errors.get("crashed", 0) >= 2, source)
-        assert f"wrote over {spawn.MOST_LINES_A_SECOND} lines a second" in source.health().error
+        await until(lambda: source.health()[0].errors.get("crashed", 0) >= 2, source)
+        assert f"wrote over {spawn.MOST_LINES_A_SECOND} lines a second" in source.health()[0].error
 
 
 @pytest.mark.fault(

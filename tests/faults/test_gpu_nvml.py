@@ -34,7 +34,7 @@ async def test_several_gpus_with_memory_and_the_drivers_own_samples(world: World
         assert first.memory_total_bytes == 80 * GIB
         assert set(first.utilization) == {0.37}
         assert (first.sm_active_ratio, first.memory_kind, first.profile, first.parent_uuid) == (None, "device", "", "")
-        health = source.health()
+        health = source.health()[0]
         assert (health.source, health.target, health.up, health.error) == ("nvml", "", True, "")
         assert source.starts == 1
 
@@ -111,7 +111,7 @@ async def test_switching_mig_on_makes_new_handles_in_a_new_child(world: World) -
         world.show(nvidia_mig())
         await report_where(source, lambda report: len(report.gpus) == 3)
         assert source.starts == 2
-        assert "crashed" not in source.health().errors
+        assert "crashed" not in source.health()[0].errors
 
 
 async def test_gpm_gives_activity_where_there_is_gpm(world: World) -> None:
@@ -138,7 +138,7 @@ async def test_gpm_is_silently_off_where_it_is_not_ours(world: World, more: dict
         start = await report_where(source, lambda report: bool(report.gpus))
         later = await report_where(source, lambda report: report.t > start.t)
         assert later.gpus[0].sm_active_ratio is None
-        assert source.health().up
+        assert source.health()[0].up
 
 
 async def test_an_integrated_gpu_that_supports_nothing_is_there_with_nothing(world: World) -> None:
@@ -147,7 +147,7 @@ async def test_an_integrated_gpu_that_supports_nothing_is_there_with_nothing(wor
         gpu = (await report_where(source, lambda report: bool(report.gpus))).gpus[0]
         assert (gpu.name, gpu.memory_kind) == ("NVIDIA GB10", "integrated")
         assert (gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.utilization) == (None, None, ())
-        assert source.health().up
+        assert source.health()[0].up
 
 
 async def test_memory_that_a_container_may_not_see_is_absent(world: World) -> None:
@@ -192,7 +192,7 @@ async def test_a_lost_gpu_is_named_and_the_others_go_on(world: World) -> None:
         (uuid, error), *_ = report.errors.items()
         assert uuid == "GPU-00000001-1111-2222-3333-444444444444"
         assert error.startswith("gpu_lost: ")
-        health = source.health()
+        health = source.health()[0]
         assert (health.up, health.reason) == (False, "gpu_lost")
         assert "XID" in health.error
 
@@ -206,5 +206,5 @@ async def test_a_lost_gpu_gets_new_handles_until_it_is_back(world: World) -> Non
         await report_where(source, lambda report: "1" in report.errors and len(report.gpus) == 1)
         world.show(nvidia(2))
         await report_where(source, lambda report: len(report.gpus) == 2 and not report.errors)
-        await until(lambda: source.health().up, source)
+        await until(lambda: source.health()[0].up, source)
         assert source.starts >= 3

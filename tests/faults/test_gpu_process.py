@@ -15,12 +15,11 @@ import pytest
 
 from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
-from kvpressure.net.tasks import cancel
+from kvpressure.net.waiting import cancel
 from kvpressure.sources.gpu import process
 from kvpressure.sources.gpu.backend import EXIT_CODES
-from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment
+from kvpressure.sources.gpu.process import GpuSettings, GpuSource, child_command, child_environment
 from kvpressure.sources.gpu.record import record_gpus
-from kvpressure.sources.gpu.settings import GpuSettings
 from kvpressure.sources.gpu.source import real_gpus
 from kvpressure.sources.gpu.spawn import ChildProcess
 from tests.stubs.world import World, nvidia, report_where, until
@@ -47,19 +46,19 @@ def ended(pid: int) -> bool:
 async def test_a_driver_that_loads_later_is_picked_up(world: World) -> None:
     world.show({"call.nvmlInitWithFlags": "error 9"})
     async with world.source("nvidia") as source:
-        await until(lambda: source.health().reason == "driver_not_loaded", source)
+        await until(lambda: source.health()[0].reason == "driver_not_loaded", source)
         assert source.latest is None
-        assert source.health().error == "NVML cannot be initialized: Driver Not Loaded"
-        assert not source.absent
+        assert source.health()[0].error == "NVML cannot be initialized: Driver Not Loaded"
+        assert not source.health()[0].absent
         world.show(nvidia(1))
         await report_where(source, lambda report: len(report.gpus) == 1)
-        assert source.health().up
+        assert source.health()[0].up
 
 
 async def test_a_driver_without_gpus_is_asked_again(world: World) -> None:
     world.show({"count": 0})
     async with world.source("nvidia") as source:
-        await until(lambda: source.health().reason == "no_devices", source)
+        await until(lambda: source.health()[0].reason == "no_devices", source)
         world.show(nvidia(1))
         await report_where(source, lambda report: len(report.gpus) == 1)
 
@@ -73,12 +72,12 @@ async def test_a_call_that_hangs_is_a_killed_and_restarted_child(world: World, c
         world.show(nvidia(1) | {f"call.{call}": "hang"})
         if call == "nvmlInitWithFlags":
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: source.health().reason == "timeout", source)
-        assert "no reading within" in source.health().error
+        await until(lambda: source.health()[0].reason == "timeout", source)
+        assert "no reading within" in source.health()[0].error
         assert ended(pid)
         world.show(nvidia(1))
-        await until(lambda: source.health().up, source)
-        assert source.health().errors["timeout"] >= 1
+        await until(lambda: source.health()[0].up, source)
+        assert source.health()[0].errors["timeout"] >= 1
 
 
 async def test_a_call_that_crashes_is_a_restarted_child_and_a_counted_failure(world: World) -> None:
@@ -86,18 +85,18 @@ async def test_a_call_that_crashes_is_a_restarted_child_and_a_counted_failure(wo
     async with world.source("nvidia") as source:
         await report_where(source, lambda report: len(report.gpus) == 1)
         world.show(nvidia(1) | {"call.nvmlDeviceGetMemoryInfo_v2": "crash"})
-        await until(lambda: source.health().reason == "crashed", source)
-        assert "was killed by SIGSEGV" in source.health().error
+        await until(lambda: source.health()[0].reason == "crashed", source)
+        assert "was killed by SIGSEGV" in source.health()[0].error
         world.show(nvidia(1))
-        await until(lambda: source.health().up, source)
-        assert source.health().errors["crashed"] >= 1
+        await until(lambda: source.health()[0].up, source)
+        assert source.health()[0].errors["crashed"] >= 1
 
 
 async def test_a_hanging_driver_never_holds_the_event_loop(world: World) -> None:
     world.show(nvidia(1) | {"call.nvmlInitWithFlags": "hang"})
     loop, worst = asyncio.get_running_loop(), 0.0
     async with world.source("nvidia", start_seconds=0.3) as source:
-        while source.health().reason != "timeout":
+        while source.health()[0].reason != "timeout":
             before = loop.time()
             await asyncio.sleep(0.01)
             worst = max(worst, loop.time() - before)
@@ -106,9 +105,9 @@ async def test_a_hanging_driver_never_holds_the_event_loop(world: World) -> None
 
 async def test_no_library_is_a_calm_state_without_a_child(world: World) -> None:
     async with world.source("nvidia", library_paths=(), probe_seconds=60.0) as source:
-        await until(lambda: source.health().reason == "library_not_found", source)
-        assert source.absent
-        assert "libnvidia-ml.so.1 cannot be loaded" in source.health().error
+        await until(lambda: source.health()[0].reason == "library_not_found", source)
+        assert source.health()[0].absent
+        assert "libnvidia-ml.so.1 cannot be loaded" in source.health()[0].error
         await until(lambda: source._child is None, source)
         assert source.starts == 1
 
@@ -119,24 +118,24 @@ async def test_detaching_lets_go_of_the_device_and_attaches_again_by_itself(worl
         await report_where(source, lambda report: len(report.gpus) == 1)
         pid, detached = child_pid(source), time.monotonic()
         source.detach()
-        assert source.health().reason == "detached"
+        assert source.health()[0].reason == "detached"
         await until(lambda: ended(pid), source)
         await until(lambda: source.starts == 2, source)
         assert time.monotonic() - detached >= 0.5
-        await until(lambda: source.health().up, source)
-        assert source.health().errors == {}, "asked for, so not a failure"
+        await until(lambda: source.health()[0].up, source)
+        assert source.health()[0].errors == {}, "asked for, so not a failure"
 
 
 async def test_detaching_while_there_is_no_child_postpones_the_next_one(world: World) -> None:
     world.show({"call.nvmlInitWithFlags": "error 9"})
     async with world.source("nvidia", detach_seconds=60.0) as source:
-        await until(lambda: source.health().reason == "driver_not_loaded", source)
+        await until(lambda: source.health()[0].reason == "driver_not_loaded", source)
         source.detach()
         await until(lambda: source._child is None, source)
         starts = source.starts
         await asyncio.sleep(0.3)
         assert source.starts == starts
-        assert source.health().reason == "detached"
+        assert source.health()[0].reason == "detached"
 
 
 async def test_cancelling_ends_the_child(world: World) -> None:
@@ -170,13 +169,13 @@ async def test_a_child_that_cannot_be_killed_is_left_behind_and_not_multiplied(
         patch.setattr(ChildProcess, "stop", stuck)
         source = GpuSource("nvidia", world.settings(start_seconds=0.05))
         task = asyncio.create_task(source.run())
-        await until(lambda: "still stuck" in source.health().error, source)
+        await until(lambda: "still stuck" in source.health()[0].error, source)
         assert source.starts == process.MAX_LEFT_BEHIND
     for child in source._left_behind:
         await child.stop(0.0)
     world.show(nvidia(1))
     source._settings = world.settings()
-    await until(lambda: source.health().up, source)
+    await until(lambda: source.health()[0].up, source)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -191,8 +190,8 @@ async def test_a_child_that_cannot_even_start_is_a_failure_and_tried_again(
         patch.setattr(sys, "executable", "/nonexistent/python")
         source = GpuSource("nvidia", world.settings())
         task = asyncio.create_task(source.run())
-        await until(lambda: "cannot be started" in source.health().error, source)
-    await until(lambda: source.health().up, source)
+        await until(lambda: "cannot be started" in source.health()[0].error, source)
+    await until(lambda: source.health()[0].up, source)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -222,10 +221,10 @@ async def test_a_child_that_writes_wrong_types_is_a_restarted_child(
         patch.setattr(process, "child_command", lambda *_: [sys.executable, "-c", script])
         source = GpuSource("nvidia", world.settings())
         task = asyncio.create_task(source.run())
-        await until(lambda: task.done() or source.health().errors.get("crashed", 0) >= 2, source)
+        await until(lambda: task.done() or source.health()[0].errors.get("crashed", 0) >= 2, source)
         assert not task.done()
-        assert "something else than reports" in source.health().error
-    await until(lambda: source.health().up, source)
+        assert "something else than reports" in source.health()[0].error
+    await until(lambda: source.health()[0].up, source)
     await cancel([task])
 
 
@@ -242,12 +241,12 @@ async def test_a_report_that_cannot_be_taken_does_not_end_the_task(world: World)
 
     source = GpuSource("nvidia", world.settings(), on_report=take)
     task = asyncio.create_task(source.run())
-    await until(lambda: task.done() or source.health().errors.get("internal", 0) >= 2, source)
+    await until(lambda: task.done() or source.health()[0].errors.get("internal", 0) >= 2, source)
     assert not task.done()
-    assert source.health().error == "KeyError: 'no such GPU'; please report this"
+    assert source.health()[0].error == "KeyError: 'no such GPU'; please report this"
     assert source.starts == 1, "it is not the child's fault"
     broken = False
-    await until(lambda: source.health().up, source)
+    await until(lambda: source.health()[0].up, source)
     await cancel([task])
 
 
@@ -260,7 +259,7 @@ async def test_a_child_that_ends_by_a_signal_without_a_name_is_restarted(
     task = asyncio.create_task(source.run())
     await until(lambda: task.done() or source.starts >= 2, source)
     assert not task.done()
-    assert f"was killed by signal {signal.SIGRTMIN + 3}" in source.health().error
+    assert f"was killed by signal {signal.SIGRTMIN + 3}" in source.health()[0].error
     await cancel([task])
 
 
@@ -316,7 +315,7 @@ def test_a_child_that_hangs_dies_with_its_parent(world: World) -> None:
 
 def test_auto_means_every_vendor_with_hardware() -> None:
     def made(vendors: tuple[str, ...]) -> list[str]:
-        return [reader.health().source for reader in real_gpus(Section.model_construct(vendors=vendors), print)]
+        return [reader.health()[0].source for reader in real_gpus(Section.model_construct(vendors=vendors), print)]
 
     assert (made(("auto",)), made(("amd",))) == (["nvml", "amdsmi"], ["amdsmi"])
     with pytest.raises(KeyError, match="intel"):

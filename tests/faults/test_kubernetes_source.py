@@ -14,11 +14,11 @@ import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.watch import KubernetesSource
-from kvpressure.kubernetes.watch import shown as shown_module
 from kvpressure.kubernetes.watch import source as source_module
 from kvpressure.kubernetes.watch import stores as stores_module
+from kvpressure.kubernetes.watch import view as view_module
 from kvpressure.kubernetes.watch.source import NODE_ID
-from kvpressure.model.workload import ContainerId, ContainerState, Termination
+from kvpressure.model.environment import ContainerId, ContainerState, Termination
 from kvpressure.net import credentials
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
 from tests.support.kube_watch import HASTY, following, names, until
@@ -244,7 +244,7 @@ async def test_the_remains_of_evicted_pods_keep_no_running_engine_out(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_module, "MAX_PODS", 8)
-    monkeypatch.setattr(shown_module, "MAX_FINISHED", 3)
+    monkeypatch.setattr(view_module, "MAX_FINISHED", 3)
     for i in range(10):
         when = f"2025-11-03T09:00:{i:02d}Z"
         remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})
@@ -297,7 +297,7 @@ def test_the_client_is_not_loaded_before_it_is_needed() -> None:
 async def test_events_are_shown_of_no_more_ended_pods_than_pods_are(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shown_module, "MAX_FINISHED", 3)
+    monkeypatch.setattr(view_module, "MAX_FINISHED", 3)
     for i in range(8):
         when = f"2025-11-03T09:00:{i:02d}Z"
         remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})

@@ -14,7 +14,7 @@ import pytest
 from kvpressure.kubernetes import kubeconfig
 from kvpressure.kubernetes.objects.pods import PodReader
 from kvpressure.kubernetes.watch import KubernetesSource, connection
-from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.kubernetes.watch.resource import Tuning
 from kvpressure.model.samples import SourceHealth
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod

@@ -24,7 +24,7 @@ from kvpressure.kubernetes.find import find_pods
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.objects.references import parse_reference, selector_text
 from kvpressure.kubernetes.pod_logs import LARGEST_LOG_BYTES, report_of
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 from tests.stubs.portforward import engine_pod
 from tests.support.mounted_config import config_map, mounts_config
 

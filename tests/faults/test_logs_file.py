@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.model.workload import ContainerId
-from kvpressure.sources.logs.file_log import FileLog
+from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs.follower import Follower
-from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES
+from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES
+from kvpressure.sources.logs.pod_log import FileLog
 
 START = 1_704_067_200.0
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.journal import RETRY_READS, JournalLog
 

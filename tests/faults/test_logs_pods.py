@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs.follower import Follower
-from kvpressure.sources.logs.history import HEAD_BYTES, TAIL_BYTES, log_files
+from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, log_files
 from kvpressure.sources.logs.pod_log import PodLog
 from kvpressure.sources.logs.safe_open import Tree
 
@@ -249,7 +249,7 @@ def test_a_damaged_archive_gives_what_can_be_unpacked(kubelet: Kubelet, log: Fol
 
 
 def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked_whole(kubelet: Kubelet, log: Follower, monkeypatch):
-    monkeypatch.setattr("kvpressure.sources.logs.history.MAX_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr("kvpressure.sources.logs.live.MAX_UNPACKED_BYTES", 100_000)
     archive = kubelet.directory / "0.log.20240101-000000.gz"
     archive.write_bytes(gzip.compress(b"\0" * 30_000_000))
     kubelet.says(OOM)

@@ -13,8 +13,8 @@ import pytest
 import structlog
 
 from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
+from kvpressure.model.environment import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.model.errors import SourceError
-from kvpressure.model.workload import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.sources.logs import LogsSource, source
 from kvpressure.sources.logs.safe_open import Tree
 from tests.support.engine_kit import VirtualClock
@@ -199,7 +199,7 @@ async def test_a_bug_in_one_log_is_that_logs_failure(make, tmp_path: Path, clock
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kvpressure.sources.logs.file_log.FileLog.read", broken)
+    monkeypatch.setattr("kvpressure.sources.logs.pod_log.FileLog.read", broken)
     write(tmp_path / "pods", OOM, t=clock.wall())
     logs = make(files=(LogFileSettings(target="gpu-box", path=tmp_path / "vllm.log"),))
     logs.follow([state()])

@@ -13,10 +13,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.errors import SourceError
-from kvpressure.model.workload import Assignment, ContainerId
 from kvpressure.sources.pod_devices import PodDevicesSource
-from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, PluginDevice
+from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask
 from kvpressure.sources.pod_devices.names import KernelNames
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
@@ -99,7 +99,7 @@ async def test_devices_and_claims_of_containers_arrive_as_the_kubelet_holds_them
 
 
 async def test_bytes_marshalled_by_the_kubelets_own_code_are_read(socket: Path):
-    from kvpressure.sources.pod_devices import messages  # noqa: PLC0415 - protobuf, as late as the source itself
+    from kvpressure.sources.pod_devices import kubelet as messages  # noqa: PLC0415 - protobuf, as late as the source itself
 
     listed = messages.ListPodResourcesResponse.FromString((FIXTURES / "list.bin").read_bytes())
     offered = messages.AllocatableResourcesResponse.FromString((FIXTURES / "allocatable.bin").read_bytes())

@@ -19,7 +19,17 @@ from kvpressure.exposition import text
 from kvpressure.web.slices import MAX_PAGES_BYTES, SLICE_BYTES
 from tests.support import virtual_time
 from tests.support.certificates import authority
-from tests.support.web_kit import METRICS, FakeExporter, ended, engines, get, reads_nothing, serving, settled
+from tests.support.web_kit import (
+    HALF_A_HEAD,
+    METRICS,
+    FakeExporter,
+    ended,
+    engines,
+    get,
+    reads_nothing,
+    serving,
+    settled,
+)
 
 MIB = 1 << 20
 PAGE_BYTES = 8 * MIB
@@ -114,6 +124,27 @@ def test_probes_are_answered_when_slow_readers_have_every_place(host: str) -> No
                 assert (await served.get(path, host=host))[0] == 200
                 assert asyncio.get_running_loop().time() - began < 0.1
             assert served.refused["full"] <= 6
+
+    virtually(story())
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.fault(
+    "slow readers have every place, and half heads keep coming",
+    "a probe is answered at once: the longest slow reader gives way although the half heads are too young to",
+)
+def test_half_heads_do_not_protect_slow_readers() -> None:
+    async def story() -> None:
+        async with serving(most=16) as served:
+            for _ in range(16):
+                await reads_nothing(served)
+            await asyncio.sleep(1.5)
+            for _ in range(8):
+                await served.client(HALF_A_HEAD)
+                await settled()
+                began = asyncio.get_running_loop().time()
+                assert (await served.get("/-/ready"))[0] == 200
+                assert asyncio.get_running_loop().time() - began < 0.1
 
     virtually(story())
 

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.config.settings import ConfigError, load_settings
+from kvpressure.config.settings import ConfigError, PollSettings, load_settings
+from kvpressure.engines.file_sd import parse_targets
 from kvpressure.kubernetes.objects import address
 from kvpressure.net.addresses import LINK_LOCAL, METADATA, refusal
-from kvpressure.scrape.engine import PollOptions
-from kvpressure.scrape.file_sd import parse_targets
 from tests.support.engine_kit import GOOD_PAGE, source_for
 from tests.support.servers import FaultServer, page
 
-OPTIONS = PollOptions(filter="never", timeout_seconds=10.0)
+OPTIONS = PollSettings(filter="never", timeout_seconds=10.0)
 SERVICES = ["169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192"]
 SERVICES_6 = ["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fe80::a9fe:a9fe"]
 

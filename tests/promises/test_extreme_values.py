@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.advice import Action, Place, advise
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.report import console, triage_report
 from kvpressure.commandline import numbers
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.features.history import Histories
 from kvpressure.kubernetes.objects import fields
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.values import plain
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import DeclaredLimit
 from kvpressure.promtext.lines import PageError
-from kvpressure.scrape.reader import PageReader
+from kvpressure.signals.history import Histories
 from tests.support.pages import single
 from tests.support.schemas import check
 

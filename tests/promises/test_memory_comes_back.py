@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.scrape.reader import PageReader
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from tests.support.servers import read_trace
 from tests.support.snapshots import FakeTarget
 from tests.support.tools import FIXTURES

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from kvpressure.advice import Place, advise
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli import triage
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceError, read_trace
 from kvpressure.model.action import Action
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Evidence
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceError, read_trace
 from tests.support.checks import SELECTOR, exported, holds
 from tests.support.servers import FaultServer, page
 from tests.support.snapshots import lines

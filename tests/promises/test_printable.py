@@ -7,7 +7,6 @@ import io
 import json
 import re
 import sys
-import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,22 +30,14 @@ from kvpressure.model.samples import SourceHealth
 from kvpressure.model.view import EngineKey
 from kvpressure.printable import brief, clean, clean_lines
 from kvpressure.web.site import Site
+from tests.support.hostile import HOSTILE, hidden
 from tests.support.pages import single
 from tests.support.servers import FaultServer, answer, page
 from tests.support.snapshots import collapsed
 from tests.support.web_kit import FakeExporter, anyone
 
-# Writes to the clipboard, clears the screen, a C1 control, turns text around, is hidden, and is drawn as nothing.
-HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202egnp.\u2066\u200b\u00ad\u2028\u3164\ufe0fevil\x7f"
-NOT_SHOWN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u2800\u3164\ufe0f\uffa0\U000e0100"
 PAGE = single("vllm-0.32.0-two-ranks.prom").replace(b'model_name="tiny"', f'model_name="{HOSTILE}"'.encode())
 ACCESS = {"bearer_token_file": None, "ca_file": None, "cert_file": None, "key_file": None, "insecure": False}
-
-
-def hidden(text: str) -> set[str]:
-    """What of a text is not drawn as itself, line ends aside."""
-    return {c for c in text if c != "\n" and (unicodedata.category(c) in NOT_SHOWN or c in BLANK)}
 
 
 def recording(folder: Path, **more: object) -> Path:

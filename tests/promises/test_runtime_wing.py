@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import kvpressure
-from kvpressure.app.pollers import poll_names, tables_of
 from kvpressure.config.target import Target
-from kvpressure.model.workload import LIMIT_NAMES, LOG_KINDS
+from kvpressure.daemon.pollers import poll_names, tables_of
+from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS
 from kvpressure.runtimes.registry import ASSUMED, NAMES, RUNTIMES, TABLES, named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.signals import COUNTERS, GAUGES, HISTOGRAMS
@@ -32,16 +32,15 @@ OWN_OPTIONS = {
         "data-parallel-size",
         "enable-expert-parallel",
     ),
-    "plan/case.py": ("kv-cache-memory-bytes",),
+    "capacity/case.py": ("kv-cache-memory-bytes",),
     # The audit's checks are named after the limits; their names are in people's --skip lists.
-    "audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
+    "tools/audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
     # Docstrings that say what may be written, by an example.
-    "audit/engine.py": ("max-num-seqs",),
+    "tools/audit/engine.py": ("max-num-seqs",),
     "commandline/options.py": ("max-num-seqs",),
     # A detail of causes, which the engine's option of the same name leads to; the vocabulary is fixed.
-    "features/kv.py": ("watermark",),
+    "signals/kv.py": ("watermark",),
     "diagnosis/precedence.py": ("watermark",),
-    "diagnosis/overlaps.py": ("watermark",),
     "diagnosis/predicates/room.py": ("watermark",),
     "diagnosis/rules/kv_cache_pressure.py": ("watermark",),
     "diagnosis/rules/concurrency_bound.py": ("watermark",),
@@ -54,13 +53,19 @@ NAMED_BY_INTENT = {
     # Rules that read one runtime's own series are a flavour of the bundle, which is called after it: what differs are
     # its templates (rules/vllm-only), its labels and its words.
     **dict.fromkeys(
-        ("bundle/alertmanager.py", "bundle/docs.py", "bundle/flavours.py", "bundle/links.py", "bundle/templates.py"),
+        (
+            "tools/bundle/alertmanager.py",
+            "tools/bundle/docs.py",
+            "tools/bundle/flavours.py",
+            "tools/bundle/links.py",
+            "tools/bundle/templates.py",
+        ),
         "vllm",
     ),
     "cli/generate.py": "vllm",  # --flavour vllm-only
     # Rules that people copy from one another, as they copy them.
-    "lookback/copied.py": "vllm",
-    "lookback/copied_rules.py": "vllm",
+    "tools/incidents/copied.py": "vllm",
+    "tools/incidents/copied_rules.py": "vllm",
 }
 """Where a runtime is named on purpose."""
 

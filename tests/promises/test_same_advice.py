@@ -7,19 +7,19 @@ from typing import cast
 
 import pytest
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.app.exporter import Daemon
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.sampling import Sampler, Seen
 from kvpressure.cli.triage_run import Triage
-from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.exporter import Daemon
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.action import Action
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.reader import PageReader
 from tests.support.snapshots import FakeTarget, lines
 from tests.support.virtual_time import LoopClock
 

@@ -13,28 +13,28 @@ from click.testing import CliRunner, Result
 
 from kvpressure.advice import advise
 from kvpressure.advice.place import Place
-from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.app.pollers import poll_names, tables_of
 from kvpressure.cli import main
 from kvpressure.cli.plan_live import engine_on
 from kvpressure.commandline.budget import Budget
+from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.pollers import poll_names, tables_of
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.engine import EngineSource
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition import runbooks
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers
-from kvpressure.limits.declared import read_limits
-from kvpressure.limits.recognise import runtime_of, serving_port
-from kvpressure.limits.start import read_start
+from kvpressure.launch.declared import read_limits
+from kvpressure.launch.start import read_start, runtime_of, serving_port
 from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.wordings import GIB
-from kvpressure.scrape.engine import EngineSource, PollOptions
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
 from kvpressure.sources.logs.learn import StartUp
 from tests.support import servers
 from tests.support.log_kinds import classify
@@ -161,7 +161,7 @@ def test_on_a_page_with_names_of_two_runtimes_most_series_decide():
 async def test_once_a_page_has_said_whose_it_is_only_that_runtimes_names_are_asked_for():
     async with FaultServer(servers.page(lines("healthy")[0].page)) as server:
         tables = tables_of(TARGET)
-        source = EngineSource(Target("a", server.url), PageReader(tables), poll_names(tables), PollOptions())
+        source = EngineSource(Target("a", server.url), PageReader(tables), poll_names(tables), PollSettings())
         for _ in range(3):
             assert await source.poll() is not None, source.health().error
         asked = [request.names for request in server.requests]

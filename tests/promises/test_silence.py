@@ -9,22 +9,22 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.findings import Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import text
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import status_html
-from kvpressure.features.history import Histories
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView
-from kvpressure.scrape.reader import PageReader
+from kvpressure.signals.history import Histories
 from tests.support.printed import printed
 from tests.support.schemas import check
 from tests.support.snapshots import FakeTarget, lines

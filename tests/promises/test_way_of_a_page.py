@@ -10,13 +10,13 @@ from types import FrameType
 
 import pytest
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import render
+from kvpressure.model.environment import Assignment, ContainerState, Environment, EventReport, HostReport, LogReport
 from kvpressure.model.target import container_of
-from kvpressure.model.workload import Assignment, ContainerState, EventReport, HostReport, LogReport, Workload
-from kvpressure.scrape.reader import PageReader
 from tests.support.snapshots import FakeTarget, gpu_report, lines
 from tests.support.tools import ROOT
 
@@ -71,11 +71,11 @@ def entered(act: Callable[[], object]) -> list[str]:
     return rooms
 
 
-def surroundings(t: float, target: FakeTarget) -> Workload:
+def surroundings(t: float, target: FakeTarget) -> Environment:
     """Something from every source, so that every path is walked."""
     key = container_of(target)
     log = LogReport(key, t, {"device_oom": 1}, {"device_oom": t}, {"device_oom": "no memory"}, 8160.0)
-    return Workload(
+    return Environment(
         containers={key: ContainerState(key, t, restarts=1)},
         logs={key: log},
         devices={key: Assignment(("GPU-11",))},
@@ -89,11 +89,11 @@ def walks(trace: str) -> Iterator[tuple[int, list[str]]]:
     pipeline, reader, target = Pipeline(PipelineSettings(), load_thresholds()), PageReader(), FakeTarget(gpus=None)
     for line in lines(trace)[:POLLS]:
         pipeline.on_gpus("nvml", gpu_report(line.t))
-        pipeline.set_workload(line.t, surroundings(line.t, target))
+        pipeline.set_environment(line.t, surroundings(line.t, target))
 
         def poll(page: bytes = line.page, t: float = line.t) -> None:
             pipeline.on_page(target, reader.read(page, t))
-            snapshot = Snapshot(t, pipeline.engine_views(t), pipeline.gpu_views(t), workload=Workload())
+            snapshot = Snapshot(t, pipeline.engine_views(t), pipeline.gpu_views(t), environment=Environment())
             render(snapshot, openmetrics=True)
 
         rooms = entered(poll)
@@ -111,16 +111,16 @@ def test_the_way_of_a_page_turns_back_at_most_twice_for_each_engine(trace: str) 
 
 def test_every_room_of_the_way_is_walked_through() -> None:
     _, rooms = list(walks("long-context-collapse"))[-1]
-    assert stays(rooms) == ["scrape", "features", "diagnosis", "features", "whatif", "advice", "exposition"]
+    assert stays(rooms) == ["engines", "signals", "diagnosis", "signals", "simulation", "advice", "exposition"]
 
 
 @pytest.mark.parametrize(
     ("rooms", "found"),
     [
-        ("scrape features diagnosis exposition", 0),
-        ("scrape model features model features config diagnosis app exposition", 0),
-        ("scrape features diagnosis features features diagnosis scrape", 2),
-        ("exposition advice diagnosis features scrape", 4),
+        ("engines signals diagnosis exposition", 0),
+        ("engines model signals model signals config diagnosis engine_state exposition", 0),
+        ("engines signals diagnosis signals signals diagnosis engines", 2),
+        ("exposition advice diagnosis signals engines", 4),
     ],
 )
 def test_going_back_is_counted_and_standing_on_the_ground_is_not(rooms: str, found: int) -> None:

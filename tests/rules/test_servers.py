@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kvpressure.bundle import Options, bundle_files, write_bundle
-from kvpressure.bundle.generate import KINDS
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.tools.bundle import Options, bundle_files, write_bundle
+from kvpressure.tools.bundle.generate import KINDS
 from tests.support.processes import eventually, free_port, get, running
 from tests.support.tools import built, need
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvpressure.bundle import Options, bundle_files, load_rules, windows
-from kvpressure.bundle.flavours import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.tools.bundle import Options, bundle_files, load_rules, windows
+from kvpressure.tools.bundle.flavours import VLLM_ONLY
 from tests.support import built
 from tests.support.rules import (
     ROOT,

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvpressure.app.exporter import Daemon
-from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.load import Loaded
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.exporter import Daemon
 from kvpressure.exposition import text
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.sources.source import OnReport
+from kvpressure.sources.source import OnReport, Source
 from tests.soak.engines import TRUTHS, Engine
 from tests.support.servers import FaultServer
 from tests.support.virtual_time import LoopClock, run
@@ -50,17 +50,14 @@ class Held:
 
 
 @dataclass
-class Cards:
-    """GPUs of which one is exchanged every few minutes; a reader as `sources.gpu.source` takes it."""
+class Cards(Source):
+    """GPUs of which one is exchanged every few minutes."""
 
     on_report: OnReport
     clock: LoopClock
 
-    def health(self) -> SourceHealth:
-        return SourceHealth("nvml", "", True, self.clock.wall(), 0.01, self.clock.wall())
-
-    def detach(self) -> None:
-        """Nothing is held."""
+    def health(self) -> tuple[SourceHealth, ...]:
+        return (SourceHealth("nvml", "", True, self.clock.wall(), 0.01, self.clock.wall()),)
 
     async def run(self) -> None:
         for second in itertools.count():

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.app.exporter import Daemon
-from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.load import Loaded
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.exporter import Daemon
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from tests.soak.engines import SLOW_SECONDS, TRUTHS, Engine

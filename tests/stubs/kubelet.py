@@ -23,7 +23,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
 
-from kvpressure.sources.pod_devices import messages
+from kvpressure.sources.pod_devices import kubelet as messages
 
 Answers = Mapping[str, Any]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.samples import GpuReport
-from kvpressure.sources.gpu.process import GpuSource
-from kvpressure.sources.gpu.settings import GpuSettings
+from kvpressure.sources.gpu.process import GpuSettings, GpuSource
 from tests.stubs.build import libraries
 
 GIB = 2**30
@@ -130,7 +129,7 @@ async def until(true: Callable[[], bool], source: GpuSource, seconds: float = PA
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while not true():
-        assert loop.time() < end, f"still not so after {seconds} s; {source.health()}; {source.latest}"
+        assert loop.time() < end, f"still not so after {seconds} s; {source.health()[0]}; {source.latest}"
         await asyncio.sleep(0.01)
 
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvpressure.app.exporter import Daemon
-from kvpressure.config.loaded import Loaded
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.load import Loaded
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.exporter import Daemon
 from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.model.view import EngineView
 from tests.support.servers import Behaviour, FaultServer, Request, answer

@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvpressure.config.settings import PollSettings
+from kvpressure.engines.engine import EngineSource, PollNames
+from kvpressure.engines.reader import PageError
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.net.schedule import Clock
-from kvpressure.scrape.engine import EngineSource, PollNames, PollOptions
-from kvpressure.scrape.reader import PageError
 from tests.support.servers import FaultServer
 
 NAMES = PollNames(("vllm:num_requests_running", "vllm:generation_tokens_total"), ("vllm:num_requests_running", "more"))
@@ -22,7 +23,7 @@ vllm:num_requests_running{engine="0",model_name="m"} 1.0
 # TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{engine="0",model_name="m"} 5.0
 """
-FAST = PollOptions(interval_seconds=0.5, timeout_seconds=0.4)
+FAST = PollSettings(interval_seconds=0.5, timeout_seconds=0.4)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ async def settle() -> None:
 
 
 def source_for(
-    server: FaultServer | str, options: PollOptions = FAST, clock: Clock | None = None, **kwargs: object
+    server: FaultServer | str, options: PollSettings = FAST, clock: Clock | None = None, **kwargs: object
 ) -> EngineSource:
     """A source for that server; keywords are fields of the target."""
     url = server if isinstance(server, str) else server.url

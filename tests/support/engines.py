@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.features import Context
-from kvpressure.features.windows import EngineWindow
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
+from kvpressure.signals import Context
+from kvpressure.signals.windows import EngineWindow
 
 CACHE = CacheConfig(block_size=16, capacity_tokens=10_000)
 THRESHOLDS = load_thresholds()

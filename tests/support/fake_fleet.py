@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from kvpressure.lookback.answers import labels_of
-from kvpressure.lookback.names import quoted
-from kvpressure.scrape.recordings import TraceLine, read_trace
+from kvpressure.engines.recordings import TraceLine, read_trace
+from kvpressure.tools.incidents.answers import labels_of
+from kvpressure.tools.incidents.names import quoted
 from tests.support.fake_prometheus import NAMES, Answer, Behaviour, Request, success
 from tests.support.tools import FIXTURES
 

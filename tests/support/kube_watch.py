@@ -10,7 +10,7 @@ from typing import Any
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.watch import KubernetesSource
-from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.kubernetes.watch.resource import Tuning
 from tests.stubs.kube_api import KubeApi
 
 HASTY = Tuning(

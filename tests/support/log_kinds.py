@@ -6,7 +6,7 @@ from kvpressure.sources.logs.classify import locate
 
 
 def classify(text: str) -> str | None:
-    """One line (without colours) to a kind of `workload.LOG_KINDS`, None for a line that tells nothing.
+    """One line (without colours) to a kind of `environment.LOG_KINDS`, None for a line that tells nothing.
 
     A line that matches several kinds is of the first in the order above.
     """

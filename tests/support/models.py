@@ -1,14 +1,14 @@
-"""The model configurations under kvpressure/plan/models, whole and changed."""
+"""The model configurations under kvpressure/capacity/models, whole and changed."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from kvpressure.plan.geometry import Geometry, read_geometry
+from kvpressure.capacity.geometry import Geometry, read_geometry
 from tests.support.tools import ROOT
 
-MODELS = ROOT / "exporter" / "kvpressure" / "plan" / "models"
+MODELS = ROOT / "exporter" / "kvpressure" / "capacity" / "models"
 
 
 def config(name: str, **changed: Any) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.promtext.lines import PageError
-from kvpressure.scrape.reader import PageReader
 from tests.support.pages import single
 
 THRESHOLDS = load_thresholds()

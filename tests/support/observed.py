@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.recordings import TraceError
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.recordings import TraceError
 from tests.support.tools import FIXTURES
 
 

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvpressure.bundle import Options, bundle_files
-from kvpressure.bundle.flavours import FLAVOURS
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import console, triage_report
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.codec import engine_json
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.recordings import TraceError, stem
+from kvpressure.tools.bundle import Options, bundle_files
+from kvpressure.tools.bundle.flavours import FLAVOURS
 from tests.support.tools import FIXTURES, rounded
 
 RECORDINGS = sorted(FIXTURES.glob("**/*.jsonl.xz"))

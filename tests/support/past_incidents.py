@@ -6,13 +6,13 @@ from functools import cache
 from typing import Any
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.lookback.discover import Seen
-from kvpressure.lookback.document import incident_json
-from kvpressure.lookback.follow import Follower
-from kvpressure.lookback.names import Target
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.schemas.incidents import VERSION
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
+from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.document import incident_json
+from kvpressure.tools.incidents.follow import Follower
+from kvpressure.tools.incidents.names import Target
 from tests.support.tools import FIXTURES
 
 TARGET = Target((("instance", "llm:8000"), ("namespace", "prod"), ("pod", "llm-0")))

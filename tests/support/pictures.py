@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpressure.advice import Action, Place, advise
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import status_html
-from kvpressure.features.history import Histories
+from kvpressure.model.environment import Environment, LogReport
 from kvpressure.model.target import container_of
 from kvpressure.model.verdict import Stage
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import LogReport, Workload
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
+from kvpressure.signals.history import Histories
 from tests.support.browser import DESKTOP, PHONE, browser
 from tests.support.tools import FIXTURES
 
@@ -56,7 +56,7 @@ def snapshots(recording: str, *, oom: bool) -> Iterator[Snapshot]:
             log = LogReport(
                 container_of(TARGET), line.t, {"device_oom": 1}, {"device_oom": line.t}, {"device_oom": "OOM"}
             )
-            pipeline.set_workload(line.t, Workload(logs={container_of(TARGET): log}))
+            pipeline.set_environment(line.t, Environment(logs={container_of(TARGET): log}))
         pipeline.on_page(TARGET, reader.read(line.page, line.t))
         views = pipeline.engine_views(line.t)
         past.add(line.t, views, ())

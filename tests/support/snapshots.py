@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import DeclaredLimit
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.tools import FIXTURES
 
 GIB = 2.0**30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 from kvpressure.cli.replay import Replay, ReplayTarget
@@ -12,22 +12,34 @@ from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.judge import judge
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.symptoms import judge_all
-from kvpressure.features.recent import Recent
+from kvpressure.engines.recordings import TraceError
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.recordings import TraceError
+from kvpressure.signals.verdict_window import VerdictWindow
 
 THRESHOLDS = load_thresholds()
 LAB = Path(__file__).parents[1] / "fixtures" / "lab"
 
-BUSY = Recent(polls=30, seconds=29.0, demand=20.0, waiting=12.0, waiting_ratio=1.0, usage=0.4, busy=True)
+
+def changed(window: VerdictWindow, **values: object) -> VerdictWindow:
+    """The window with other values of its fields, or of those of its groups, whose names differ."""
+    for name, value in values.items():
+        group = next((group for group in GROUPS if hasattr(getattr(window, group), name)), None)
+        change = {name: value} if group is None else {group: replace(getattr(window, group), **{name: value})}
+        window = replace(window, **change)  # type: ignore[arg-type]
+    return window
 
 
-def inputs(derived: Derived | None = None, declared: dict[str, float] | None = None, **recent: object) -> Inputs:
-    """A busy engine with a queue, changed as `recent` says."""
-    made = dataclasses.replace(BUSY, **recent)  # type: ignore[arg-type]
-    return Inputs(derived or {}, THRESHOLDS, made, declared=declared or {})
+GROUPS = ("queue", "fit", "preemption", "throughput", "answers", "progress", "deferral")
+BUSY = changed(
+    VerdictWindow(polls=30, seconds=29.0, kv_usage_ratio=0.4, busy=True), demand=20.0, waiting=12.0, waiting_ratio=1.0
+)
+
+
+def inputs(derived: Derived | None = None, declared: dict[str, float] | None = None, **values: object) -> Inputs:
+    """A busy engine with a queue, changed as `values` says (see `changed`)."""
+    return Inputs(derived or {}, THRESHOLDS, changed(BUSY, **values), declared=declared or {})
 
 
 def facts(made: Inputs, told: Cause = Cause.HEALTHY) -> Facts:

@@ -11,8 +11,8 @@ from typing import Final
 from kvpressure.advice.case import Case
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.model.catalogue import CATALOGUE
-from kvpressure.whatif.calibrate import UnknownError, growing_share, held_at
-from kvpressure.whatif.config_changes import (
+from kvpressure.simulation.calibrate import UnknownError, growing_share, held_at
+from kvpressure.simulation.config_changes import (
     KV_DTYPE,
     OFFLOAD,
     PREFIX_CACHING,
@@ -29,9 +29,9 @@ from kvpressure.whatif.config_changes import (
     short_first,
     step_tokens,
 )
-from kvpressure.whatif.consequences import Model, model_of
-from kvpressure.whatif.greedy_search import Choice, choose
-from kvpressure.whatif.other_limits import larger_steps, more_sequences, more_servers, without_hold
+from kvpressure.simulation.consequences import Model, model_of
+from kvpressure.simulation.greedy_search import Choice, choose
+from kvpressure.simulation.other_limits import larger_steps, more_sequences, more_servers, without_hold
 
 MOST_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""

@@ -7,9 +7,9 @@ from kvpressure.advice.shell import add_replica
 from kvpressure.advice.verify import expected
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
-from kvpressure.whatif.config_changes import APART, OFFLOAD, PREFIX_CACHING, SHORT_FIRST
-from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.greedy_search import Step
+from kvpressure.simulation.config_changes import APART, OFFLOAD, PREFIX_CACHING, SHORT_FIRST
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import Step
 
 
 def by_priority(case: Case, model: Model, step: Step) -> Action:

@@ -11,12 +11,12 @@ from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import round_up_tokens
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.family import engine_family
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Diagnosis
-from kvpressure.model.workload import DeclaredLimit
 
 SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
 """Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.changes import changed
-from kvpressure.advice.pressure import cap_tokens, verify_recovery
+from kvpressure.advice.pressure import cap_tokens, changed, verify_recovery
 from kvpressure.advice.rollout import apply_changes, watch
 from kvpressure.advice.shell import more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.advice.verify import no_longer, series

@@ -16,10 +16,19 @@ from kvpressure.advice.verify import expected as check
 from kvpressure.advice.verify import recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
-from kvpressure.whatif.config_changes import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP, holds
-from kvpressure.whatif.consequences import Model
-from kvpressure.whatif.greedy_search import Choice, Step
-from kvpressure.whatif.other_limits import HOLD
+from kvpressure.simulation.config_changes import (
+    APART,
+    KV_DTYPE,
+    MEMORY,
+    OFFLOAD,
+    PREFIX_CACHING,
+    SHORT_FIRST,
+    STEP,
+    holds,
+)
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.other_limits import HOLD
 
 _APART: Final = (KV_DTYPE, "add_replica", APART)
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.changes import changed
 from kvpressure.advice.expectations import explained
 from kvpressure.advice.forecast import Forecast, forecast_of, memory
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.predicted import as_predicted
+from kvpressure.advice.replicas import route
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
-from kvpressure.advice.routing import route
 from kvpressure.advice.shell import look_again
 from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, share_above, token_caps
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
-from kvpressure.whatif.config_changes import STEP
+from kvpressure.runtimes.advising import Change
+from kvpressure.simulation.config_changes import STEP
 
 
 def kv_pressure(case: Case) -> list[Action | None]:
@@ -226,4 +226,18 @@ def verify_recovery(case: Case, sequences: int | None = None) -> Action:
         why="Only traffic shows whether the pressure is gone: an idle server looks recovered.",
         checks=recovered(case, sequences),
         commands=look_again(case.place),
+    )
+
+
+def changed(change: Change, checks: tuple[str, ...]) -> Action:
+    """Return the action that makes the change."""
+    return Action(
+        key=change.key,
+        title=change.title,
+        current=change.current,
+        new=change.value,
+        why=change.why,
+        cost=change.cost,
+        checks=checks,
+        flags={change.flag: change.value},
     )

@@ -15,8 +15,8 @@ from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.values import number
 from kvpressure.runtimes.advising import Remedy
-from kvpressure.whatif.config_changes import STEP
-from kvpressure.whatif.other_limits import HOLD
+from kvpressure.simulation.config_changes import STEP
+from kvpressure.simulation.other_limits import HOLD
 
 
 def deferred(case: Case) -> list[Action | None]:

@@ -17,8 +17,8 @@ from kvpressure.cli.report import advice_report, console, show
 from kvpressure.cli.say import say, say_json
 from kvpressure.cli.triage_run import Triage, prepare, sample
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.model.view import EngineView
-from kvpressure.scrape.recordings import TraceError, stem
 
 
 @click.command(epilog="Exit codes: 0 nothing to do, 1 a bottleneck was named, 2 cannot tell.")

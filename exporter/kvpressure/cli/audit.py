@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,23 +13,20 @@ from typing import Any, Final
 import click
 
 from kvpressure import __version__
-from kvpressure.audit import Knowledge, Manifests, Problem, audit, read
-from kvpressure.audit.as_json import as_json
-from kvpressure.audit.checks import CHECKS
-from kvpressure.audit.manifests import MAX_CHARS
-from kvpressure.audit.model import LEVELS, Place, Report
-from kvpressure.audit.sarif import as_sarif
-from kvpressure.cli.audit_lines import lines
-from kvpressure.cli.audit_report import report
+from kvpressure.cli.audit_report import show_audit
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
 from kvpressure.cli.progress import Bar
-from kvpressure.cli.report import WIDTH, console, show
 from kvpressure.cli.say import say, say_json
-from kvpressure.config.regular_file import NotAFileError, require_regular
-from kvpressure.config.small_file import read_text
+from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
+from kvpressure.tools.audit.as_json import as_json
+from kvpressure.tools.audit.checks import CHECKS
+from kvpressure.tools.audit.manifests import MAX_CHARS
+from kvpressure.tools.audit.model import LEVELS, Place, Report
+from kvpressure.tools.audit.sarif import as_sarif
 
 _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000
@@ -128,19 +125,11 @@ def _print(result: Report, options: dict[str, Any]) -> None:
     if options["as_json_object"] or options["sarif"]:
         say_json(as_sarif(result, __version__) if options["sarif"] else as_json(result))
     elif result.engines:
-        out = console()
-        if out.is_terminal:
-            show(out, report(result))
-        else:
-            say(*lines(result, WIDTH))
-    _tell(result.problems)
+        show_audit(result)
+    for problem in result.problems:
+        say(problem, err=True)
     if not result.engines:
         say("no engine found in what could be read", err=True)
-
-
-def _tell(problems: Iterable[Problem]) -> None:
-    for problem in problems:
-        say(problem, err=True)
 
 
 def _from_path(path: str, bar: Bar) -> Manifests:

@@ -1,82 +1,114 @@
-"""Prints an audit for people: a table of checks per engine, then what to paste."""
+"""Prints an audit for people: a table of checks per engine, then what to paste.
+
+The lines are made here and not by rich's tables, which measure and wrap every cell several times: an audit may have
+thousands of rows, and only their last column is ever wrapped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from rich._wrap import divide_line
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
 
-from kvpressure.audit.model import STATUSES, Finding, Report, Reviewed, Status
-from kvpressure.cli.report import INDENT, Line
+from kvpressure.cli.report import WIDTH, console
+from kvpressure.cli.say import say
 from kvpressure.printable import clean
+from kvpressure.tools.audit.model import STATUSES, Finding, Report, Reviewed, Status
 
-FIX: Final = "  Fix"
+Line = tuple[tuple[str, str], ...]
+"""Pieces of text with their styles, "" for plain."""
+
 _STYLES: Final[dict[Status, str]] = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
+_INDENT: Final = "  "
+_GAP: Final = "  "
+_MIN_REASON: Final = 20
+"""Columns that the last column of the table keeps on the narrowest terminal."""
 
 
-def report(result: Report) -> Group:
-    """Every engine with its checks in their order, and the counts."""
-    parts: list[RenderableType] = []
+def show_audit(result: Report) -> None:
+    """Print every engine with its checks in their order, and the counts."""
+    out = console()
+    if out.is_terminal:
+        out.print(_Lines(result), crop=False)
+    else:
+        say(*("".join(text for text, _ in line).rstrip() for line in lines(result, WIDTH)))
+
+
+def lines(result: Report, width: int) -> Iterator[Line]:
+    """Yield the lines of an audit, at most `width` columns wide but for what is to be pasted."""
     for engine in result.engines:
-        parts += [Text(heading(engine), style="bold"), Padding(_table(engine), (0, 0, 0, 2))]
-        parts += [*_fixes(engine), Text("")]
-    return Group(*parts, Text(counts(result)))
-
-
-def counts(result: Report) -> str:
-    """How many engines there are, and findings of each status."""
+        yield from _wrapped(_heading(engine), width, "bold")
+        yield from _table(engine, width)
+        for finding in engine.findings:
+            if finding.place.line is not None and finding.place.file != engine.place.file:
+                yield from _wrapped(clean(f"  * {finding.check}: {finding.place}"), width, "dim")
+        yield from _fixes(engine, width)
+        yield ()
     engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
-    return f"{engines}: {', '.join(f'{result.count(status)} {status}' for status in STATUSES)}"
+    yield from _wrapped(f"{engines}: {', '.join(f'{result.count(status)} {status}' for status in STATUSES)}", width)
 
 
-def heading(engine: Reviewed) -> str:
-    """Which engine it is, and where."""
+class _Lines:
+    """The same for a terminal."""
+
+    def __init__(self, result: Report) -> None:
+        self._result = result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        styles: dict[str, Style | None] = {"": None}
+        for line in lines(self._result, options.max_width):
+            for text, style in line:
+                if style not in styles:
+                    styles[style] = console.get_style(style)
+                yield Segment(text, styles[style])
+            yield Segment.line()
+
+
+def _heading(engine: Reviewed) -> str:
     namespace = f" in namespace {engine.namespace}" if engine.namespace else ""
     return clean(f"{engine.title}{namespace}, container {engine.container} ({engine.place})")
 
 
-def _table(engine: Reviewed) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("status", no_wrap=True)
-    table.add_column("check", no_wrap=True)
-    table.add_column("line", no_wrap=True, justify="right")
-    table.add_column("found", overflow="fold")
-    for finding in engine.findings:
-        status = Text(finding.status, style=_STYLES[finding.status])
-        table.add_row(status, finding.check, line_of(finding, engine), Text(clean(finding.reason)))
-    return table
+def _table(engine: Reviewed, width: int) -> Iterator[Line]:
+    numbers = [_line_number(finding, engine) for finding in engine.findings]
+    status = max(len(word) for word in ("status", *(finding.status for finding in engine.findings)))
+    check = max(len(word) for word in ("check", *(finding.check for finding in engine.findings)))
+    number = max(len(word) for word in ("line", *numbers))
+    begin = len(_INDENT) + status + check + number + 3 * len(_GAP)
+    yield ((f"{_INDENT}{'status':<{status}}{_GAP}{'check':<{check}}{_GAP}{'line':>{number}}{_GAP}found", "dim"),)
+    for finding, line in zip(engine.findings, numbers, strict=True):
+        reason = _wrapped(clean(finding.reason), max(width - begin, _MIN_REASON))
+        before = f"{'':{status - len(finding.status)}}{_GAP}{finding.check:<{check}}{_GAP}{line:>{number}}{_GAP}"
+        first = next(reason, ())
+        yield (_INDENT, ""), (finding.status, _STYLES[finding.status]), (before, ""), *first
+        for more in reason:
+            yield (" " * begin, ""), *more
 
 
-def line_of(finding: Finding, engine: Reviewed) -> str:
-    """The number alone within the engine's own file."""
+def _line_number(finding: Finding, engine: Reviewed) -> str:
+    """Return the number alone within the engine's own file, with a star in another."""
     if finding.place.line is None:
         return ""
     elsewhere = "" if finding.place.file == engine.place.file else "*"
     return f"{finding.place.line}{elsewhere}"
 
 
-def places_elsewhere(engine: Reviewed) -> Iterator[str]:
-    """What the stars of the table stand for."""
-    for finding in engine.findings:
-        if finding.place.line is not None and finding.place.file != engine.place.file:
-            yield clean(f"  * {finding.check}: {finding.place}")
-
-
-def fix_lines(engine: Reviewed) -> Iterator[tuple[str, bool]]:
-    """Everything under the table that says how to fix it, and whether the line is to be pasted."""
+def _fixes(engine: Reviewed, width: int) -> Iterator[Line]:
     fixed = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
     if fixed:
-        yield FIX, False
+        yield (("  Fix", "bold"),)
     for finding in fixed:
-        yield clean(f"   {finding.check}, {finding.place}"), False
-        yield from ((f"     {clean(line)}", True) for line in finding.fix.splitlines())
+        yield from _wrapped(clean(f"   {finding.check}, {finding.place}"), width, "dim")
+        for line in finding.fix.splitlines():
+            yield ((clean(f"     {line}"), "cyan"),)
 
 
-def _fixes(engine: Reviewed) -> Iterator[RenderableType]:
-    yield from (Text(place, style="dim") for place in places_elsewhere(engine))
-    for text, pasted in fix_lines(engine):
-        yield Line(text.removeprefix(INDENT), "cyan") if pasted else Text(text, style="bold" if text == FIX else "dim")
+def _wrapped(text: str, width: int, style: str = "") -> Iterator[Line]:
+    """Yield the text in pieces of at most `width` columns, cut where rich cuts it."""
+    ends = [] if len(text) <= width and text.isascii() else divide_line(text, width)
+    for start, end in zip([0, *ends], [*ends, None], strict=True):
+        yield ((text[start:end].rstrip(), style),)

@@ -8,8 +8,8 @@ import click
 
 from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
-from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Problem, load_settings
+from kvpressure.config.settings.load import load
 from kvpressure.web.auth import WebGuard
 
 
@@ -21,7 +21,7 @@ def command(**flags: str | None) -> None:
     Prints every problem with its file and line and ends with exit code 2, or says what would be in force.
     """
     # Sources bring sections along, and load what they read with: not for --help.
-    from kvpressure.app.node_sources import settings_model  # noqa: PLC0415
+    from kvpressure.daemon.node_sources import settings_model  # noqa: PLC0415
 
     try:
         settings = load_settings(given(flags), os.environ, settings_model())

@@ -8,14 +8,13 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from aiohttp import web
 
 from kvpressure import logs
-from kvpressure.app.exporter import Daemon
 from kvpressure.cli.demo_gpus import SOURCE, InProcessGpuSource
 from kvpressure.cli.demo_recording import Incident, Recorded, engine_app
 from kvpressure.cli.demo_recording import at as at_time
@@ -24,15 +23,15 @@ from kvpressure.cli.options import refuse
 from kvpressure.cli.report import cause_words
 from kvpressure.cli.say import say
 from kvpressure.cli.serve import serve
-from kvpressure.config.loaded import load
 from kvpressure.config.settings import ConfigError, Settings, load_settings
+from kvpressure.config.settings.load import load
+from kvpressure.daemon.exporter import Daemon
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineView
-from kvpressure.sources.gpu.source import GpuReader
-from kvpressure.sources.source import OnReport
+from kvpressure.sources.source import OnReport, Source
 
 ROW_SECONDS = 5.0
 SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
@@ -86,7 +85,7 @@ class Demo:
         finally:
             await runner.cleanup()
 
-    def _gpus(self, _: object, on_report: OnReport) -> Iterable[GpuReader]:
+    def _gpus(self, _: object, on_report: OnReport) -> Sequence[Source]:
         def report(t: float) -> GpuReport:
             return GpuReport(t, at_time(self.incident.gpus(self.clock.monotonic()), t))
 

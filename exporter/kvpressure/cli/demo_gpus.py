@@ -8,16 +8,15 @@ from collections.abc import Callable
 from typing import Final
 
 from kvpressure.model.samples import GpuReport, SourceHealth
-from kvpressure.sources.gpu.status import Status
+from kvpressure.sources.gpu.process import Status
+from kvpressure.sources.source import Source
 
 SOURCE: Final = "recorded"
 """The name of this source in health series."""
 
 
-class InProcessGpuSource:
-    """Same face as `process.GpuSource`; `read` takes unix seconds, must not block and should not raise."""
-
-    absent = False
+class InProcessGpuSource(Source):
+    """Polls `read`, which takes unix seconds, must not block and should not raise."""
 
     def __init__(
         self,
@@ -26,7 +25,6 @@ class InProcessGpuSource:
         on_report: Callable[[GpuReport], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.vendor = SOURCE
         self.latest: GpuReport | None = None
         self._read = read
         self._interval_seconds = interval_seconds
@@ -34,12 +32,9 @@ class InProcessGpuSource:
         self._clock = clock
         self._status = Status(SOURCE, clock())
 
-    def health(self) -> SourceHealth:
-        """How the source is doing now."""
-        return self._status.health()
-
-    def detach(self) -> None:
-        """There is no driver to let go of."""
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record."""
+        return (self._status.health,)
 
     def poll(self) -> GpuReport:
         """One reading, now; what `run` does at every interval."""

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from kvpressure.engines.recordings import TraceError, TraceLine, read_trace
 from kvpressure.model.samples import GpuSample
-from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace
 
 RECORDING: Final = "demo.jsonl.xz"
 """Made by `make demo-recording`. The label of a line is what the demo says of its phase."""

@@ -7,16 +7,23 @@ from typing import Any
 
 import click
 
-from kvpressure.bundle import Options, bundle_files, write_bundle
-from kvpressure.bundle.flavours import EXPORTER, FLAVOURS
-from kvpressure.bundle.options import EXPORTER_RUNBOOKS, PAGE_URL, SCRAPE_SECONDS, SELECTOR, TICKET_URL, selector_of
-from kvpressure.bundle.windows import seconds
 from kvpressure.cli.options import refuse
 from kvpressure.cli.say import say
-from kvpressure.config.small_file import read_text
+from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.exposition.profile import Profile
+from kvpressure.tools.bundle import Options, bundle_files, write_bundle
+from kvpressure.tools.bundle.flavours import EXPORTER, FLAVOURS
+from kvpressure.tools.bundle.options import (
+    EXPORTER_RUNBOOKS,
+    PAGE_URL,
+    SCRAPE_SECONDS,
+    SELECTOR,
+    TICKET_URL,
+    selector_of,
+)
+from kvpressure.tools.bundle.windows import seconds
 
 
 @click.command()

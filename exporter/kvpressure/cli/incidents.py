@@ -15,21 +15,21 @@ from kvpressure.cli.options import refuse
 from kvpressure.cli.progress import Bar
 from kvpressure.cli.prometheus_access import prometheus_options, server_of
 from kvpressure.cli.say import say, say_json
-from kvpressure.config.small_file import read_text
+from kvpressure.config.files import read_text
+from kvpressure.config.own_file import write_own
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.lookback import html, markdown
-from kvpressure.lookback.document import Json
-from kvpressure.lookback.journal import Journal
-from kvpressure.lookback.look import look_back
-from kvpressure.lookback.names import Selection
-from kvpressure.lookback.own_file import write_own
-from kvpressure.lookback.paging import Span
-from kvpressure.lookback.question import Question
-from kvpressure.lookback.times import moment_of, seconds_of
-from kvpressure.lookback.words import lines, summary
 from kvpressure.model.errors import SourceError
 from kvpressure.model.schemas import SCHEMAS
+from kvpressure.tools.incidents import html, markdown
+from kvpressure.tools.incidents.document import Json
+from kvpressure.tools.incidents.journal import Journal
+from kvpressure.tools.incidents.look import look_back
+from kvpressure.tools.incidents.names import Selection
+from kvpressure.tools.incidents.paging import Span
+from kvpressure.tools.incidents.question import Question
+from kvpressure.tools.incidents.times import moment_of, seconds_of
+from kvpressure.tools.incidents.words import lines, summary
 
 FOUND, CANNOT_TELL = 1, 2
 DEFAULT_SINCE = "30d"

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from kvpressure.plan.known_models import file_of
+from kvpressure.capacity.known_models import file_of
 
 
 def known_model(served: str) -> Mapping[str, Any] | None:
@@ -19,6 +19,6 @@ def known_model(served: str) -> Mapping[str, Any] | None:
 
 @cache
 def _read(file: str) -> Mapping[str, Any]:
-    text = resources.files("kvpressure.plan").joinpath("models", f"{file}.json").read_text("utf-8")
+    text = resources.files("kvpressure.capacity").joinpath("models", f"{file}.json").read_text("utf-8")
     config: Mapping[str, Any] = json.loads(text)
     return config

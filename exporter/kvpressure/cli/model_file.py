@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from kvpressure.plan.gpus import GPUS, Gpu, gpu_named, nearest_gpus
+from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named, nearest_gpus
 
 LARGEST_CONFIG_BYTES: Final = 4 << 20
 

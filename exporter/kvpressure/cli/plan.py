@@ -10,16 +10,9 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.access import access_of, access_options
-from kvpressure.cli.known_models import known_model
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.plan_page import LiveError, LiveShape
-from kvpressure.cli.plan_report import flags, report
-from kvpressure.cli.say import say, say_json
-from kvpressure.config.thresholds import load_thresholds
-from kvpressure.plan.arithmetic import GIB
-from kvpressure.plan.capacity_plan import Plan, Running, plan_model, plan_running
-from kvpressure.plan.geometry import (
+from kvpressure.capacity.arithmetic import GIB
+from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running
+from kvpressure.capacity.geometry import (
     BLOCK_TOKENS,
     DTYPE_BYTES,
     KV_DTYPE_BYTES,
@@ -28,11 +21,18 @@ from kvpressure.plan.geometry import (
     ModelConfigError,
     read_geometry,
 )
-from kvpressure.plan.gpus import GPUS, Gpu
-from kvpressure.plan.known_models import nearest_models
-from kvpressure.plan.parallel import Parallel, RefusedError, prompt_refused
-from kvpressure.plan.pool import Memory, TokenPool
-from kvpressure.plan.traffic import Traffic
+from kvpressure.capacity.gpus import GPUS, Gpu
+from kvpressure.capacity.known_models import nearest_models
+from kvpressure.capacity.parallel import Parallel, RefusedError, prompt_refused
+from kvpressure.capacity.pool import Memory, TokenPool
+from kvpressure.capacity.traffic import Traffic
+from kvpressure.cli.access import access_of, access_options
+from kvpressure.cli.known_models import known_model
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
+from kvpressure.cli.plan_page import LiveError, LiveShape
+from kvpressure.cli.plan_report import flags, report
+from kvpressure.cli.say import say, say_json
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvpressure.features.traffic import token_quantile
+from kvpressure.capacity.capacity_plan import Running
+from kvpressure.capacity.pool import TokenPool
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
-from kvpressure.plan.capacity_plan import Running
-from kvpressure.plan.pool import TokenPool
 from kvpressure.runtimes.registry import named
+from kvpressure.signals.traffic import token_quantile
 
 
 class LiveError(Exception):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from kvpressure.plan.arithmetic import Step, number
-from kvpressure.plan.capacity_plan import MemoryTarget, Plan
-from kvpressure.plan.parallel import Parallel
+from kvpressure.capacity.arithmetic import Step, number
+from kvpressure.capacity.capacity_plan import MemoryTarget, Plan
+from kvpressure.capacity.parallel import Parallel
 from kvpressure.runtimes.advising import Planning
 from kvpressure.runtimes.runtime import Runtime
 

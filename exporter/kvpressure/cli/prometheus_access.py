@@ -14,7 +14,7 @@ from kvpressure.cli.access import access_of, access_options
 from kvpressure.net.credentials import Authorization
 
 if TYPE_CHECKING:
-    from kvpressure.lookback.client import Server
+    from kvpressure.tools.incidents.client import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ class _Basic:
 
 def server_of(url: str, options: dict[str, Any]) -> Server:
     """The server at `url`. Raises click.UsageError for options that contradict each other, and SourceError."""
-    from kvpressure.lookback.client import Server  # noqa: PLC0415 - httpx2 is slow to import
+    from kvpressure.tools.incidents.client import Server  # noqa: PLC0415 - httpx2 is slow to import
 
     access, username, password = access_of(options), options["username"], options["password_file"]
     if bool(username) != (password is not None):

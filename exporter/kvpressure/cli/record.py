@@ -14,18 +14,18 @@ from typing import Any, NoReturn
 import click
 from yarl import URL
 
-from kvpressure.app.node_sources import NodeSources
 from kvpressure.cli.access import Access, access_of, access_options
 from kvpressure.cli.engine_address import page_url
 from kvpressure.cli.say import say
 from kvpressure.cli.standard_streams import CANNOT_WRITE
 from kvpressure.config.settings import Settings
+from kvpressure.daemon.node_sources import NodeSources
+from kvpressure.engines.recordings import SUFFIXES, TraceWriter
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.schedule import Clock, SystemClock
-from kvpressure.scrape.recordings import SUFFIXES, TraceWriter
+from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
-from kvpressure.sources.gpu.settings import GpuSettings
 from kvpressure.sources.gpu.source import SOURCE as GPUS
 
 DEADLINE_SECONDS = 10.0

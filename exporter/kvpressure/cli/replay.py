@@ -10,20 +10,19 @@ from typing import Final
 
 import click
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceError, TraceLine, not_a_recording, read_trace, stem
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import DeclaredLimit
 from kvpressure.promtext.lines import PageError
-from kvpressure.scrape.not_a_recording import sentence
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceError, TraceLine, read_trace, stem
 
 MIN_SPACING_SECONDS = 0.5
 """A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""
@@ -71,9 +70,11 @@ class Replay:
                     yield from held
                 yield item
         except TraceError as error:
-            raise error if used else TraceError(sentence(path, f"{error}")) from error
+            raise error if used else TraceError(not_a_recording(path, f"{error}")) from error
         if not used:
-            raise TraceError(sentence(path, f"none of its lines can be read. {held[0] if held else ''}".rstrip()))
+            raise TraceError(
+                not_a_recording(path, f"none of its lines can be read. {held[0] if held else ''}".rstrip())
+            )
 
     def _views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
         reader, pipeline = PageReader(), Pipeline(self.settings, self.thresholds)

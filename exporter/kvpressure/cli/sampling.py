@@ -6,22 +6,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
-from kvpressure.app.node_sources import NodeSources
-from kvpressure.app.pollers import EngineFleet
 from kvpressure.cli.access import Access
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.daemon.node_sources import NodeSources
+from kvpressure.daemon.pollers import EngineFleet
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.targets import Changes
 from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.environment import Environment
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.view import EngineView, GpuView
-from kvpressure.model.workload import Workload
 from kvpressure.net.schedule import Clock, SystemClock
-from kvpressure.scrape.targets import Changes
 from kvpressure.sources.gpu.source import SOURCE as GPUS
 from kvpressure.sources.port_owner import find_owners, port_here
 
@@ -140,9 +140,9 @@ class Sampler:
         """The GPUs of this machine."""
         return self._pipeline.gpu_views(self.clock.wall())
 
-    def tell(self, around: Workload) -> None:
+    def tell(self, around: Environment) -> None:
         """Judge with what pods and logs tell from now on."""
-        self._pipeline.set_workload(self.clock.wall(), around)
+        self._pipeline.set_environment(self.clock.wall(), around)
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
         """How reading the GPUs goes; empty without `gpus`."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
-from kvpressure.app.exporter import Daemon
 from kvpressure.cli.ending import end, stop_signal
+from kvpressure.daemon.exporter import Daemon
 from kvpressure.web.listener import Listener
 
 log = structlog.get_logger("kvpressure")

@@ -31,9 +31,9 @@ from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.objects.references import Found, Reference, is_reference, parse_reference
+from kvpressure.model.environment import Environment
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import Workload
-from kvpressure.net.tasks import cancel
+from kvpressure.net.waiting import cancel
 
 MOST_PODS = 16
 """Pods diagnosed at once; each holds a port-forward through the API server."""
@@ -165,11 +165,11 @@ def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
     )
 
 
-def around(pods: Sequence[ForwardedPod]) -> Workload:
+def around(pods: Sequence[ForwardedPod]) -> Environment:
     """What the cluster knows of these pods: states and logs."""
     states = {pod.engine.state.id: pod.engine.state for pod in pods}
     reports = {pod.engine.state.id: report for pod in pods if (report := pod.logs.whole) is not None}
-    return Workload(containers=states, logs=reports)
+    return Environment(containers=states, logs=reports)
 
 
 def facts_of(pod: EnginePod, given: EngineFacts) -> EngineFacts:

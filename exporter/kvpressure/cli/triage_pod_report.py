@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kvpressure.exposition.wording import duration
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
-from kvpressure.model.workload import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, Termination
+from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, Termination
 from kvpressure.printable import clean
 
 SAYS = {

@@ -21,10 +21,10 @@ from kvpressure.cli.whatif_source import Source, SourceError, UnknownError, sour
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.runtimes.registry import ASSUMED, NAMES
-from kvpressure.whatif.compare import compared, over_load
-from kvpressure.whatif.config_changes import ConfigChange
-from kvpressure.whatif.described import DescriptionError
-from kvpressure.whatif.search import Found, search
+from kvpressure.simulation.compare import compared, over_load
+from kvpressure.simulation.config_changes import ConfigChange
+from kvpressure.simulation.described import DescriptionError
+from kvpressure.simulation.search import Found, search
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ import click
 from kvpressure.commandline.numbers import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.whatif.config_changes import (
+from kvpressure.simulation.config_changes import (
     KV_DTYPE,
     MAX_REPLICAS,
     MEMORY,
@@ -30,7 +30,7 @@ from kvpressure.whatif.config_changes import (
     sequences,
     step_tokens,
 )
-from kvpressure.whatif.consequences import Model
+from kvpressure.simulation.consequences import Model
 
 _OWN: Final = {
     "max-input-tokens": "cap_prompt",

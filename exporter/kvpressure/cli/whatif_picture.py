@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from kvpressure.cli.whatif_report import label
 from kvpressure.cli.whatif_source import Source
+from kvpressure.config.own_file import write_own
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.lookback.own_file import write_own
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
-from kvpressure.whatif.compare import Point, Row
-from kvpressure.whatif.figures import Span
+from kvpressure.simulation.compare import Point, Row
+from kvpressure.simulation.figures import Span
 
 _INCHES: Final = (9.0, 4.2)
 _DPI: Final = 120

@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from kvpressure import logs
-from kvpressure.app.engines import PipelineSettings
 from kvpressure.cli.access import access_of
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.sampling import Sampler
 from kvpressure.cli.triage_pod import around, engines_in, facts_of, target_of, wanted
 from kvpressure.cli.triage_run import sample
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.engine_state.registry import PipelineSettings
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.find import find_pods

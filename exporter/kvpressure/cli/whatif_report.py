@@ -13,10 +13,10 @@ from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
 from kvpressure.model.values import number
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.whatif.compare import Point, Row
-from kvpressure.whatif.config_changes import MAX_REPLICAS
-from kvpressure.whatif.figures import Figures, Span
-from kvpressure.whatif.search import Found
+from kvpressure.simulation.compare import Point, Row
+from kvpressure.simulation.config_changes import MAX_REPLICAS
+from kvpressure.simulation.figures import Figures, Span
+from kvpressure.simulation.search import Found
 
 WIDTH = 80
 TODAY = "today"

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from kvpressure import logs
-from kvpressure.app.engines import PipelineSettings
 from kvpressure.cli.access import access_of
 from kvpressure.cli.engine_options import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
@@ -19,16 +18,17 @@ from kvpressure.cli.sampling import Sampler, Seen, targets_of
 from kvpressure.cli.say import say
 from kvpressure.cli.triage_run import sample
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.engine_state.registry import PipelineSettings
+from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.scrape.recordings import TraceError, stem
-from kvpressure.whatif.calibrate import STEP_TOKENS, UnknownError
-from kvpressure.whatif.consequences import Model, model_of, modelled
-from kvpressure.whatif.described import Shape, Traffic, alternatives, within_caps
-from kvpressure.whatif.server import Server, StepSeconds
+from kvpressure.simulation.calibrate import STEP_TOKENS, UnknownError
+from kvpressure.simulation.consequences import Model, model_of, modelled
+from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
+from kvpressure.simulation.server import Server, StepSeconds
 
 MOST_ERRORS = 3
 """Lines of a recording that are told one by one."""

@@ -172,7 +172,7 @@ def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
 
 
 def parse_json(text: str, budget: Budget) -> Any:
-    """Return the value of a JSON text, None for anything else. Raises SpentError for deep nesting too."""
+    """Return the value of a JSON text, None for anything else. Raises BudgetExceededError for deep nesting too."""
     budget.take(_JSON * len(text))
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise BudgetExceededError

@@ -200,7 +200,7 @@ class Script:
             self._expand(self._value(inner), f"${self._text[start : self._at]}", quoted=quoted)
 
     def _value(self, inner: str) -> str | None:
-        """The value of NAME or NAME:-DEFAULT, None where it is not known."""
+        """Return the value of NAME or NAME:-DEFAULT, None where it is not known."""
         match = _BRACED.fullmatch(inner)
         if match is None:
             return None
@@ -270,7 +270,7 @@ class Script:
             self._words.append(word)
 
     def _command(self, operator: str) -> Iterator[Words]:
-        """The command that ends here, unless it only assigns variables."""
+        """Return the command that ends here, unless it only assigns variables."""
         self._budget.take()
         if operator in {"(", ")", ";;"}:
             self._refuse("".join((*(self._word or ()), operator)))
@@ -326,5 +326,5 @@ def _is_positional(before: str, word: str) -> bool:
 
 
 def _program(words: Sequence[str]) -> Words:
-    """A command without the variables that are set for it alone."""
+    """Return a command without the variables that are set for it alone."""
     return tuple(dropwhile(_ASSIGNMENT.fullmatch, words))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvpressure.config.settings import BasicAuthSettings, TlsSettings
 from kvpressure.config.settings.types import BY_ITS_PAGE
-from kvpressure.model.workload import DeclaredLimit
+from kvpressure.model.environment import DeclaredLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.rule import Rule
-from kvpressure.features.canary import CANARY_UNANSWERED
+from kvpressure.signals.canary import CANARY_UNANSWERED
 
 KV_SHOWS: Final = "kv_shows"
 """Any one of these is how KV pressure shows; that the others do not is no evidence against it."""
@@ -20,7 +20,7 @@ def confidence(rule: Rule, facts: Facts) -> float:
     Fewer polls than make a full verdict lower it, down to `sparse_confidence_min_ratio`.
     """
     least = facts.thresholds.sparse_confidence_min_ratio
-    return _agreement(rule, facts) * (least + (1.0 - least) * facts.recent.coverage)
+    return _agreement(rule, facts) * (least + (1.0 - least) * facts.window.coverage)
 
 
 def _agreement(rule: Rule, facts: Facts) -> float:

@@ -42,10 +42,10 @@ class Diagnostician:
         return self._stands_since
 
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
-        """The diagnosis at `t` (unix seconds, not decreasing)."""
+        """Return the diagnosis at `t` (unix seconds, not decreasing)."""
         symptoms = judge_all(inputs)
         before = NOT_KNOWN if self._told is None else self._told.cause
-        standing_since = self._standing_since(t, inputs.recent.progress.standing_seconds)
+        standing_since = self._standing_since(t, inputs.window.progress.standing_seconds)
         facts = Facts(inputs, symptoms, before, t, standing_since)
         told = self._follow(t, judge(facts), facts)
         self._last_t = t
@@ -71,7 +71,7 @@ class Diagnostician:
         return self._stands_since
 
     def _follow(self, t: float, judged: Judged, facts: Facts) -> Rule:
-        """The rule that the verdict is told by, now that another may hold."""
+        """Return the rule that the verdict is told by, now that another may hold."""
         told, found = self._told, judged.rule
         if told is None:
             self._since = t

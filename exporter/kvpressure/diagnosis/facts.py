@@ -6,8 +6,8 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.kleene import Predicate
 from kvpressure.diagnosis.symptoms import Symptoms
-from kvpressure.features.recent import Recent
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.verdict_window import VerdictWindow
 
 
 class Facts:
@@ -17,7 +17,7 @@ class Facts:
     where it gets somewhere. `answers` keeps what predicates have answered about it already.
     """
 
-    __slots__ = ("answers", "inputs", "recent", "standing_since", "symptoms", "t", "thresholds", "told")
+    __slots__ = ("answers", "inputs", "standing_since", "symptoms", "t", "thresholds", "told", "window")
 
     def __init__(
         self, inputs: Inputs, symptoms: Symptoms, told: Cause, t: float = 0.0, standing_since: float | None = None
@@ -27,7 +27,7 @@ class Facts:
         self.told: Cause = told
         self.t = t
         self.standing_since = standing_since
-        self.recent: Recent = inputs.recent
+        self.window: VerdictWindow = inputs.window
         self.thresholds: Thresholds = inputs.thresholds
         self.answers: dict[Predicate, bool | None] = {}
 
@@ -37,15 +37,15 @@ class Facts:
         return None if found is None else found.state
 
     def text(self, name: str) -> str:
-        """What was seen of a symptom, as a sentence."""
+        """Return what was seen of a symptom, as a sentence."""
         return sentence(self.symptoms[name].text)
 
 
 def sentence(text: str) -> str:
-    """A text with a capital and one full stop."""
+    """Return a text with a capital and one full stop."""
     return f"{capital(text.removesuffix('.'))}."
 
 
 def capital(text: str) -> str:
-    """A text that begins with a capital."""
+    """Return a text that begins with a capital."""
     return text[:1].upper() + text[1:]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.features import Derived
-from kvpressure.features.canary import CANARY_UNANSWERED
-from kvpressure.features.evidence import OutsideEvidence
-from kvpressure.features.recent import Recent
 from kvpressure.model.record import record
 from kvpressure.model.values import at
-from kvpressure.runtimes.evidence import OptionalSignal
+from kvpressure.runtimes.signals import OptionalSignal
+from kvpressure.signals import Derived
+from kvpressure.signals.canary import CANARY_UNANSWERED
+from kvpressure.signals.evidence import OutsideEvidence
+from kvpressure.signals.verdict_window import VerdictWindow
 
 
 @record
@@ -28,7 +28,7 @@ class Inputs:
 
     derived: Derived
     thresholds: Thresholds
-    recent: Recent
+    window: VerdictWindow
     batch_baseline: float | None = None
     step_tokens_baseline: float | None = None
     memory_rise_ratio: float | None = None
@@ -44,11 +44,11 @@ class Inputs:
         return CANARY_UNANSWERED in self.external_evidence
 
     def value(self, *path: str) -> float | None:
-        """A derived number, None where not known."""
+        """Return a derived number, None where not known."""
         return at(self.derived, *path)
 
     def inflation(self) -> tuple[float | None, str]:
-        """The larger of end-to-end and inter-token inflation, and its kind."""
+        """Return the larger of end-to-end and inter-token inflation, and its kind."""
         found = [
             (value, kind)
             for kind in ("e2e", "inter_token")

@@ -34,7 +34,7 @@ class _Block(NamedTuple):
 
 
 def judge(facts: Facts) -> Judged:
-    """The first rule of the table that holds, asked in its order and no further."""
+    """Return the first rule of the table that holds, asked in its order and no further."""
     unjudged: list[Rule] = []
     for gate, whole, after_gate in _BLOCKS:
         opened = gate(facts)

@@ -25,11 +25,11 @@ class Predicate:
 
     @abstractmethod
     def state(self, facts: Facts) -> bool | None:
-        """The answer, None where it is not known."""
+        """Return the answer, None where it is not known."""
 
     @abstractmethod
     def lacks(self, facts: Facts) -> frozenset[str]:
-        """The evidence that would tell first, where the answer is not known."""
+        """Return the evidence that would tell first, where the answer is not known."""
 
     def __and__(self, other: Predicate) -> Predicate:
         return AllOf(self, other)
@@ -41,7 +41,7 @@ class Predicate:
         return Not(self)
 
     def taken_as(self, answer: bool) -> Predicate:
-        """The same, with `answer` where it is not known."""
+        """Return the same, with `answer` where it is not known."""
         return TakenAs(self, answer)
 
 
@@ -55,7 +55,7 @@ class Fact(Predicate):
         self.evidence = evidence
 
     def state(self, facts: Facts) -> bool | None:
-        """The answer."""
+        """Return the answer."""
         answers = facts.answers
         if self in answers:
             return answers[self]
@@ -63,29 +63,21 @@ class Fact(Predicate):
         return answer
 
     def lacks(self, facts: Facts) -> frozenset[str]:
-        """What is missing for it."""
+        """Return what is missing for it."""
         return self.evidence if self.state(facts) is None else NOTHING
 
 
-class Shared(Predicate):
+class Shared(Fact):
     """A compound that several rules have in common, answered once for each verdict."""
 
     __slots__ = ("_whole",)
 
     def __init__(self, whole: Predicate) -> None:
+        super().__init__(whole.state, whole.evidence)
         self._whole = whole
-        self.evidence = whole.evidence
-
-    def state(self, facts: Facts) -> bool | None:
-        """The answer."""
-        answers = facts.answers
-        if self in answers:
-            return answers[self]
-        answer = answers[self] = self._whole.state(facts)
-        return answer
 
     def lacks(self, facts: Facts) -> frozenset[str]:
-        """What is missing for it."""
+        """Return what is missing for it."""
         return self._whole.lacks(facts)
 
 
@@ -100,7 +92,7 @@ class _Several(Predicate):
         self.evidence = NOTHING.union(*(part.evidence for part in self.parts))
 
     def lacks(self, facts: Facts) -> frozenset[str]:
-        """What is missing for it."""
+        """Return what is missing for it."""
         if self.state(facts) is not None:
             return NOTHING
         return next((part.lacks(facts) for part in self.parts if part.state(facts) is None), NOTHING)
@@ -112,7 +104,7 @@ class AllOf(_Several):
     __slots__ = ()
 
     def state(self, facts: Facts) -> bool | None:
-        """The answer."""
+        """Return the answer."""
         found: bool | None = True
         for ask in self._asks:
             answer = ask(facts)
@@ -129,7 +121,7 @@ class AnyOf(_Several):
     __slots__ = ()
 
     def state(self, facts: Facts) -> bool | None:
-        """The answer."""
+        """Return the answer."""
         found: bool | None = False
         for ask in self._asks:
             answer = ask(facts)
@@ -150,12 +142,12 @@ class Not(Predicate):
         self.evidence = other.evidence
 
     def state(self, facts: Facts) -> bool | None:
-        """The answer."""
+        """Return the answer."""
         answer = self._other.state(facts)
         return None if answer is None else not answer
 
     def lacks(self, facts: Facts) -> frozenset[str]:
-        """What is missing for it."""
+        """Return what is missing for it."""
         return self._other.lacks(facts)
 
 
@@ -169,12 +161,12 @@ class TakenAs(Predicate):
         self.evidence = other.evidence
 
     def state(self, facts: Facts) -> bool | None:
-        """The answer."""
+        """Return the answer."""
         answer = self._other.state(facts)
         return self._answer if answer is None else answer
 
     def lacks(self, facts: Facts) -> frozenset[str]:  # noqa: ARG002 - nothing is
-        """What is missing for it."""
+        """Return what is missing for it."""
         return NOTHING
 
 

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.judge import Judged
-from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Missing
+from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 class _Source(NamedTuple):
@@ -65,15 +65,15 @@ _OF_SYMPTOM: Final[Mapping[str, str]] = {
 """Where expected symptoms come from: without them a verdict is less sure."""
 
 _MOOT: Final[Mapping[str, Callable[[Inputs], bool]]] = {
-    "fetching": lambda inputs: inputs.recent.deferral.connector is False,
-    "computed_prompt_tokens": lambda inputs: not inputs.recent.waiting,
-    "waiting_deferred": lambda inputs: inputs.recent.waiting == 0.0,
+    "fetching": lambda inputs: inputs.window.deferral.connector is False,
+    "computed_prompt_tokens": lambda inputs: not inputs.window.queue.waiting,
+    "waiting_deferred": lambda inputs: inputs.window.queue.waiting == 0.0,
 }
 """Signals that would tell nothing although they are missing: no connector brings KV, nobody waits."""
 
 
 def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
-    """What would make a verdict surer, and is not there; of the page first.
+    """Return what would make a verdict surer, and is not there; of the page first.
 
     What the rule rests on, whatever would decide a rule that goes before it and could not be judged, and the symptoms
     that it expects. A calm verdict asks for no other source than the page; one of the KV cache is settled by the page,

@@ -17,18 +17,18 @@ def score(inputs: Inputs) -> float | None:
     Each of admission blocking, preemption and saturation alone can make it high; batch collapse, inflation and idle
     compute only raise it, for they have other causes too. Monotone in every piece of evidence.
     """
-    recent, thresholds = inputs.recent, inputs.thresholds
+    queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
     blocked_full = thresholds.score_blocked_full_factor * thresholds.admission_blocked_min_ratio
     preempted_full = thresholds.score_preempted_full_factor * thresholds.preempting_min_ratio
-    preempted = recent.preempted_ratio if recent.preemption_bursts else 0.0
+    preempted = preemption.request_ratio if preemption.burst_count else 0.0
     core = [
-        _known(recent.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
+        _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
         _known(preempted, 0.0, preempted_full, thresholds.score_preempted_weight_ratio),
         _saturation(inputs),
     ]
     if all(value is None for value in core):
         return None
-    unserved = None if not recent.demand or recent.waiting is None else recent.waiting / recent.demand
+    unserved = None if not queue.demand or queue.waiting is None else queue.waiting / queue.demand
     inflation, _ = inputs.inflation()
     weight = thresholds.score_cost_weight_ratio
     cost = [
@@ -56,11 +56,11 @@ def stage(inputs: Inputs, cause: Cause, symptoms: Symptoms) -> Stage:
 
 
 def _saturation(inputs: Inputs) -> float | None:
-    recent = inputs.recent
-    if recent.usage is None or recent.waiting_ratio is None:
+    window = inputs.window
+    if window.kv_usage_ratio is None or window.queue.waiting_ratio is None:
         return None
     limit, weight = inputs.thresholds.kv_saturated_min_ratio, inputs.thresholds.score_saturated_weight_ratio
-    return weight * ramp(recent.usage, 2 * limit - 1, 1.0) * recent.waiting_ratio
+    return weight * ramp(window.kv_usage_ratio, 2 * limit - 1, 1.0) * window.queue.waiting_ratio
 
 
 def _known(value: float | None, start: float, end: float, weight: float) -> float | None:

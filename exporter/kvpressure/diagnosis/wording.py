@@ -10,13 +10,13 @@ from kvpressure.model.values import number
 
 def waiting(facts: Facts) -> str:
     """How many requests wait."""
-    found = facts.recent.waiting
+    found = facts.window.queue.waiting
     return "requests wait" if found is None else f"{number(round(found))} requests wait"
 
 
 def running_and_waiting(facts: Facts) -> str:
     """How many run and how many wait, as a sentence; "" where that is not known."""
-    demand, found = facts.recent.demand, facts.recent.waiting
+    demand, found = facts.window.queue.demand, facts.window.queue.waiting
     if demand is None or found is None:
         return ""
     return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
@@ -24,12 +24,12 @@ def running_and_waiting(facts: Facts) -> str:
 
 def cache_in_use(facts: Facts) -> str:
     """How much of the cache is held, to go on a sentence."""
-    usage = facts.recent.usage
+    usage = facts.window.kv_usage_ratio
     return "" if usage is None else f", {usage:.0%} of the cache is held"
 
 
 def clock(t: float) -> str:
-    """A time of day."""
+    """Return a time of day."""
     try:
         return datetime.fromtimestamp(t, UTC).strftime("%H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

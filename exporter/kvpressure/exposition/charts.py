@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.features.history import POINTS, STEP_SECONDS, History, Span
 from kvpressure.model.severity import TROUBLE
+from kvpressure.signals.history import POINTS, STEP_SECONDS, History, Span
 
 HEIGHT, TOP, BOTTOM = 480, 10, 470
 """Height of a chart in its own units, and the places of its lines' highest and lowest points.

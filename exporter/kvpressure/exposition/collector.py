@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
@@ -62,7 +63,7 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
         ],
         Scope.CONTAINER: [
             (_labels(Scope.CONTAINER, (key.namespace, key.pod, key.container)), values)
-            for key, values in container_values(snapshot.workload).items()
+            for key, values in container_values(snapshot.environment).items()
         ],
         Scope.EXPORTER: [({}, snapshot.exporter)],
     }
@@ -110,3 +111,15 @@ def _histogram(name: str, labels: Labels, histogram: HistogramSample) -> Iterato
 @functools.lru_cache(maxsize=64)
 def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(map(floatToGoString, bounds))
+
+
+class OwnProcess:
+    """The library's collectors of process, garbage collector and platform. What cannot be read is left out."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Their families, as of now."""
+        for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
+            try:
+                yield from list(collector.collect())
+            except (OSError, ValueError, LookupError, NameError):  # a /proc that is not quite Linux': no page is lost
+                continue

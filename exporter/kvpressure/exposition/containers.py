@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kvpressure.model.environment import ContainerId, Environment
 from kvpressure.model.family import container_family
-from kvpressure.model.workload import ContainerId, Workload
 
 Values = Mapping[str, object]
 
@@ -26,7 +26,7 @@ FAMILIES: Final = (
 )
 
 
-def container_values(around: Workload) -> Mapping[ContainerId, Values]:
+def container_values(around: Environment) -> Mapping[ContainerId, Values]:
     """Return values of the container families by container; what is not known has no key.
 
     Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import Metric
 
+from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
-from kvpressure.process_stats import OwnProcess
 
 _TITLES = {
     Scope.ENGINE: "Engines",

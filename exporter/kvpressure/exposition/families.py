@@ -1,7 +1,7 @@
 """Every metric family, collected from where it is declared; those of the exporter itself are declared here.
 
 `collector` reads the table, in its order. The standard families of the process itself are prometheus_client's own
-(`process_stats`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
+(`collector.OwnProcess`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final
 
 from kvpressure.advice import limit_families
 from kvpressure.exposition import containers, source_health, verdicts
-from kvpressure.features import batch, canary, cost, gpu, kv, latency, refusals, saturation, throughput, traffic
 from kvpressure.model.family import Family, exporter_family
+from kvpressure.signals import batch, canary, cost, gpu, kv, latency, refusals, saturation, throughput, traffic
 
 EXPORTER: Final = (
     exporter_family(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.exposition.profile import Profile
-from kvpressure.features.history import Histories
+from kvpressure.model.environment import Environment
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.view import EngineView, GpuView
-from kvpressure.model.workload import Workload
+from kvpressure.signals.history import Histories
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Snapshot:
     sources: tuple[SourceHealth, ...] = ()
     exporter: Mapping[str, object] = field(default_factory=dict)
     histories: Histories | None = None
-    workload: Workload = field(default_factory=Workload)
+    environment: Environment = field(default_factory=Environment)
     silent: tuple[EngineView, ...] = ()
     profile: Profile = Profile.FULL
     source_names: Mapping[str, str] = field(default_factory=dict)

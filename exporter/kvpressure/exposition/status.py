@@ -54,8 +54,8 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
     return {
         "t": snapshot.t,
         "sources": [_source_json(health, snapshot.t) for health in snapshot.sources],
-        "problems": list(snapshot.workload.problems),
-        "hints": list(snapshot.workload.hints),
+        "problems": list(snapshot.environment.problems),
+        "hints": list(snapshot.environment.hints),
     }
 
 
@@ -66,8 +66,8 @@ def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
         time=clock(snapshot.t),
         down=_down(sources),
         sources=[_source_row(health, snapshot) for health in sources],
-        problems=snapshot.workload.problems,
-        hints=snapshot.workload.hints,
+        problems=snapshot.environment.problems,
+        hints=snapshot.environment.hints,
         metrics_path=metrics_path,
         css=assets.css,
     )
@@ -109,8 +109,8 @@ def status_html(
         unread=[{"target": one.target, "error": one.error, "waited_for": not one.errors} for one in snapshot.unread],
         gpus=[gpu_card(view, past.gpu(view.labels) if past else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot) for health in snapshot.sources],
-        problems=snapshot.workload.problems,
-        hints=snapshot.workload.hints,
+        problems=snapshot.environment.problems,
+        hints=snapshot.environment.hints,
         metrics_path=metrics_path,
         css=assets.css,
         script=assets.script,

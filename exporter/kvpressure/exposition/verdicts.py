@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.features import Derived, Value
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import known
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView, Unreachable
+from kvpressure.signals import Derived, Value
 
 FAMILIES: Final = (
     engine_family(

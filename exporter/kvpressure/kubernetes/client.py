@@ -20,6 +20,7 @@ from kvpressure.kubernetes.credentials import Credentials
 from kvpressure.kubernetes.errors import Action, GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.names import Names
+from kvpressure.kubernetes.objects.fields import Object, at
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ LARGEST_JSON_BYTES: Final = 64 << 20
 LARGEST_STATUS_BYTES: Final = 64 << 10
 MOST_PAGES: Final = 200
 """Of one list."""
-
-Object = dict[str, Any]
-"""One Kubernetes object as JSON."""
 
 Query = Mapping[str, str]
 
@@ -100,10 +98,9 @@ class KubeClient:
         query = {"limit": str(limit)}
         for _ in range(MOST_PAGES):
             page = await self.json(path, action, query)
-            items, meta = page.get("items"), page.get("metadata")
+            items = at(page, "items")
             found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-            following = meta.get("continue") if isinstance(meta, dict) else None
-            if not following:
+            if not (following := at(page, "metadata", "continue")):
                 return found
             query = {"limit": str(limit), "continue": str(following)}
         raise KubeError(f"the answer to {action} has more than {MOST_PAGES} pages", reason="too_large")

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin
-from kvpressure.kubernetes.named_files import read_named
+from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, read_named
 from kvpressure.printable import brief
 
 PLUGIN_SECONDS = 120.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from kvpressure.kubernetes.client import KubeClient, Object
+from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import Action, KubeError
-from kvpressure.kubernetes.objects.fields import dns_name, mapping, text
+from kvpressure.kubernetes.objects.fields import Object, dns_name, mapping, objects, text
 from kvpressure.kubernetes.objects.references import POD, Found, Reference, selector_text
 
 MOST_LISTED = 500
@@ -92,20 +92,15 @@ def _missing(reference: Reference, namespace: str, default: str, names: Sequence
 async def _list(client: KubeClient, namespace: str, selector: str) -> list[Object]:
     query = {"labelSelector": selector, "limit": str(MOST_LISTED)}
     path, action = f"/api/v1/namespaces/{namespace}/pods", Action("list", "pods", namespace)
-    return _items(await client.json(path, action, query))
+    return objects(await client.json(path, action, query), "items", limit=MOST_LISTED)
 
 
 async def _list_or_nothing(client: KubeClient, folder: str, action: Action) -> list[Object]:
     """Return the objects to suggest names from; none where listing is forbidden."""
     try:
-        return _items(await client.json(folder, action, {"limit": str(MOST_LISTED)}))
+        return objects(await client.json(folder, action, {"limit": str(MOST_LISTED)}), "items", limit=MOST_LISTED)
     except KubeError:
         return []
-
-
-def _items(answer: Mapping[str, object]) -> list[Object]:
-    items = answer.get("items")
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _name(item: Object) -> str:
@@ -113,7 +108,7 @@ def _name(item: Object) -> str:
 
 
 def _pod_name(pod: Mapping[str, Any]) -> str:
-    """The pod's name, which is part of what is asked next, as its namespace is. Raises KubeError for what is none."""
+    """Return the pod's name, part of what is asked next, as its namespace is. Raise KubeError for what is none."""
     name = dns_name(pod, "metadata", "name")
     if not name or not dns_name(pod, "metadata", "namespace"):
         raise KubeError(

@@ -9,15 +9,35 @@ import base64
 import binascii
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.named_files import read_named
+
+LARGEST_BYTES: Final = 1 << 20
+"""Many times what a bundle of certificates takes."""
+
+
+def read_named(path: Path) -> bytes:
+    """Return the content of a file that a kubeconfig names, which may have no end. Raises KubeError."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise OSError(0, "it is not a regular file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+        if len(content) > LARGEST_BYTES:
+            raise OSError(0, f"it is larger than {LARGEST_BYTES >> 20} MiB")
+    except OSError as error:
+        raise KubeError(f"cannot read {path}, which the kubeconfig names: {error.strerror}") from error
+    except ValueError as error:  # a null byte, or half of a surrogate pair
+        raise KubeError(f"cannot read a file that the kubeconfig names: {str(path)!r:.80} is no path") from error
+    return content
+
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DEFAULT_NAMESPACE = "default"

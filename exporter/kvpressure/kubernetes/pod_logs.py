@@ -7,11 +7,10 @@ from typing import Final
 
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import Action, KubeError
-from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
-from kvpressure.sources.logs.allowance import Allowance
+from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport
 from kvpressure.sources.logs.classify import is_telling
 from kvpressure.sources.logs.lines import Line
-from kvpressure.sources.logs.tally import Tally
+from kvpressure.sources.logs.tally import Allowance, Tally
 
 TAIL_LINES: Final = 5000
 LARGEST_LOG_BYTES: Final = 2 * 1024 * 1024

@@ -9,13 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from enum import StrEnum
 from typing import Final
 
-from kvpressure.model.cause import Cause
 from kvpressure.model.record import record
 
 _WHITE: Final = "#ffffff"
 _BLACK: Final = "#111111"
+
+
+class Cause(StrEnum):
+    """What limits an engine now; exactly one holds. Rules and dashboards of others depend on these words."""
+
+    IDLE = "idle"
+    HEALTHY = "healthy"
+    KV_CACHE_PRESSURE = "kv_cache_pressure"
+    COMPUTE_BOUND = "compute_bound"
+    CONCURRENCY_BOUND = "concurrency_bound"
+    HOST_BOUND = "host_bound"
+    DEFERRED = "deferred"
+    PAUSED = "paused"
+    STUCK = "stuck"
+    UNKNOWN = "unknown"
 
 
 @record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kvpressure.model.workload import ContainerId, DeclaredLimit
+from kvpressure.model.environment import ContainerId, DeclaredLimit
 
 ALL_GPUS = "all"
 

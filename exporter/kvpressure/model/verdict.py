@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from kvpressure.model.catalogue import CATALOGUE
-from kvpressure.model.cause import Cause
+from kvpressure.model.catalogue import CATALOGUE, Cause
 from kvpressure.model.record import record
 
 __all__ = ["DETAILS", "Cause", "Diagnosis", "Evidence", "Missing", "Stage"]

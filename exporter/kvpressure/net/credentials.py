@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from kvpressure.model.errors import SourceError
+from kvpressure.net.files import Stamp
 from kvpressure.printable import brief
 
 FileName: TypeAlias = str | Path | None
@@ -52,14 +53,6 @@ class BasicAuth(Protocol):
     def password_file(self) -> str | Path: ...  # noqa: D102
 
 
-class Stamp(NamedTuple):
-    """What tells two versions of a file apart, through the symlinks of a Kubernetes secret too."""
-
-    modified_ns: int
-    size_bytes: int
-    inode: int
-
-
 def stamp(path: str, what: str, reason: str) -> Stamp:
     """Return the current version of the file; raises `SourceError(reason)` unless it is a readable regular file."""
     try:
@@ -69,7 +62,7 @@ def stamp(path: str, what: str, reason: str) -> Stamp:
     if not stat.S_ISREG(found.st_mode):
         # Opening a pipe would hang the whole exporter.
         raise SourceError(reason, f"{what} {brief(path)} is not a regular file; nothing was sent")
-    return Stamp(found.st_mtime_ns, found.st_size, found.st_ino)
+    return Stamp.of(found)
 
 
 def _unreadable(path: str, what: str, reason: str, error: Exception) -> SourceError:

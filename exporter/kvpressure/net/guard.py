@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
@@ -18,14 +18,13 @@ import structlog
 from kvpressure.model.errors import SourceError
 from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.health import Health, bug
 from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
-from kvpressure.printable import brief
 
 T = TypeVar("T")
 
 LATE_SHARE: Final = 0.5
 FIRST_POLL_SPREAD_SECONDS: Final = 1.0
-LONGEST_SENTENCE: Final = 400
 KEPT_DURATIONS: Final = 60
 """A minute of polls at 1 Hz: how slow a source is now, and not what it was an hour ago."""
 
@@ -74,21 +73,20 @@ class Guard(Generic[T]):
         self._failures = 0
         self._began: float | None = None
         self._durations: deque[float] = deque(maxlen=KEPT_DURATIONS)
-        self._errors: Counter[str] = Counter()
-        self._health = SourceHealth(source, target, False, self._clock.wall(), error="not polled yet", reason="pending")
+        self._health = Health(source, target, self._clock.wall(), "not polled yet")
 
     @property
     def up(self) -> bool:
         """Whether the last attempt gave a reading."""
-        return self._health.up
+        return self._health.latest.up
 
     def health(self) -> SourceHealth:
         """Return the outcome of the last attempt; `reason` is "pending" before the first."""
         under_way = () if self._began is None else (self._clock.monotonic() - self._began,)
         if not self._durations and not under_way:
-            return self._health
+            return self._health.latest
         usual = statistics.median(self._durations or under_way)
-        return replace(self._health, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
+        return replace(self._health.latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
         """Read once under the deadline: return the value, passed to `deliver` first, or None when it failed.
@@ -107,10 +105,7 @@ class Guard(Generic[T]):
         except TimeoutError:
             self._down(self._on_timeout(), began)
         except Exception as error:  # noqa: BLE001
-            # A bug met in one source is that source's failure: the others, and its next poll, must go on.
-            self._down(
-                SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this"), began, error
-            )
+            self._down(bug(error), began, error)
         else:
             self._up(began)
             return value
@@ -141,7 +136,7 @@ class Guard(Generic[T]):
             self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
 
     def _after(self, tick: int) -> int:
-        skipped = self._backoff.skipped_ticks(self._health.reason, self._failures, self._ticks.interval_seconds)
+        skipped = self._backoff.skipped_ticks(self._health.latest.reason, self._failures, self._ticks.interval_seconds)
         wanted = tick + 1 + skipped
         possible = max(wanted, self._ticks.upcoming(self._clock.monotonic()))
         if possible > wanted:
@@ -158,28 +153,16 @@ class Guard(Generic[T]):
         return took
 
     def _up(self, began: float) -> None:
-        was_up, self._failures = self._health.up, 0
-        now = self._clock.wall()
-        took = self._took(began)
-        self._health = SourceHealth(self._source, self._target, True, now, took, now, errors=self._health.errors)
+        was_up, self._failures = self.up, 0
+        self._health.up(self._clock.wall(), self._took(began))
         if not was_up:
             log.info("source up", source=self._source, target=self._target)
 
-    def _down(self, error: SourceError, began: float, bug: Exception | None = None) -> None:
-        before, sentence = self._health, brief(error.sentence, LONGEST_SENTENCE)
+    def _down(self, error: SourceError, began: float, cause: Exception | None = None) -> None:
+        before = self._health.latest
         self._failures += 1
-        self._errors[error.reason] += 1
-        self._health = SourceHealth(
-            self._source,
-            self._target,
-            False,
-            self._clock.wall(),
-            self._took(began, error.reason),
-            before.last_success,
-            sentence,
-            error.reason,
-            dict(self._errors),
-        )
+        self._health.down(self._clock.wall(), error, self._took(began, error.reason))
         if before.up or before.reason == "pending":
-            about = {"source": self._source, "target": self._target, "reason": error.reason, "error": sentence}
-            log.warning("source down", **about, exc_info=bug)
+            now = self._health.latest
+            about = {"source": now.source, "target": now.target, "reason": now.reason, "error": now.error}
+            log.warning("source down", **about, exc_info=cause)

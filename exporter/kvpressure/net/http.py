@@ -23,7 +23,7 @@ from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.net.schedule import Clock
-from kvpressure.net.stall_tolerant_timeout import StallTolerantTimeout
+from kvpressure.net.waiting import StallTolerantTimeout
 from kvpressure.printable import brief
 
 LARGEST_BODY_BYTES: Final = 8 * 1024 * 1024

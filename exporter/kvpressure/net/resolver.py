@@ -6,14 +6,14 @@ would fill it, and every other lookup would queue behind them.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from aiohttp.abc import AbstractResolver, ResolveResult
+
+from kvpressure.net.threads import in_own_thread
 
 _AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
 
@@ -40,7 +40,7 @@ class ThreadPerLookup(AbstractResolver):
         """Return the addresses of `host`; raises `socket.gaierror` or `RefusedAddressError` (OSErrors) without any."""
         self.pending = True
         try:
-            infos = await _in_own_thread(host, port, family)
+            infos = await in_own_thread(partial(_look_up, host, port, family), "lookup")
         finally:
             self.pending = False
         found = [_result(host, port, info) for info in infos]
@@ -53,30 +53,8 @@ class ThreadPerLookup(AbstractResolver):
         """Do nothing: no resource is kept open."""
 
 
-async def _in_own_thread(host: str, port: int, family: int) -> list[_AddressInfo]:
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[_AddressInfo]] = loop.create_future()
-
-    def settle(infos: list[_AddressInfo] | None, error: OSError | UnicodeError | None) -> None:
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(infos or [])
-
-    def look_up() -> None:
-        infos: list[_AddressInfo] | None = None
-        failure: OSError | UnicodeError | None = None
-        try:
-            infos = [*socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)]
-        except (OSError, UnicodeError) as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits for the answer
-            loop.call_soon_threadsafe(settle, infos, failure)
-
-    threading.Thread(target=look_up, name="lookup", daemon=True).start()
-    return await answer
+def _look_up(host: str, port: int, family: int) -> list[_AddressInfo]:
+    return [*socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)]
 
 
 def _result(host: str, port: int, info: _AddressInfo) -> ResolveResult:

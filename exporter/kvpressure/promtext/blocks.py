@@ -153,7 +153,7 @@ def _sorted(wanted: frozenset[bytes]) -> tuple[bytes, ...]:
 
 
 def _common(heads: list[bytes]) -> bytes:
-    """The longest beginning that all of `heads` share."""
+    """Return the longest beginning that all of `heads` share."""
     if not heads:
         return b""
     low, high = min(heads), max(heads)

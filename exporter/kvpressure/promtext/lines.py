@@ -32,7 +32,7 @@ _UNESCAPED: Final = {b"\\": b"\\", b"n": b"\n", b'"': b'"'}
 
 
 def in_one_go(steps: Steps[T]) -> T:
-    """The result, after all steps at once."""
+    """Return the result, after all steps at once."""
     while True:
         try:
             next(steps)
@@ -99,7 +99,7 @@ def parse_line(line: bytes, wanted: frozenset[bytes]) -> Line:
 
 @lru_cache(maxsize=8192)
 def _one(head: bytes, series: Series) -> tuple[bytes, Series]:
-    """The same objects wherever they come again: replicas of one deployment have the same series on their pages."""
+    """Return the same objects wherever they come again: replicas of a deployment have the same series."""
     return head, series
 
 
@@ -111,7 +111,7 @@ def _no_sample(line: bytes) -> Line:
 
 
 def _labels(line: bytes, start: int) -> tuple[tuple[tuple[str, str], ...], int]:
-    """The labels of `line` from the byte after its brace, and where its value part starts."""
+    """Return the labels of `line` from the byte after its brace, and where its value part starts."""
     labels: list[tuple[str, str]] = []
     matched = _SPACES.match(line, start)
     position = matched.end() if matched else start
@@ -130,7 +130,7 @@ def _labels(line: bytes, start: int) -> tuple[tuple[tuple[str, str], ...], int]:
 
 @lru_cache(maxsize=4096)
 def _pair(name: bytes, value: bytes) -> tuple[str, str]:
-    """A label, the same object wherever it comes again: on a page of many engines each comes hundreds of times."""
+    """Return a label, the same object wherever it comes again: with many engines each comes hundreds of times."""
     return name.decode(), _unescape(value)
 
 
@@ -141,7 +141,7 @@ def _unescape(value: bytes) -> str:
 
 
 def _value(line: bytes, start: int) -> float:
-    """The value in `line[start:]`, which may be followed by a timestamp and by an exemplar."""
+    """Return the value in `line[start:]`, which may be followed by a timestamp and by an exemplar."""
     tokens = line[start:].partition(b" # ")[0].split()
     if not 1 <= len(tokens) <= 2:
         raise _malformed(line)

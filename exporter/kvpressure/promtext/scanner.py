@@ -9,15 +9,48 @@ has seen no page before.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import compress
 from operator import ne
 from typing import Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from kvpressure.promtext.blocks import Block, block_steps
 from kvpressure.promtext.lines import PageError, Series, Steps, in_one_go
-from kvpressure.promtext.memory import Memory
+
+OWN_BYTES: Final = 512 << 10
+"""What every target may take to remember its pages: enough for two engines, in full and filtered by name."""
+
+SHARED_BYTES: Final = 24 << 20
+"""What all targets together may take beyond that: for 200 engines, in whatever servers they are."""
+
+
+class Memory:
+    """What targets share of the memory for remembered pages. Safe to use from several threads.
+
+    Bytes are given back when their holder is forgotten.
+    """
+
+    def __init__(self, most_bytes: int = SHARED_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def allows(self, holder: object, held_bytes: int) -> bool:
+        """Whether `holder` may take so many bytes in all; if not, what it may take stays as it was."""
+        beyond = max(0, held_bytes - OWN_BYTES)
+        with self._lock:
+            mine = self._held.get(holder, 0)
+            if beyond > mine and sum(self._held.values()) - mine + beyond > self._most_bytes:
+                return False
+            if beyond:
+                self._held[holder] = beyond
+            elif mine:
+                del self._held[holder]
+            return True
+
 
 MAX_LINES: Final = 50_000
 """About eighty engines; a page is read on the event loop, so its length is what it may delay others by."""
@@ -63,7 +96,7 @@ class PageScanner(Generic[PlanT]):
         self._layouts: dict[int, _Layout[PlanT]] = {}
 
     def scan(self, page: bytes) -> tuple[PlanT, list[float]]:
-        """The plan for `page` and the value of each series that the plan was made from, by position.
+        """Return the plan for `page` and the value of each series that the plan was made from, by position.
 
         The list is the scanner's own and is overwritten by the next call. A last line without its end is taken as it
         stands. Raises PageError with reason "malformed" or "too_large".
@@ -71,7 +104,7 @@ class PageScanner(Generic[PlanT]):
         return in_one_go(self.steps(page))
 
     def steps(self, page: bytes) -> Steps[tuple[PlanT, list[float]]]:
-        """The same step by step; between two of them nothing else may be read with this scanner."""
+        """Do the same step by step; between two of them nothing else may be read with this scanner."""
         if len(page) > _UNCOUNTED_BYTES and page.count(b"\n") > MAX_LINES:
             raise PageError("too_large", f"the page has more than {MAX_LINES} lines")
         texts = page.removesuffix(b"\n").split(_CUT)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kvpressure.runtimes.advising import Advice, Audit, Planning
 from kvpressure.runtimes.deploying import Chart, KServe
-from kvpressure.runtimes.evidence import OptionalSignal
+from kvpressure.runtimes.signals import OptionalSignal
 from kvpressure.runtimes.starting import Starting
 from kvpressure.runtimes.table import Table
 from kvpressure.runtimes.wordings import Wordings

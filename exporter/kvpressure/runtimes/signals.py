@@ -5,6 +5,7 @@ Adding a signal is one line here and one row in each runtime's table.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 GAUGES: Final = {
@@ -63,3 +64,17 @@ HISTOGRAMS: Final = {
     "request_max_tokens": "max_tokens that requests asked for, observed at the end",
     "request_output_tokens": "output length of requests that ended",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalSignal:
+    """One thing that a page may tell: `what` it is, for people, and `how` to get it, a sentence without a full stop.
+
+    It is there when one of its `signals` is (names above, or fields of `CacheConfig`), which come from the
+    `series`. Which verdicts would be surer with it follows from the rules whose predicates name one of its signals.
+    """
+
+    what: str
+    signals: tuple[str, ...]
+    series: tuple[str, ...]
+    how: str

@@ -35,7 +35,7 @@ class Sizing:
 class Flags:
     """The options of a runtime's command line.
 
-    `limits` are those that are one option, by the name of the limit (`workload.LIMIT_NAMES`), and how its value is
+    `limits` are those that are one option, by the name of the limit (`environment.LIMIT_NAMES`), and how its value is
     read. `capacity` computes the pool's tokens and where they are given from several options. `sizes_pool` is an
     option that sizes the pool by itself, so that the share of the memory says nothing, "" where there is none;
     `output_cap` one that bounds every request's output. `ranks` are the options whose product is how many GPUs a

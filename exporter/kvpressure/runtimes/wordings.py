@@ -10,7 +10,7 @@ from typing import Final
 GIB: Final = 2**30
 
 Wording = tuple[str, str, str]
-"""Kind (`workload.LOG_KINDS`), words that a line of it holds, and the pattern that these must be part of ("" for
+"""Kind (`environment.LOG_KINDS`), words that a line of it holds, and the pattern that these must be part of ("" for
 nothing more); words and pattern in lower case."""
 
 

@@ -6,21 +6,22 @@ environment to themselves, and then the GPUs are not known.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.limits.declared import declared, read_limits
-from kvpressure.limits.recognise import runtime_of
-from kvpressure.limits.start import Start, read_start
+from kvpressure.launch.declared import declared, read_limits
+from kvpressure.launch.start import Start, read_start, runtime_of
+from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import Assignment, DeclaredLimit
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
+from kvpressure.net.threads import SingleFlightThread
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
@@ -34,8 +35,8 @@ from kvpressure.sources.pod_devices.processes import (
     read,
     root_of,
 )
-from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
+from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "port_owner"
 INTERVAL_SECONDS: Final = 30.0
@@ -76,42 +77,50 @@ def find_owners(ports: Iterable[int], proc: Path = PROC, sys: Path = SYS) -> dic
 
 
 def port_here(url: str) -> int | None:
-    """The port of an address that is of this machine alone, None for any other and where it names none."""
+    """Return the port of an address that is of this machine alone, None for any other and where it names none."""
     where = urlsplit(url)
     return where.port if where.hostname in _HERE else None
 
 
-class PortOwners:
-    """Looks the owners of some ports up every half minute, in a thread of its own.
+class LocalProcesses(Source):
+    """The processes behind those of the targets that are on this machine; sleeps while there is none.
 
-    `ports` is asked at each look, so that engines may come and go.
+    They are looked up every half minute, in a thread of its own.
     """
 
-    def __init__(
-        self, ports: Callable[[], Iterable[int]], clock: Clock | None = None, *, proc: Path = PROC, sys: Path = SYS
-    ) -> None:
+    def __init__(self, clock: Clock | None = None, *, proc: Path = PROC, sys: Path = SYS) -> None:
+        self._ports: dict[str, int] = {}
+        self._any = asyncio.Event()
         self._owners: Mapping[int, PortOwner] = {}
-        self._ports = ports
         self._wanted: tuple[int, ...] = ()
-        self._aside = SingleFlightThread(lambda: find_owners(self._wanted, proc, sys))
+        self._thread = SingleFlightThread(lambda: find_owners(self._wanted, proc, sys))
         self._guard = Guard[dict[int, PortOwner]](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
 
-    @property
-    def owners(self) -> Mapping[int, PortOwner]:
-        """By port, as of the last look; a port that nobody was asked about has no entry."""
-        return self._owners
-
-    def health(self) -> tuple[SourceHealth, ...]:
-        """One record; a port whose owner is not known is no failure of the source."""
-        return (self._guard.health(),)
-
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Wait for the first such target, and from then on look until cancelled."""
+        await self._any.wait()
         await self._guard.run(self._look, self._take)
 
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record, of which an unknown owner is no failure; none before there was a target to look for."""
+        return (self._guard.health(),) if self._any.is_set() else ()
+
+    def facts(self, known: Known) -> Environment:
+        """Return the GPUs and limits of processes, by target; from now on of the targets that are known."""
+        local = {target.name: port_here(target.url) for target in known.targets if not target.pod}
+        self._ports = {name: port for name, port in local.items() if port is not None}
+        if self._ports:
+            self._any.set()
+        owners = {ContainerId("", "", name): self._owners.get(port) for name, port in self._ports.items()}
+        found = {key: owner for key, owner in owners.items() if owner is not None}
+        return Environment(
+            devices={key: owner.assignment for key, owner in found.items()},
+            limits={key: owner.limits for key, owner in found.items() if owner.limits is not None},
+        )
+
     async def _look(self) -> dict[int, PortOwner]:
-        self._wanted = tuple(self._ports())
-        return await self._aside.get()
+        self._wanted = tuple(self._ports.values())
+        return await self._thread.get()
 
     def _take(self, owners: dict[int, PortOwner]) -> None:
         self._owners = owners
@@ -165,7 +174,7 @@ def _nobody(why: str) -> PortOwner:
 
 
 def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, names: KernelNames) -> Assignment:
-    """What the listener and its descendants may use: what is visible to them, or else the devices they have open.
+    """Return what the listener and its descendants may use: what is visible to them, or else the devices they hold.
 
     An engine takes as many of its visible GPUs as it has ranks, from the first on. CUDA and HIP may open devices that
     the process never computes on, so more open ones than ranks tell nothing.
@@ -187,7 +196,7 @@ def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, nam
 
 
 def _visible(family: Sequence[_Process], names: KernelNames, *, amd: bool) -> tuple[str, ...] | None:
-    """What the listener's environment leaves visible; else what its descendants' do, each data-parallel rank's own."""
+    """Return what the listener's environment leaves visible, else what its descendants' do, each rank's own."""
     own = visible_gpus(family[0].environ, names, amd=amd)
     if own is not None:
         return own
@@ -219,3 +228,10 @@ def _devices(opened: Iterable[str]) -> Iterator[str]:
     for link in opened:
         if match := _DEVICE.fullmatch(link):
             yield next(group for group in match.groups() if group)
+
+
+SOURCE: Final = Registration[None](
+    NAME,
+    lambda _, wiring: [LocalProcesses(wiring.clock)],
+    {NAME: "Engine processes of this machine"},
+)

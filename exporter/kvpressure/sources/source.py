@@ -1,7 +1,7 @@
-"""What every source is, and how it is registered: one `SOURCE` in its own file, one line in `app.node_sources.SOURCES`.
+"""What every source is: one `SOURCE` in its own file, registered by one line in `daemon.node_sources.SOURCES`.
 
 A registration is all that the rest knows of a source: its settings, the names of its health records, and how to make
-it. What it knows goes into a `Workload`, which is put together field by field with what the others know.
+it. What it knows goes into a `Environment`, which is put together field by field with what the others know.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from kvpressure.config.settings.polling import Section
 from kvpressure.config.target import Target
+from kvpressure.model.environment import ContainerId, Environment
 from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.model.workload import ContainerId, Workload
 from kvpressure.net.schedule import Clock
 
 SettingsT = TypeVar("SettingsT")
@@ -32,7 +32,7 @@ class Known:
 
     targets: Sequence[Target] = ()
     gpus: Sequence[GpuSample] = ()
-    environment: Workload = field(default_factory=Workload)
+    environment: Environment = field(default_factory=Environment)
     discovers: bool = False
 
 
@@ -53,9 +53,9 @@ class Source:
         """One record for each thing that is read; none while the source is off."""
         raise NotImplementedError
 
-    def facts(self, known: Known) -> Workload:  # noqa: ARG002 - not every source looks at what others know
-        """What it knows now, in the fields that are its own. Called every second: `known` says what to read next."""
-        return Workload()
+    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - not every source looks at what others know
+        """Return what it knows now, in its own fields. Called every second: `known` says what to read next."""
+        return Environment()
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -103,7 +103,7 @@ class Registration(Generic[SettingsT]):
     logged_by_exporter: bool = False
 
 
-def merged(parts: Iterable[Workload]) -> Workload:
+def merged(parts: Iterable[Environment]) -> Environment:
     """Everything that is known: mappings and lists put together, of other fields the last that is known."""
     together: dict[str, Any] = {}
     for part in parts:
@@ -115,4 +115,4 @@ def merged(parts: Iterable[Workload]) -> Workload:
                 together[name] = (*(before or ()), *value)
             elif value is not None:
                 together[name] = value
-    return Workload(**together)
+    return Environment(**together)

@@ -6,8 +6,8 @@ import math
 from functools import cache
 from random import Random
 
+from kvpressure.engines.reader import PageReader
 from kvpressure.promtext.lines import PageError
-from kvpressure.scrape.reader import PageReader
 from tests.fuzz.pages import NUMBERS, value
 from tests.fuzz.target import Target, expect
 from tests.support.pages import SINGLES, inventory, made, single

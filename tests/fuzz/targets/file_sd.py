@@ -6,8 +6,8 @@ from random import Random
 from urllib.parse import urlsplit
 
 from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.engines.file_sd import _MEANING, parse_targets
 from kvpressure.net.addresses import refusal
-from kvpressure.scrape.file_sd import _MEANING, parse_targets
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, WORDS, altered, files, written
 

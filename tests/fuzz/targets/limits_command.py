@@ -16,10 +16,9 @@ from typing import Any
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import human, share, whole
-from kvpressure.limits.declared import declared, read_limits
-from kvpressure.limits.recognise import runtime_of, serving_port
-from kvpressure.limits.start import Start, read_start
-from kvpressure.model.workload import LIMIT_NAMES
+from kvpressure.launch.declared import declared, read_limits
+from kvpressure.launch.start import Start, read_start, runtime_of, serving_port
+from kvpressure.model.environment import LIMIT_NAMES
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 

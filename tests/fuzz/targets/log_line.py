@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kvpressure.model.workload import LOG_KINDS
+from kvpressure.model.environment import LOG_KINDS
 from kvpressure.sources.logs.classify import locate, plain, telling_lines
 from kvpressure.sources.logs.learn import quotes_request
 from tests.fuzz import logs

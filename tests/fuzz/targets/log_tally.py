@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs.lines import Line
 from kvpressure.sources.logs.tally import Tally
 from tests.fuzz import logs

@@ -6,10 +6,9 @@ from random import Random
 
 from google.protobuf.message import DecodeError
 
-from kvpressure.sources.pod_devices import messages
-from kvpressure.sources.pod_devices.answer import KubeletAnswer
+from kvpressure.sources.pod_devices import kubelet as messages
 from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
-from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, nvidia_uuid, pci_address
+from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, KubeletAnswer, nvidia_uuid, pci_address
 from kvpressure.sources.pod_devices.kubelet import _containers, _plugin_devices
 from kvpressure.sources.pod_devices.names import KernelNames
 from tests.fuzz.target import Target, expect

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kvpressure.scrape.recordings import TraceError, TraceLine, TraceWriter, read_trace
+from kvpressure.engines.recordings import TraceError, TraceLine, TraceWriter, read_trace
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, altered, file, folder
 

@@ -11,9 +11,9 @@ from kvpressure.advice.further import by_priority, caching, keep_apart, tier
 from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
-from kvpressure.whatif.config_changes import ConfigChange, apart, offload, prefix_caching, short_first
-from kvpressure.whatif.consequences import Model, model_of
-from kvpressure.whatif.greedy_search import Step
+from kvpressure.simulation.config_changes import ConfigChange, apart, offload, prefix_caching, short_first
+from kvpressure.simulation.consequences import Model, model_of
+from kvpressure.simulation.greedy_search import Step
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
-from kvpressure.app.advised import KEPT_SECONDS, MOST, Advised
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.advised import KEPT_SECONDS, MOST, Advised
 from kvpressure.model.action import Action
 from kvpressure.model.codec import action_json
 from kvpressure.model.limits import Limit

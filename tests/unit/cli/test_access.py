@@ -13,8 +13,8 @@ from kvpressure.cli.access import Access
 from kvpressure.cli.plan_live import read_engine
 from kvpressure.cli.plan_page import LiveError
 from kvpressure.cli.record import Recorder
+from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.net.schedule import SystemClock
-from kvpressure.scrape.recordings import TraceLine, TraceWriter, read_trace
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,15 +16,18 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from kvpressure.audit import Manifests, audit, read
-from kvpressure.audit.checks import CHECKS
-from kvpressure.audit.manifests import from_objects
 from kvpressure.cli import main
-from kvpressure.cli.audit_lines import lines
-from kvpressure.cli.audit_report import report
+from kvpressure.cli.audit_report import lines
 from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.printable import clean
+from kvpressure.tools.audit import Manifests, audit, read
+from kvpressure.tools.audit.checks import CHECKS
+from kvpressure.tools.audit.manifests import from_objects
 from tests.support.tools import FIXTURES, check_golden
 
 MANIFESTS = FIXTURES / "manifests"
@@ -46,7 +50,7 @@ def test_the_table_is_the_golden_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [100, 79])
-def test_without_a_terminal_the_lines_are_those_that_rich_would_print(width: int, tmp_path: Path) -> None:
+def test_the_tables_are_those_that_rich_would_print(width: int, tmp_path: Path) -> None:
     container = {"name": "a漢" * 30, "image": "vllm/vllm-openai", "args": ["--max-num-seqs", "9" * 300]}
     odd = {"kind": "Pod", "metadata": {"name": "漢字 " * 40}, "spec": {"containers": [container]}}
     (tmp_path / "odd.json").write_text(json.dumps(odd))
@@ -54,9 +58,48 @@ def test_without_a_terminal_the_lines_are_those_that_rich_would_print(width: int
     given = sum((read(path.read_text(), path.name) for path in paths), Manifests(()))
     result = audit(given, load_thresholds())
     assert len(result.engines) >= 10
-    out = CleanConsole(file=io.StringIO(), width=width, highlight=False, emoji=False, markup=False)
-    out.print(report(result), crop=False)
-    assert list(lines(result, width)) == [line.rstrip() for line in out.file.getvalue().splitlines()]
+    printed = ["".join(text for text, _ in line).rstrip() for line in lines(result, width)]
+    for engine in result.engines:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in ("status", "check"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("line", no_wrap=True, justify="right")
+        table.add_column("found", overflow="fold")
+        for one in engine.findings:
+            elsewhere = "" if one.place.file == engine.place.file else "*"
+            number = "" if one.place.line is None else f"{one.place.line}{elsewhere}"
+            table.add_row(one.status, one.check, number, Text(clean(one.reason)))
+        out = CleanConsole(file=io.StringIO(), width=width, highlight=False, emoji=False, markup=False)
+        heading = f"{engine.title}{f' in namespace {engine.namespace}' if engine.namespace else ''}"
+        out.print(Text(clean(f"{heading}, container {engine.container} ({engine.place})")))
+        out.print(Padding(table, (0, 0, 0, 2)))
+        expected = [line.rstrip() for line in out.file.getvalue().splitlines()]
+        begin = printed.index(expected[0])
+        assert printed[begin : begin + len(expected)] == expected
+        del printed[:begin]
+
+
+def test_a_terminal_gets_the_same_lines_in_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run("kserve.yaml", "shell-and-configmap.yaml").stdout
+    out = CleanConsole(file=io.StringIO(), width=100, force_terminal=True, color_system="standard", highlight=False)
+    monkeypatch.setattr("kvpressure.cli.audit_report.console", lambda: out)
+    run("kserve.yaml", "shell-and-configmap.yaml")
+    printed = out.file.getvalue()
+    assert "\x1b[1;31mfail\x1b[0m" in printed
+    assert re.sub(r"\x1b\[[\d;]*m", "", printed) == plain
+
+
+def test_the_last_line_of_a_flag_is_found_among_the_lines_of_its_own_object() -> None:
+    text = (
+        (MANIFESTS / "deployment-bare.yaml").read_text() + "\n---\n" + (MANIFESTS / "deployment-good.yaml").read_text()
+    )
+    item = [one for one in read(text, "both").items if one.kind == "Deployment"][-1]
+    template = ("spec", "template", "spec")
+    line = item.find(re.compile("max.num.seqs"), template)
+    assert line is not None
+    assert "--max_num_seqs=64" in text.splitlines()[line - 1]
+    assert item.find(re.compile("PodMonitor"), template) is None
+    assert item.find(re.compile("max.num.seqs"), ("spec", "nothing")) is None
 
 
 def test_many_pods_are_looked_through_once_and_not_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

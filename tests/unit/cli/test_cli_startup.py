@@ -59,11 +59,11 @@ USED = {
     "check-config": {"bcrypt", "pydantic", "ssl", "yaml"},
 }
 ROOMS = {
-    "kvpressure.bundle": {"generate"},
-    "kvpressure.audit": {"audit"},
+    "kvpressure.tools.bundle": {"generate"},
+    "kvpressure.tools.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
-    "kvpressure.app.exporter": {"run", "demo"},
-    "kvpressure.app.pollers": {"run", "demo", "triage", "advise", "whatif"},
+    "kvpressure.daemon.exporter": {"run", "demo"},
+    "kvpressure.daemon.pollers": {"run", "demo", "triage", "advise", "whatif"},
     "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "incidents", "whatif", "replay"},
 }
 """Rooms of our own, and the commands that enter them."""

@@ -9,7 +9,7 @@ from bench.simulator.scenarios import demo
 from kvpressure.cli.demo import COLLAPSED, DEFAULT_SECONDS, SHORTEST_SECONDS, Demo, triage_seconds
 from kvpressure.cli.demo_recording import Recorded, engine_app
 from kvpressure.cli.triage import command
-from kvpressure.scrape.reader import PageReader
+from kvpressure.engines.reader import PageReader
 
 pytestmark = pytest.mark.recorded
 

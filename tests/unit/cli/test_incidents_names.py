@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from kvpressure.cli import main
-from kvpressure.lookback import html as page_of
-from kvpressure.lookback import markdown, words
 from kvpressure.printable import clean
+from kvpressure.tools.incidents import html as page_of
+from kvpressure.tools.incidents import markdown, words
 from tests.support.fake_fleet import SPAN, fleet
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.cli import main
-from kvpressure.lookback import html, markdown, words
-from kvpressure.lookback.journal import LARGEST_BYTES, LONGEST_LINE_BYTES
-from kvpressure.lookback.remembered import target_found
 from kvpressure.printable import clean
+from kvpressure.tools.incidents import html, markdown, words
+from kvpressure.tools.incidents.journal import LARGEST_BYTES, LONGEST_LINE_BYTES
+from kvpressure.tools.incidents.remembered import target_found
 from tests.support.fake_fleet import SPAN, fleet
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document, incidents

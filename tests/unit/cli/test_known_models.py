@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvpressure.capacity.geometry import read_geometry
+from kvpressure.capacity.known_models import KNOWN_MODELS, file_of
 from kvpressure.cli.known_models import known_model
-from kvpressure.plan.geometry import read_geometry
-from kvpressure.plan.known_models import KNOWN_MODELS, file_of
 from tests.support.models import MODELS
 
 

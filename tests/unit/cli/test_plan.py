@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
 from kvpressure.cli.plan_page import LiveError, engine_on
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from tests.support.models import MODELS, config
 from tests.support.tools import FIXTURES, check_golden
 

@@ -9,8 +9,8 @@ import pytest
 from kvpressure.cli.access import Access
 from kvpressure.cli.sampling import Sampler, targets_of
 from kvpressure.cli.triage_run import sample
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.verdict import Cause
-from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support import virtual_time
 from tests.support.engines import THRESHOLDS
 from tests.support.servers import FaultServer, Replay

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from kvpressure.cli import main
 from kvpressure.cli.whatif_source import recorded
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.scrape.recordings import TraceLine, open_trace, read_trace
+from kvpressure.engines.recordings import TraceLine, open_trace, read_trace
 from tests.support.tools import FIXTURES, ROOT, check_golden
 
 pytestmark = pytest.mark.recorded

@@ -10,39 +10,39 @@ from hypothesis import strategies as st
 
 from bench.simulator.scenarios import episode
 from bench.simulator.trace import frames
-from kvpressure.app.engines import Pipeline, PipelineSettings
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs, Recent
+from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.features.deferral import Deferral
-from kvpressure.features.evidence import OutsideEvidence
-from kvpressure.features.outside import Outside
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
+from kvpressure.signals.deferral import Deferral
+from kvpressure.signals.evidence import OutsideEvidence
+from kvpressure.signals.outside import TimeOutsideEngine
+from kvpressure.signals.verdict_window import VerdictWindow
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES
-from tests.support.verdicts import rule
+from tests.support.verdicts import changed, rule
 
 pytestmark = pytest.mark.recorded
 
-CALM = Recent(
-    polls=20,
-    seconds=19.0,
+CALM = changed(
+    VerdictWindow(polls=20, seconds=19.0),
     demand=10.0,
     waiting=0.0,
     waiting_ratio=0.0,
-    usage=0.4,
+    kv_usage_ratio=0.4,
     blocked_ratio=0.0,
     blocked_by_long_ratio=0.0,
     steadiness=0.8,
-    preemption_bursts=0,
-    preempted_ratio=0.0,
-    tokens=1000.0,
+    burst_count=0,
+    request_ratio=0.0,
+    generated_tokens=1000.0,
     busy=True,
 )
 QUEUE = {"demand": 30.0, "waiting": 20.0, "waiting_ratio": 1.0}
@@ -50,7 +50,7 @@ BLOCKED = QUEUE | {"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}
 
 
 def inputs(derived=None, **recent) -> Inputs:
-    return Inputs(derived or {}, THRESHOLDS, dataclasses.replace(CALM, **recent))
+    return Inputs(derived or {}, THRESHOLDS, changed(CALM, **recent))
 
 
 def cause(made: Inputs, current: Cause = Cause.HEALTHY) -> Cause:
@@ -59,7 +59,7 @@ def cause(made: Inputs, current: Cause = Cause.HEALTHY) -> Cause:
 
 def with_gpu(utilization: float, **recent) -> Inputs:
     derived = {"engine_gpu_utilization_ratio": utilization, "engine_gpu_memory_used_ratio": 0.93}
-    return inputs(derived, gpu_utilization=utilization, **recent)
+    return inputs(derived, gpu_utilization_ratio=utilization, **recent)
 
 
 # Causes
@@ -84,12 +84,12 @@ def test_demand_without_any_obstacle_is_healthy():
 
 
 def test_no_demand_and_no_tokens_is_idle():
-    assert cause(inputs(busy=False, demand=0.0, tokens=0.0)) is Cause.IDLE
+    assert cause(inputs(busy=False, demand=0.0, generated_tokens=0.0)) is Cause.IDLE
 
 
 def test_waiting_with_nothing_running_and_no_token_is_stuck():
-    assert cause(inputs(**QUEUE, still_seconds=15.0, tokens=0.0)) is Cause.STUCK
-    assert cause(inputs(**QUEUE, still_seconds=5.0, tokens=0.0)) is not Cause.STUCK
+    assert cause(inputs(**QUEUE, still_seconds=15.0, generated_tokens=0.0)) is Cause.STUCK
+    assert cause(inputs(**QUEUE, still_seconds=5.0, generated_tokens=0.0)) is not Cause.STUCK
 
 
 @pytest.mark.parametrize("recent", [{"polls": 3}, {"busy": None}, {"demand": None}])
@@ -105,9 +105,9 @@ def test_a_few_polls_over_a_whole_verdict_window_are_enough_for_slow_polling():
     "recent",
     [
         BLOCKED,
-        QUEUE | {"preemption_bursts": 3, "preempted_ratio": 0.2},
-        QUEUE | {"usage": 0.95},
-        QUEUE | {"usage": 0.95, "blocked_ratio": None, "blocked_by_long_ratio": None, "at_cap": True},
+        QUEUE | {"burst_count": 3, "request_ratio": 0.2},
+        QUEUE | {"kv_usage_ratio": 0.95},
+        QUEUE | {"kv_usage_ratio": 0.95, "blocked_ratio": None, "blocked_by_long_ratio": None, "at_cap": True},
     ],
     ids=["blocked", "preempting", "saturated", "saturated, fit test unknown"],
 )
@@ -118,11 +118,11 @@ def test_each_way_in_which_kv_stops_demand_is_kv_pressure(recent):
 @pytest.mark.parametrize(
     "recent",
     [
-        {"usage": 0.99},
-        QUEUE | {"usage": 0.95, "at_cap": True},
-        QUEUE | {"usage": 0.7, "blocked_by_long_ratio": 0.8, "at_cap": True},
-        {"preemption_bursts": 1, "preempted_ratio": 0.1},
-        QUEUE | {"usage": 0.5},
+        {"kv_usage_ratio": 0.99},
+        QUEUE | {"kv_usage_ratio": 0.95, "at_cap": True},
+        QUEUE | {"kv_usage_ratio": 0.7, "blocked_by_long_ratio": 0.8, "at_cap": True},
+        {"burst_count": 1, "request_ratio": 0.1},
+        QUEUE | {"kv_usage_ratio": 0.5},
     ],
     ids=[
         "full, nobody waits",
@@ -137,7 +137,7 @@ def test_what_only_looks_like_kv_pressure_is_not(recent):
 
 
 def test_a_queue_from_which_nothing_starts_is_kv_pressure_and_says_so():
-    starved = inputs(**QUEUE, usage=0.8, blocked_ratio=1.0, starved=True)
+    starved = inputs(**QUEUE, kv_usage_ratio=0.8, blocked_ratio=1.0, starved=True)
     assert cause(starved) is Cause.KV_CACHE_PRESSURE
     assert "none started" in judge_all(starved)["admission_blocked"].text
 
@@ -151,18 +151,18 @@ def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
 
 def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
     assert cause(with_gpu(0.97)) is Cause.HEALTHY
-    assert cause(with_gpu(0.97, slowdown=3.0)) is Cause.COMPUTE_BOUND
+    assert cause(with_gpu(0.97, slowdown_factor=3.0)) is Cause.COMPUTE_BOUND
     assert cause(with_gpu(0.97, **QUEUE)) is Cause.COMPUTE_BOUND
 
 
 def test_without_gpu_data_fuller_and_slower_steps_are_compute_bound():
-    made = dataclasses.replace(inputs(slowdown=3.0, step_tokens=400.0), step_tokens_baseline=100.0)
+    made = dataclasses.replace(inputs(slowdown_factor=3.0, step_tokens=400.0), step_tokens_baseline=100.0)
     assert cause(made) is Cause.COMPUTE_BOUND
     assert cause(dataclasses.replace(made, step_tokens_baseline=390.0)) is Cause.HEALTHY
 
 
 def test_time_lost_outside_the_engine_is_host_bound_whatever_the_gpu_claims():
-    slow = {"outside": Outside(5.0, 0.95, whole=True)}
+    slow = {"outside": TimeOutsideEngine(5.0, 0.95, whole=True)}
     assert cause(inputs(**slow)) is Cause.HOST_BOUND
     assert cause(with_gpu(1.0, **slow)) is Cause.HOST_BOUND
 
@@ -177,7 +177,7 @@ def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
     assert pressed(with_gpu(0.2, demand=0.3)) is Cause.HEALTHY  # one request now and then leaves any GPU idle
     assert pressed(with_gpu(0.9, demand=4.0)) is not Cause.HOST_BOUND
     assert pressed(inputs(demand=4.0)) is Cause.HEALTHY
-    assert pressed(inputs(demand=4.0, slowdown=3.0)) is Cause.HOST_BOUND
+    assert pressed(inputs(demand=4.0, slowdown_factor=3.0)) is Cause.HOST_BOUND
     after_an_incident = {"latency_inflation_factor": {"e2e": 3.0}}  # its requests are still in the window
     assert pressed(inputs(after_an_incident, demand=4.0)) is Cause.HEALTHY
 
@@ -258,10 +258,10 @@ def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_i
     assert scoring.score(inputs(**BLOCKED)) > 0.75
     nothing = {
         "blocked_ratio": None,
-        "usage": None,
-        "preempted_ratio": None,
+        "kv_usage_ratio": None,
+        "request_ratio": None,
         "waiting_ratio": None,
-        "preemption_bursts": 1,
+        "burst_count": 1,
     }
     assert scoring.score(inputs(**nothing)) is None
 
@@ -270,13 +270,13 @@ def test_a_queue_at_the_sequence_cap_scores_low():
     assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, at_cap=True)) < 0.05
 
 
-EVIDENCE = ("blocked_ratio", "preempted_ratio", "usage", "waiting_ratio")
+EVIDENCE = ("blocked_ratio", "request_ratio", "kv_usage_ratio", "waiting_ratio")
 
 
 @given(st.fixed_dictionaries({name: st.floats(0, 1) for name in EVIDENCE}), st.sampled_from(EVIDENCE), st.floats(0, 1))
 def test_the_score_is_monotone_in_each_piece_of_evidence(values, grown, by):
-    low = inputs(demand=10.0, waiting=5.0, preemption_bursts=2, **values)
-    high = inputs(demand=10.0, waiting=5.0, preemption_bursts=2, **values | {grown: min(1.0, values[grown] + by)})
+    low = inputs(demand=10.0, waiting=5.0, burst_count=2, **values)
+    high = inputs(demand=10.0, waiting=5.0, burst_count=2, **values | {grown: min(1.0, values[grown] + by)})
     assert 0 <= scoring.score(low) <= scoring.score(high) <= 1
 
 
@@ -450,8 +450,15 @@ def test_a_simulated_episode_is_told_within_half_a_minute_and_ends_within_one(ca
     assert wrong <= 5
 
 
-HELD = {"demand": 8.0, "waiting": 8.0, "waiting_ratio": 1.0, "tokens": 0.0, "usage": 0.1, "deferred_ratio": 1.0}
-HELD |= {"held_ratio": 1.0, "unchanged": True, "steadiness": None}
+HELD = {
+    "demand": 8.0,
+    "waiting": 8.0,
+    "waiting_ratio": 1.0,
+    "generated_tokens": 0.0,
+    "kv_usage_ratio": 0.1,
+    "deferred_ratio": 1.0,
+}
+HELD |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
 
 
 @pytest.mark.parametrize(
@@ -468,7 +475,7 @@ def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(t
     assert cause(inputs(**HELD | told)) is expected
 
 
-FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0, "slowdown": 1.0}
+FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0, "slowdown_factor": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -476,9 +483,9 @@ FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_
     [
         ({"steadiness": 0.5}, Cause.COMPUTE_BOUND),
         ({"steadiness": 1.0}, Cause.CONCURRENCY_BOUND),
-        ({"steadiness": 1.0, "slowdown": 2.5}, Cause.COMPUTE_BOUND),
-        ({"steadiness": 0.5, "slowdown": 2.5, "preempted_in_window": True}, Cause.KV_CACHE_PRESSURE),
-        ({"steadiness": 0.5, "slowdown": 2.5, "blocked_by_longest_ratio": 0.8}, Cause.KV_CACHE_PRESSURE),
+        ({"steadiness": 1.0, "slowdown_factor": 2.5}, Cause.COMPUTE_BOUND),
+        ({"steadiness": 0.5, "slowdown_factor": 2.5, "in_window": True}, Cause.KV_CACHE_PRESSURE),
+        ({"steadiness": 0.5, "slowdown_factor": 2.5, "blocked_by_longest_ratio": 0.8}, Cause.KV_CACHE_PRESSURE),
     ],
 )
 def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
@@ -489,14 +496,16 @@ def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
 def test_who_was_preempted_does_not_wait_for_room_where_there_is_plenty(free, expected):
     """A minute ago, before the server was started anew."""
     lengths = {"prompt_tokens": {"0.95": 800.0}, "output_tokens": {"0.95": 200.0}}
-    told = QUEUE | FITS | {"preempted_in_window": True, "preempted_lately": True, "usage": 0.3}
+    told = QUEUE | FITS | {"in_window": True, "in_long_window": True, "kv_usage_ratio": 0.3}
     assert cause(inputs({"kv_free_tokens": free, **lengths}, **told)) is expected
     assert cause(inputs({"kv_free_tokens": free}, **told)) is Cause.KV_CACHE_PRESSURE
-    assert cause(inputs({"kv_free_tokens": 1e6, **lengths}, **told | {"usage": 0.5})) is Cause.KV_CACHE_PRESSURE
+    assert (
+        cause(inputs({"kv_free_tokens": 1e6, **lengths}, **told | {"kv_usage_ratio": 0.5})) is Cause.KV_CACHE_PRESSURE
+    )
 
 
 ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
-CROWDED = Deferral(slots=1.0, crowded=True, slots_taken=True)
+CROWDED = Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +515,7 @@ CROWDED = Deferral(slots=1.0, crowded=True, slots_taken=True)
         ({"deferral": CROWDED, "waiting_ratio": 0.8}, Cause.DEFERRED),
         ({"deferral": Deferral(connector=True, brought_ratio=0.7)}, Cause.DEFERRED),
         ({"deferral": Deferral(connector=True, brought_ratio=0.2)}, Cause.UNKNOWN),
-        ({"deferral": Deferral(slots=1.0, crowded=False, slots_taken=True)}, Cause.UNKNOWN),
+        ({"deferral": Deferral(slots=1.0, adapters_oversubscribed=False, slots_taken=True)}, Cause.UNKNOWN),
         ({"waited_steps": 400.0, "prefilling": 0.02}, Cause.DEFERRED),
         ({"waited_steps": 400.0, "prefilling": 1.3}, Cause.UNKNOWN),
         ({"waited_steps": 400.0, "prefilling": None}, Cause.UNKNOWN),
@@ -515,7 +524,7 @@ CROWDED = Deferral(slots=1.0, crowded=True, slots_taken=True)
         ({"waited_steps": 400.0, "prefilling": 0.02, "blocked_by_longest_ratio": 0.3}, Cause.UNKNOWN),
         ({"waited_steps": 400.0, "prefilling": 0.02, "reasons_known": True}, Cause.CONCURRENCY_BOUND),
         ({"deferral": CROWDED, "blocked_by_longest_ratio": 0.3}, Cause.UNKNOWN),
-        ({"deferral": CROWDED, "preempted_lately": True}, Cause.UNKNOWN),
+        ({"deferral": CROWDED, "in_long_window": True}, Cause.UNKNOWN),
         ({"deferral": CROWDED, "at_cap": True}, Cause.CONCURRENCY_BOUND),
         ({"deferral": CROWDED, "blocked_ratio": 0.9}, Cause.KV_CACHE_PRESSURE),
         ({}, Cause.UNKNOWN),
@@ -527,7 +536,7 @@ def test_where_no_page_says_what_requests_wait_for_it_is_what_there_is_to_wait_f
 
 
 def test_a_stall_of_what_brings_kv_is_not_a_hang_while_it_still_brought_something():
-    still = QUEUE | ASKED | {"still_seconds": 60.0, "tokens": 0.0}
+    still = QUEUE | ASKED | {"still_seconds": 60.0, "generated_tokens": 0.0}
     stalled = inputs(deferral=Deferral(connector=True, brought_ratio=1.0), **still)
     assert cause(stalled) is Cause.DEFERRED
     assert cause(inputs(deferral=Deferral(connector=True), **still)) is Cause.STUCK

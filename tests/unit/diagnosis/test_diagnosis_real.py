@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.app.engines import Pipeline, PipelineSettings
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.scrape.reader import PageReader
-from kvpressure.scrape.recordings import TraceLine, read_trace
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget
 from tests.support.tools import FIXTURES

@@ -10,17 +10,17 @@ import pytest
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.judge import TABLE, judge
 from kvpressure.diagnosis.missing import SOURCES, missing_evidence
+from kvpressure.engines.reader import PageReader
 from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.features.deferral import Deferral
-from kvpressure.features.progress import Progress
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing
 from kvpressure.runtimes import signals
 from kvpressure.runtimes.registry import RUNTIMES, named
-from kvpressure.scrape.reader import PageReader
+from kvpressure.signals.deferral import Deferral
+from kvpressure.signals.progress import Progress
 from tests.support.pages import inventory, made
-from tests.support.verdicts import LAB, facts, inputs, rule, views
+from tests.support.verdicts import LAB, changed, facts, inputs, rule, views
 
 pytestmark = pytest.mark.recorded
 
@@ -120,8 +120,8 @@ def test_a_rule_that_could_not_be_judged_is_what_is_missing_and_one_that_was_dec
     queue = inputs(blocked_ratio=0.0, blocked_by_long_ratio=0.0)
     busy = "how busy its GPUs are"
     assert busy in {one.what for one in missing(queue)}, "a busy GPU would explain the queue"
-    at_cap = dataclasses.replace(queue.recent, at_cap=True)
-    assert busy not in {one.what for one in missing(queue, recent=at_cap)}, "a cap does, busy or not"
+    at_cap = changed(queue.window, at_cap=True)
+    assert busy not in {one.what for one in missing(queue, window=at_cap)}, "a cap does, busy or not"
 
 
 def test_a_calm_verdict_asks_for_no_other_source():

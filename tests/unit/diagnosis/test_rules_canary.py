@@ -8,14 +8,14 @@ import pytest
 
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.features.canary import CANARY_UNANSWERED
-from kvpressure.features.evidence import OutsideEvidence
-from kvpressure.features.progress import Progress
 from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.signals.canary import CANARY_UNANSWERED
+from kvpressure.signals.evidence import OutsideEvidence
+from kvpressure.signals.progress import Progress
 from tests.support.verdicts import inputs, rule
 
-IDLE = {"busy": False, "demand": 0.0, "waiting": 0.0, "waiting_ratio": 0.0, "usage": 0.0}
-FROZEN = {"frozen_seconds": 40.0, "progress": Progress(frozen_seconds=40.0, standing_seconds=40.0, standing=("steps",))}
+IDLE = {"busy": False, "demand": 0.0, "waiting": 0.0, "waiting_ratio": 0.0, "kv_usage_ratio": 0.0}
+FROZEN = {"progress": Progress(frozen_seconds=40.0, standing_seconds=40.0, standing=("steps",))}
 
 
 def judged(state: bool | None, seconds: int = 10, **recent: object) -> Diagnosis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from kvpressure.cli.replay import MARKS, Replay, ReplayTarget
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
-from kvpressure.features.deferral import Deferral
-from kvpressure.features.progress import Progress
+from kvpressure.engines.recordings import TraceError
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
-from kvpressure.model.workload import DeclaredLimit
-from kvpressure.scrape.recordings import TraceError
+from kvpressure.signals.deferral import Deferral
+from kvpressure.signals.progress import Progress
 from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
 pytestmark = pytest.mark.recorded
@@ -97,13 +98,21 @@ def test_a_recording_with_deferred_and_paused_is_drawn():
         (Deferral(connector=True, offload=True), 1.0, "offload"),
         (Deferral(connector=True, remote=True, offload=True), 1.0, "external_kv"),
         (Deferral(connector=True), 0.9, "external_kv"),
-        (Deferral(slots=4.0, crowded=True, slots_taken=True, connector=False, images=False), None, "lora_slots"),
+        (
+            replace(NOTHING_ELSE, slots=4.0, adapters_oversubscribed=True, slots_taken=True),
+            None,
+            "lora_slots",
+        ),
         (NOTHING_ELSE, None, "grammar"),
         (Deferral(connector=True, images=False), 0.0, "grammar"),
-        (Deferral(slots=4.0, crowded=False, slots_taken=True, connector=False, images=False), None, "grammar"),
+        (
+            replace(NOTHING_ELSE, slots=4.0, adapters_oversubscribed=False, slots_taken=True),
+            None,
+            "grammar",
+        ),
         (Deferral(connector=False, images=True), None, ""),
         (Deferral(connector=True, images=False), None, ""),
-        (Deferral(slots=4.0, crowded=True, slots_taken=False, connector=False, images=False), None, ""),
+        (replace(NOTHING_ELSE, slots=4.0, adapters_oversubscribed=True, slots_taken=False), None, ""),
         (Deferral(), None, ""),
     ],
 )
@@ -149,7 +158,9 @@ def test_a_cap_is_named_by_its_flag_only_where_the_flag_is_known(declared, at_ca
 
 @pytest.mark.parametrize("usage", [0.5, 0.97])
 def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
-    made = inputs({"requests_running_max": 24.0}, at_cap=True, step_tokens=40.0, usage=usage, blocked_ratio=0.0)
+    made = inputs(
+        {"requests_running_max": 24.0}, at_cap=True, step_tokens=40.0, kv_usage_ratio=usage, blocked_ratio=0.0
+    )
     detail, told = grounds(made)
     assert detail == "sequence_cap"
     assert ("a watermark would look the same" in told) == (usage > 0.9)
@@ -158,16 +169,16 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
 @pytest.mark.parametrize(
     ("recent", "expected"),
     [
-        ({"preemption_bursts": 3, "preempted_ratio": 0.3}, "preemption"),
+        ({"burst_count": 3, "request_ratio": 0.3}, "preemption"),
         ({"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}, "admission"),
-        ({"usage": 0.97, "blocked_ratio": 0.0}, "full"),
+        ({"kv_usage_ratio": 0.97, "blocked_ratio": 0.0}, "full"),
         (
-            {"blocked_ratio": 0.9, "by_watermark_ratio": 0.8, "preemption_bursts": 3, "preempted_ratio": 0.3},
+            {"blocked_ratio": 0.9, "by_watermark_ratio": 0.8, "burst_count": 3, "request_ratio": 0.3},
             "watermark",
         ),
         ({"blocked_ratio": 0.9, "by_watermark_ratio": 0.2}, "admission"),
         ({"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
-        ({"blocked_ratio": 0.0, "preempted_in_window": True}, "preemption"),
+        ({"blocked_ratio": 0.0, "in_window": True}, "preemption"),
         ({"blocked_ratio": 0.9, "still_seconds": 20.0}, "stranded"),
         ({"blocked_ratio": 0.9, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
     ],
@@ -177,7 +188,7 @@ def test_how_the_cache_is_short_is_told(recent, expected):
 
 
 def test_preemption_says_what_it_throws_out_where_that_is_known():
-    thrown = {"preemption_bursts": 3, "preempted_ratio": 0.3}
+    thrown = {"burst_count": 3, "request_ratio": 0.3}
     told = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
     assert told == "preemptions per request served: 30%; about 1,234 tokens of KV cache lost to it per second"
     assert "lost to it" not in judge_all(inputs(**thrown))["preempting"].text
@@ -185,7 +196,7 @@ def test_preemption_says_what_it_throws_out_where_that_is_known():
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])
 def test_compute_goes_into_prompts_or_into_answers(ratio, expected):
-    made = inputs(prefill_ratio=ratio, gpu_utilization=0.97, **FITS)
+    made = inputs(prefill_ratio=ratio, gpu_utilization_ratio=0.97, **FITS)
     assert word(Cause.COMPUTE_BOUND, made) == expected
 
 
@@ -212,7 +223,7 @@ def test_how_it_is_stuck_is_told(seconds, expected):
         ({"polls": 5, "seconds": 4.0}, {}, "too_few_polls"),
         ({"busy": None, "demand": None}, {}, "no_gauges"),
         ({}, {"kv_capacity_tokens": 1000.0}, "cold_start"),
-        ({"blocked_ratio": 0.2, "unsure": True}, {}, "layers_differ"),
+        ({"blocked_ratio": 0.2, "fit_unknown": True}, {}, "layers_differ"),
         ({"blocked_ratio": 0.2, "reasons_known": False}, {}, "no_reasons"),
         ({"blocked_ratio": 0.2, "blocked_by_long_ratio": 0.4}, {}, ""),
     ],
@@ -243,8 +254,8 @@ def test_declared_to_vllm_it_reaches_the_verdict_on_a_recording():
 
 def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():
     """The symptom under it comes and goes with every request that ends."""
-    blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, preemption_bursts=0, preempted_ratio=0.0)
-    preempting = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, preemption_bursts=3, preempted_ratio=0.3)
+    blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=0, request_ratio=0.0)
+    preempting = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=3, request_ratio=0.3)
     engine, told = Diagnostician(), []
     for t in range(40):
         odd = t in (20, 21) or t >= 30

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from kvpressure.diagnosis.inputs import Inputs, Recent
+from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.verdict_window import VerdictWindow
 from tests.support.engines import THRESHOLDS
-from tests.support.verdicts import grounds, rule
+from tests.support.verdicts import changed, grounds, rule
 
-QUEUED = Recent(
-    polls=20,
-    seconds=19.0,
+QUEUED = changed(
+    VerdictWindow(polls=20, seconds=19.0),
     demand=14.0,
     waiting=10.0,
     waiting_ratio=1.0,
-    usage=0.8,
-    preemption_bursts=0,
-    preempted_ratio=0.0,
-    tokens=1000.0,
+    kv_usage_ratio=0.8,
+    burst_count=0,
+    request_ratio=0.0,
+    generated_tokens=1000.0,
     busy=True,
 )
 
 
 def cause(**recent: float | bool | None) -> Cause:
-    made = Inputs({}, THRESHOLDS, dataclasses.replace(QUEUED, **recent))  # type: ignore[arg-type]
+    made = Inputs({}, THRESHOLDS, changed(QUEUED, **recent))
     return rule(made).cause
 
 
@@ -35,7 +33,7 @@ def cause(**recent: float | bool | None) -> Cause:
     [
         ({}, Cause.UNKNOWN),
         ({"waiting_ratio": 0.6}, Cause.HEALTHY),
-        ({"usage": 0.95}, Cause.KV_CACHE_PRESSURE),
+        ({"kv_usage_ratio": 0.95}, Cause.KV_CACHE_PRESSURE),
         ({"at_cap": True}, Cause.CONCURRENCY_BOUND),
         ({"blocked_ratio": 1.0, "blocked_by_long_ratio": 1.0}, Cause.KV_CACHE_PRESSURE),
         ({"deferred_ratio": 1.0}, Cause.DEFERRED),
@@ -48,7 +46,7 @@ def test_a_queue_before_a_pool_of_no_known_size(recent: dict[str, float | bool],
 
 @pytest.mark.parametrize(("usage", "told"), [(0.89, Cause.KV_CACHE_PRESSURE), (0.3, Cause.STUCK)])
 def test_nothing_runs_beside_a_cache_that_is_held_because_of_it(usage: float, told: Cause) -> None:
-    assert cause(usage=usage, demand=10.0, tokens=0.0, still_seconds=60.0) is told
+    assert cause(kv_usage_ratio=usage, demand=10.0, generated_tokens=0.0, still_seconds=60.0) is told
 
 
 def test_what_is_missing_is_said() -> None:

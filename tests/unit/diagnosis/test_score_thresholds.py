@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.confidence import confidence as scoring_confidence
-from kvpressure.diagnosis.inputs import Inputs, Recent
+from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.rules import BY_ID
-from tests.support.verdicts import facts
+from kvpressure.signals.verdict_window import VerdictWindow
+from tests.support.verdicts import changed, facts
 
-HALF_WAY = Recent(
-    polls=20,
-    seconds=19.0,
+HALF_WAY = changed(
+    VerdictWindow(polls=20, seconds=19.0),
     demand=10.0,
     waiting=5.0,
     waiting_ratio=1.0,
-    usage=0.9,
+    kv_usage_ratio=0.9,
     blocked_ratio=0.4,
-    preemption_bursts=2,
-    preempted_ratio=0.1,
-    tokens=1000.0,
+    burst_count=2,
+    request_ratio=0.1,
+    generated_tokens=1000.0,
     busy=True,
 )
 DERIVED = {"latency_inflation_factor": {"e2e": 2.5}, "memory_high_compute_low_score": 0.5}
 
 
 def made(override: str = "", **recent: float) -> Inputs:
-    return Inputs(DERIVED, load_thresholds(override), dataclasses.replace(HALF_WAY, **recent))
+    return Inputs(DERIVED, load_thresholds(override), changed(HALF_WAY, **recent))
 
 
 def test_the_score_is_the_sum_of_its_weights_written_out() -> None:
@@ -79,14 +77,14 @@ def test_the_weights_of_confidence_are_those_an_operator_gives() -> None:
 
 
 def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
-    nothing = Inputs({}, load_thresholds("confidence_unknown_weight_ratio: 0"), Recent(0, 0.0))
+    nothing = Inputs({}, load_thresholds("confidence_unknown_weight_ratio: 0"), VerdictWindow(0, 0.0))
     assert of_kv(nothing) == 0.0
 
 
 @pytest.mark.parametrize(("usage", "higher"), [(0.99, False), (1.0, True)])
 def test_a_limit_of_one_asks_for_the_last_block(usage: float, higher: bool) -> None:
-    before = scoring.score(made("kv_saturated_min_ratio: 1", usage=0.5))
-    after = scoring.score(made("kv_saturated_min_ratio: 1", usage=usage))
+    before = scoring.score(made("kv_saturated_min_ratio: 1", kv_usage_ratio=0.5))
+    after = scoring.score(made("kv_saturated_min_ratio: 1", kv_usage_ratio=usage))
     assert before is not None
     assert after is not None
     assert (after > before) is higher

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kvpressure.exposition.charts import BOTTOM, HEIGHT, TOP, Line, bar, chart, fitted, minutes, runs, strip
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.features.history import POINTS, History, Span
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.history import POINTS, History, Span
 from tests.support.colours import DEFICIENCIES, lab, linear
 
 T = 1_767_225_600.0

@@ -15,32 +15,31 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from prometheus_client.utils import floatToGoString
 
 from kvpressure.advice.limit_families import SHOWN as LIMITS_SHOWN
-from kvpressure.diagnosis.symptoms import NAMES, OPTIONAL
+from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import text
-from kvpressure.exposition.collector import SnapshotCollector
+from kvpressure.exposition.collector import OwnProcess, SnapshotCollector
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.negotiation import accepts_gzip, negotiate
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.features.batch import BATCH_BOUNDS
-from kvpressure.features.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
 from kvpressure.model.canary import CanaryResult
-from kvpressure.model.family import Scope
-from kvpressure.model.samples import SourceHealth
-from kvpressure.model.verdict import Cause
-from kvpressure.model.workload import (
+from kvpressure.model.environment import (
     LOG_KINDS,
     ContainerId,
     ContainerState,
+    Environment,
     EventReport,
     HostReport,
     LogReport,
     Termination,
-    Workload,
 )
+from kvpressure.model.family import Scope
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
-from kvpressure.process_stats import OwnProcess
+from kvpressure.signals.batch import BATCH_BOUNDS
+from kvpressure.signals.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT, check_golden, need, rounded
 from tests.support.views import engine_view
@@ -147,13 +146,14 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     assert total <= 131  # decisions 0251, 0310, 0311, 0360, 0370
     assert total - 2 + 2 * len(LIMITS_SHOWN) <= 139  # decisions 0014, 0310, 0311, 0360, 0370
     # More where engines.canary is on (decision 0270), a queue limit is set and reached (0280), work estimated (0283).
-    assert len(OPTIONAL) + len(CanaryResult) + len(SHED) + len(ESTIMATED) == 6 + 4 + 2
+    optional_symptoms = ("load_shed", "canary_unanswered")
+    assert len(optional_symptoms) + len(CanaryResult) + len(SHED) + len(ESTIMATED) == 6 + 4 + 2
 
 
 def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(snapshot):
     key, other = ContainerId("chat", "vllm-0", "vllm"), ContainerId("chat", "vllm-1", "vllm")
     ended = Termination("OOMKilled", 137, 90.0)
-    around = Workload(
+    around = Environment(
         containers={
             key: ContainerState(key, 100.0, restarts=3, termination=ended),
             other: ContainerState(other, 100.0),
@@ -162,7 +162,7 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
         events={ContainerId("", "", ""): EventReport(ContainerId("", "", ""), {"SystemOOM": 1})},
         host=HostReport(100.0, 0.5, {key: 0.25}),
     )
-    page = text.render(dataclasses.replace(snapshot, workload=around), openmetrics=False).decode()
+    page = text.render(dataclasses.replace(snapshot, environment=around), openmetrics=False).decode()
     where, here = 'container="vllm",', 'namespace="chat",pod="vllm-0"'
     assert f"kvpressure_container_restarts_total{{{where}{here}}} 3.0\n" in page
     assert (

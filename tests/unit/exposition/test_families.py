@@ -8,14 +8,14 @@ from types import ModuleType
 
 import pytest
 
-from kvpressure import features
+from kvpressure import signals
 from kvpressure.advice import limit_families
 from kvpressure.exposition import collector, containers, source_health, verdicts
 from kvpressure.exposition.families import EXPORTER, FAMILIES
-from kvpressure.features import batch, canary, cost, gpu, kv, latency, past, refusals, saturation, throughput, traffic
 from kvpressure.model.family import Family
+from kvpressure.signals import batch, canary, cost, gpu, kv, latency, past, refusals, saturation, throughput, traffic
 
-OF_THE_VERDICT = (features, past)
+OF_THE_VERDICT = (signals, past)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
 
 DECLARED: dict[ModuleType, tuple[Family, ...]] = {

@@ -8,7 +8,6 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import text
 from kvpressure.exposition.families import FAMILIES
@@ -16,6 +15,7 @@ from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, fam
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.family import Scope
 from kvpressure.model.view import Unreachable
+from kvpressure.tools.bundle import Options, load_rules
 from tests.support.snapshots import collapsed, healthy
 from tests.support.tools import ROOT
 

@@ -23,14 +23,14 @@ from kvpressure.exposition.status import (
     targets_html,
     targets_json,
 )
-from kvpressure.features.history import Histories
 from kvpressure.model.action import Action
+from kvpressure.model.environment import Environment
 from kvpressure.model.samples import HistogramSample, SourceHealth
 from kvpressure.model.severity import worst_first
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.model.view import EngineView
-from kvpressure.model.workload import Workload
+from kvpressure.signals.history import Histories
 from tests.support.schemas import check
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT
@@ -274,7 +274,7 @@ def test_a_gpu_library_that_is_not_on_the_machine_is_not_present_and_no_fault():
 
 
 def test_what_is_switched_off_is_told_with_the_sources_on_either_page_and_to_programs():
-    snapshot = Snapshot(T, workload=Workload(hints=(f"set x=true {EVIL}",)))
+    snapshot = Snapshot(T, environment=Environment(hints=(f"set x=true {EVIL}",)))
     escaped = EVIL.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#39;").replace('"', "&#34;")
     for page in (status_html(snapshot, "/metrics"), targets_html(snapshot, "/metrics")):
         assert f'<li class="muted">set x=true {escaped}</li>' in page[page.index("Sources") :]

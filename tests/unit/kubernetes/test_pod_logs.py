@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.kubernetes.pod_logs import report_of
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 
 POD = ContainerId("ns", "vllm-0", "vllm")
 NOW = 1_800_000_000.0

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.frames import Frames, explain_forward
 from kvpressure.kubernetes.kubeconfig import Config
-from kvpressure.kubernetes.port_forward import PortForward
+from kvpressure.kubernetes.port_forward import Frames, PortForward, explain_forward
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, serving
 from tests.support.certificates import authority, server_context
 

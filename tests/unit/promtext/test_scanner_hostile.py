@@ -6,10 +6,10 @@ import tracemalloc
 
 import pytest
 
+from kvpressure.engines.reader import PageReader
 from kvpressure.promtext.lines import PageError
 from kvpressure.promtext.scanner import MAX_LINES, PageScanner
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.scrape.reader import PageReader
 from tests.support.samples import read_samples
 
 SIZE = 8 << 20

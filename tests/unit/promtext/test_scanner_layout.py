@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kvpressure.engines.reader import PageReader
 from kvpressure.promtext.lines import PageError, Series
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
-from kvpressure.scrape.reader import PageReader
 from tests.support.pages import TRACES, filtered, trace
 
 pytestmark = pytest.mark.exhaustive

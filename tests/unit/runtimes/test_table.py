@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.runtimes.table import PageFacts
 from kvpressure.runtimes.vllm.metrics import cache_config
-from kvpressure.scrape.reader import PageReader
 
 ONE_RANK = PageFacts(ranks=1, labelled=True, names=frozenset())
 

@@ -8,12 +8,20 @@ from kvpressure.config.settings import ConfigError
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.validate import validate
 from kvpressure.config.strict_yaml import Problem
+from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.samples import GpuSample
-from kvpressure.model.workload import Assignment, ContainerId
 from kvpressure.sources.pod_devices import resolve
-from kvpressure.sources.pod_devices.answer import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
 from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
-from kvpressure.sources.pod_devices.ids import claimed_gpus, nvidia_uuid, pci_address, plugin_gpu
+from kvpressure.sources.pod_devices.ids import (
+    ClaimDevice,
+    ContainerDevices,
+    KubeletAnswer,
+    PluginDevice,
+    claimed_gpus,
+    nvidia_uuid,
+    pci_address,
+    plugin_gpu,
+)
 from kvpressure.sources.pod_devices.names import KernelNames
 
 A, B = "GPU-8f2c1d5e-0b1a-4c2d-9e3f-0123456789ab", "GPU-9a3b7c5d-1122-3344-5566-778899aabbcc"

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.config.target import Target
 from kvpressure.runtimes.vllm.flags import FLAGS
 from kvpressure.sources.pod_devices.names import PROC, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import argv_of, holders_of, listening, parents_of_all, root_of
-from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
-from kvpressure.sources.port_owner import PortOwners, find_owners
+from kvpressure.sources.port_owner import LocalProcesses, find_owners
+from kvpressure.sources.source import Known
 from tests.support.engine_kit import VirtualClock
 
 
@@ -308,57 +308,23 @@ def test_this_very_process_is_found_on_a_port_that_it_listens_on():
 
 async def test_owners_are_looked_up_at_once_and_again_after_half_a_minute(machine: Machine):
     clock = VirtualClock()
-    ports = [8000]
-    owners = PortOwners(lambda: ports, clock, proc=machine.proc, sys=machine.sys)
-    assert owners.health()[0].reason == "pending"
-    task = asyncio.create_task(owners.run())
+    processes = LocalProcesses(clock, proc=machine.proc, sys=machine.sys)
+    task = asyncio.create_task(processes.run())
     try:
-        await looked(clock, owners, {8000})
+        assert processes.health() == ()
+        await looked(clock, processes, {8000})
         engine(machine, worker=["/dev/nvidia0"])
-        ports.append(9000)
-        await looked(clock, owners, {8000, 9000})
-        assert owners.owners[8000].pid == 10
-        assert owners.health()[0].up
+        await looked(clock, processes, {8000, 9000})
+        assert processes._owners[8000].pid == 10
+        assert processes.health()[0].up
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def looked(clock: VirtualClock, owners: PortOwners, ports: set[int]) -> None:
+async def looked(clock: VirtualClock, processes: LocalProcesses, ports: set[int]) -> None:
+    known = Known(targets=[Target(f"engine-{port}", f"http://localhost:{port}") for port in ports])
     async with asyncio.timeout(200):
-        while owners.owners.keys() != ports:
+        while len(processes.facts(known).devices) != len(ports):
             await clock.advance(30)
             await asyncio.sleep(0.01)
-
-
-async def test_a_read_that_hangs_holds_one_thread_and_nobody_waits_for_another():
-    release, started = threading.Event(), []
-
-    def read() -> str:
-        started.append(1)
-        release.wait(20)
-        return "done"
-
-    aside = SingleFlightThread(read)
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await aside.get()
-    assert len(started) == 1
-    release.set()
-    assert await aside.get() == "done"
-    assert await aside.get() == "done"
-    assert len(started) == 2
-
-
-async def test_what_a_read_raises_is_raised_and_the_next_read_begins_anew():
-    outcomes = [OSError("gone"), None]
-
-    def read() -> None:
-        if (outcome := outcomes.pop(0)) is not None:
-            raise outcome
-
-    aside = SingleFlightThread(read)
-    with pytest.raises(OSError, match="gone"):
-        await aside.get()
-    await aside.get()

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from kvpressure.config.settings import ConfigError, load_settings, settings_reference, with_sections
+from kvpressure.config.settings import ConfigError, load_settings, with_sections
 from kvpressure.config.settings.polling import Section
 from kvpressure.config.settings.types import Number
-from kvpressure.model.workload import Assignment, ContainerId, HostReport, Workload
+from kvpressure.model.environment import Assignment, ContainerId, Environment, HostReport
 from kvpressure.sources.source import merged
+from tests.support.settings_reference import settings_reference
 
 A, B = ContainerId("llm", "a", "vllm"), ContainerId("llm", "b", "vllm")
 
@@ -23,12 +24,12 @@ class PageSettings(Section):
 
 
 def test_fields_of_all_are_put_together_and_unknown_ones_change_nothing():
-    first = Workload(devices={A: Assignment(("GPU-1",))}, problems=("one",), memory_pressure=False)
-    second = Workload(devices={B: Assignment(("GPU-2",))}, problems=("two",), host=HostReport(1.0))
-    found = merged((first, second, Workload()))
+    first = Environment(devices={A: Assignment(("GPU-1",))}, problems=("one",), memory_pressure=False)
+    second = Environment(devices={B: Assignment(("GPU-2",))}, problems=("two",), host=HostReport(1.0))
+    found = merged((first, second, Environment()))
     assert found.devices == {**first.devices, **second.devices}
     assert (found.problems, found.memory_pressure, found.host) == (("one", "two"), False, HostReport(1.0))
-    assert merged(()) == Workload()
+    assert merged(()) == Environment()
 
 
 def test_a_source_brings_its_section(tmp_path: Path):

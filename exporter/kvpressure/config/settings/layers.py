@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from kvpressure.config import strict_yaml
+from kvpressure.config.files import read_text
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, suggestion
 from kvpressure.config.settings.model import Settings
 from kvpressure.config.settings.validate import prune, require_mapping
-from kvpressure.config.small_file import read_text
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 
 CONFIG_FLAG: Final = "config.file"
@@ -84,57 +84,36 @@ def read_layers(flags: Mapping[str, str], environ: Mapping[str, str], model: typ
             problems += error.problems
     origins: dict[strict_yaml.Path, str] = {}
     known = {key.env: key for key in keys(model) if not key.in_list}
-    for source in (_from_environment(environ, known), _from_flags(flags, known)):
-        for origin, path, read in source:
-            try:
-                _put(data, path, resolve_paths(read(), Path.cwd(), path[-1] if path else ""))
-                origins[path] = origin
-            except ConfigError as error:
-                problems += [Problem(origin, None, "", problem.message) for problem in error.problems]
+    for origin, key, text in _given(flags, environ, known):
+        if key is None:
+            problems.append(Problem(origin, None, "", text))
+            continue
+        try:
+            _put(data, key.path, resolve_paths(_parse(key, text), Path.cwd(), key.path[-1]))
+            origins[key.path] = origin
+        except ConfigError as error:
+            problems += [Problem(origin, None, "", problem.message) for problem in error.problems]
     return Layers(data, document, file, origins, tuple(problems))
 
 
-_Value = tuple[str, tuple[str, ...], Callable[[], Any]]
-
-
-def _from_environment(environ: Mapping[str, str], known: Mapping[str, Key]) -> list[_Value]:
-    values: list[_Value] = []
+def _given(
+    flags: Mapping[str, str], environ: Mapping[str, str], known: Mapping[str, Key]
+) -> Iterator[tuple[str, Key | None, str]]:
+    """Yield origin, key and text of each variable and flag; of an unknown one None and what is wrong."""
     for name in sorted(environ):
         if not name.startswith(ENV_PREFIX) or name == CONFIG_ENV or _KUBERNETES.fullmatch(name):
             continue
-        key, text, origin = known.get(name), environ[name], f"environment {name}"
-        if key is None:
-            values.append((origin, (), _refuse("unknown variable" + suggestion(name, [*known, CONFIG_ENV]))))
-        elif text:
-            values.append((origin, key.path, lambda key=key, text=text: _parse(key, text)))  # type: ignore[misc]
-    return values
-
-
-def _from_flags(flags: Mapping[str, str], known: Mapping[str, Key]) -> list[_Value]:
-    values: list[_Value] = []
+        if name not in known:
+            yield f"environment {name}", None, "unknown variable" + suggestion(name, [*known, CONFIG_ENV])
+        elif environ[name]:
+            yield f"environment {name}", known[name], environ[name]
     by_path = {key.path: key for key in known.values()}
     for name, text in flags.items():
-        if name == CONFIG_FLAG:
-            continue
-        if name not in FLAGS:
-            values.append(
-                (
-                    f"--{name}",
-                    (),
-                    _refuse("unknown flag" + suggestion(f"--{name}", [f"--{flag}" for flag in (*FLAGS, CONFIG_FLAG)])),
-                )
-            )
-        else:
-            key = by_path[FLAGS[name]]
-            values.append((f"--{name}", key.path, lambda key=key, text=text: _parse(key, text)))  # type: ignore[misc]
-    return values
-
-
-def _refuse(message: str) -> Callable[[], Any]:
-    def refuse() -> Any:
-        raise ConfigError([Problem("", None, "", message)])
-
-    return refuse
+        if name in FLAGS:
+            yield f"--{name}", by_path[FLAGS[name]], text
+        elif name != CONFIG_FLAG:
+            flag_names = [f"--{flag}" for flag in (*FLAGS, CONFIG_FLAG)]
+            yield f"--{name}", None, "unknown flag" + suggestion(f"--{name}", flag_names)
 
 
 def _parse(key: Key, text: str) -> Any:

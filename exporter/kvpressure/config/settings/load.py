@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kvpressure.config import strict_yaml
+from kvpressure.config.files import read_text
 from kvpressure.config.settings.layers import read_layers
 from kvpressure.config.settings.model import Settings
 from kvpressure.config.settings.types import default_name, split_url
 from kvpressure.config.settings.validate import validate
 from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 
 
 def load_settings(flags: Mapping[str, str], environ: Mapping[str, str], model: type[Settings] = Settings) -> Settings:
@@ -57,3 +60,20 @@ def _between_targets(data: Mapping[str, Any]) -> list[tuple[strict_yaml.Path, st
         names.setdefault(name, strict_yaml.dotted(where))
         pages.setdefault(page, strict_yaml.dotted(where))
     return problems
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings and thresholds that were read together."""
+
+    settings: Settings
+    thresholds: Thresholds
+
+
+def load(read: Callable[[], Settings]) -> Loaded:
+    """Return the settings, and the thresholds with the overrides file that they name. Raises ConfigError."""
+    settings = read()
+    path = settings.thresholds_file
+    if path is None:
+        return Loaded(settings, load_thresholds())
+    return Loaded(settings, load_thresholds(read_text(path), override_name=str(path)))

@@ -12,14 +12,14 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator
 
 from kvpressure.config.settings.engines import EngineSettings
-from kvpressure.config.settings.exposition import ExpositionSettings, OtlpSettings
-from kvpressure.config.settings.host import HostSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.logs import LogsSettings
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
 from kvpressure.config.settings.types import (
     Boolean,
+    Directory,
+    Endpoint,
     Integer,
     Label,
     ListenAddress,
@@ -28,6 +28,44 @@ from kvpressure.config.settings.types import (
     TelemetryPath,
     Vendors,
 )
+
+
+class ExpositionSettings(Section):
+    """Which series are exported."""
+
+    profile: Literal["full", "fleet"] = Field(
+        default="full",
+        description="`full`: all series. `fleet`: at most 15 of a healthy engine, none of GPUs; docs/scaling.md.",
+    )
+
+
+class OtlpSettings(Section):
+    """Push the same series over OTLP/HTTP too, to an OpenTelemetry collector or a Prometheus that receives OTLP."""
+
+    endpoint: Endpoint | None = Field(
+        default=None,
+        description="Address to which `/v1/metrics` is added, such as `http://collector:4318`; unset: nothing is "
+        "pushed. Needs `pip install 'kv-pressure-exporter[otlp]'`.",
+    )
+    interval_seconds: Number = Field(default=15.0, ge=1, le=300, description="Time between two pushes.")
+    timeout_seconds: Number = Field(
+        default=10.0, ge=1, le=60, description="How long a push may take, retries included."
+    )
+    headers_file: Path | None = Field(
+        default=None, description="File of headers to send, `Name: value` a line, such as a token's."
+    )
+    ca_file: Path | None = Field(default=None, description="CA certificates (PEM) to verify the receiver with.")
+
+
+class HostSettings(Section):
+    """CPU pressure of this machine, and CPU throttling of the engines' containers."""
+
+    enabled: Boolean = Field(default=True, description="Read them.")
+    proc_dir: Directory = Field(default=Path("/proc"), description="The host's procfs; only pressure/cpu is read.")
+    cgroup_dir: Directory = Field(
+        default=Path("/sys/fs/cgroup"), description="The host's control groups; only cpu.stat of containers is read."
+    )
+    interval_seconds: Number = Field(default=5.0, ge=1, le=60, description="Time between two readings.")
 
 
 class WebSettings(Section):

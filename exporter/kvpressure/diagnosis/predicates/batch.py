@@ -15,20 +15,20 @@ MOSTLY_ANSWERS_RATIO: Final = 0.5
 
 @fact()
 def at_cap(facts: Facts) -> bool:
-    """A fixed cap holds the batch."""
-    return facts.recent.at_cap
+    """Return whether a fixed cap holds the batch."""
+    return facts.window.fit.at_cap
 
 
 @fact()
 def steady(facts: Facts) -> bool:
-    """The batch stays at its highest of the last ten minutes while requests wait."""
-    steadiness = facts.recent.steadiness
+    """Return whether the batch stays at its highest of the last ten minutes while requests wait."""
+    steadiness = facts.window.fit.steadiness
     return steadiness is not None and steadiness >= facts.thresholds.at_cap_min_ratio
 
 
 @fact("declared")
 def at_declared_cap(facts: Facts) -> bool | None:
-    """The batch is as large as the engine was allowed to make it; not known where nobody read what that is."""
+    """Return whether the batch is as large as it may be; not known where nobody read what that is."""
     declared, running = facts.inputs.declared.get("max_num_seqs"), facts.inputs.value("requests_running_max")
     if declared is None or running is None:
         return None
@@ -37,49 +37,49 @@ def at_declared_cap(facts: Facts) -> bool | None:
 
 @fact("declared")
 def step_at_budget(facts: Facts) -> bool | None:
-    """Steps compute as many tokens as they may."""
-    budget, step = facts.inputs.declared.get("max_num_batched_tokens"), facts.recent.step_tokens
+    """Return whether steps compute as many tokens as they may."""
+    budget, step = facts.inputs.declared.get("max_num_batched_tokens"), facts.window.throughput.step_tokens
     return None if budget is None or step is None else step >= facts.thresholds.at_cap_min_ratio * budget
 
 
 @fact("steps")
 def steps_full(facts: Facts) -> bool | None:
-    """Steps compute so many tokens that they are full of prompts."""
-    tokens = facts.recent.step_tokens
+    """Return whether steps compute so many tokens that they are full of prompts."""
+    tokens = facts.window.throughput.step_tokens
     return None if tokens is None else tokens >= facts.thresholds.prefill_full_step_min_tokens
 
 
 @fact()
 def mostly_prefill(facts: Facts) -> bool:
     """Nearly all tokens computed are of prompts."""
-    return (facts.recent.prefill_ratio or 0.0) >= facts.thresholds.prefill_dominant_min_ratio
+    return (facts.window.throughput.prefill_ratio or 0.0) >= facts.thresholds.prefill_dominant_min_ratio
 
 
 @fact()
 def mostly_decode(facts: Facts) -> bool:
     """No more tokens are computed of prompts than of answers."""
-    ratio = facts.recent.prefill_ratio
+    ratio = facts.window.throughput.prefill_ratio
     return ratio is not None and ratio <= MOSTLY_ANSWERS_RATIO
 
 
 @fact("prefill_seconds")
 def prefills_overlap(facts: Facts) -> bool | None:
     """There is never a moment without prompts to compute."""
-    prefilling = facts.recent.prefilling
+    prefilling = facts.window.throughput.prefilling
     return None if prefilling is None else prefilling >= facts.thresholds.prefill_busy_min_count
 
 
 @fact()
 def slower(facts: Facts) -> bool:
-    """Steps take much longer than healthy ones, over the newest polls."""
-    slowdown = facts.recent.slowdown
+    """Return whether steps take much longer than healthy ones, over the newest polls."""
+    slowdown = facts.window.throughput.slowdown_factor
     return slowdown is not None and slowdown >= facts.thresholds.latency_inflated_min_factor
 
 
 @fact("steps")
 def fuller(facts: Facts) -> bool | None:
-    """Steps compute many more tokens than healthy ones."""
-    now, healthy = facts.recent.step_tokens, facts.inputs.step_tokens_baseline
+    """Return whether steps compute many more tokens than healthy ones."""
+    now, healthy = facts.window.throughput.step_tokens, facts.inputs.step_tokens_baseline
     if now is None:
         return None
     return healthy is not None and now >= facts.thresholds.step_fuller_min_factor * healthy
@@ -88,14 +88,14 @@ def fuller(facts: Facts) -> bool | None:
 @fact("gpu")
 def gpu_idle(facts: Facts) -> bool | None:
     """Its GPUs have been idle for much of the polls."""
-    utilization = facts.recent.gpu_utilization
+    utilization = facts.window.gpu_utilization_ratio
     return None if utilization is None else utilization < facts.thresholds.gpu_compute_low_max_ratio
 
 
 @fact("gpu")
 def gpu_busy(facts: Facts) -> bool | None:
     """Its GPUs have been busy. Utilization says only that some kernel runs: one request can show 100 %."""
-    utilization = facts.recent.gpu_utilization
+    utilization = facts.window.gpu_utilization_ratio
     return None if utilization is None else utilization >= facts.thresholds.gpu_compute_high_min_ratio
 
 
@@ -108,7 +108,7 @@ def cpu_holds_it_up(facts: Facts) -> bool:
     gpu_idle = facts.symptom("gpu_compute_low")
     if gpu_idle is None:
         return bool(slower.state(facts) or queued.state(facts))
-    demand = facts.recent.demand
+    demand = facts.window.queue.demand
     return gpu_idle and demand is not None and demand >= 1
 
 

@@ -14,37 +14,37 @@ MIN_POLLS: Final = 4
 
 @fact()
 def always(facts: Facts) -> bool:  # noqa: ARG001 - as the others are called
-    """The last rule holds where no other does."""
+    """Return True: the last rule holds where no other does."""
     return True
 
 
 @fact()
 def too_few_polls(facts: Facts) -> bool:
     """Fewer polls than a verdict needs: the least number, or, where polls are rare, a whole window of a few."""
-    recent, thresholds = facts.recent, facts.thresholds
-    rare = recent.polls >= MIN_POLLS and recent.seconds >= thresholds.verdict_window_seconds
-    return recent.polls < thresholds.verdict_min_poll_count and not rare
+    window, thresholds = facts.window, facts.thresholds
+    rare = window.polls >= MIN_POLLS and window.seconds >= thresholds.verdict_window_seconds
+    return window.polls < thresholds.verdict_min_poll_count and not rare
 
 
 @fact("running")
 def activity_unknown(facts: Facts) -> bool:
-    """The page has not told whether there is anything to do."""
-    return facts.recent.busy is None
+    """Return whether the page has not told whether there is anything to do."""
+    return facts.window.busy is None
 
 
 @fact("running")
 def demand_unknown(facts: Facts) -> bool:
-    """The page has no number of requests running, or none of those that wait."""
-    return facts.recent.demand is None
+    """Return whether the page has no number of requests running, or none of those that wait."""
+    return facts.window.queue.demand is None
 
 
 @fact()
 def busy(facts: Facts) -> bool | None:
-    """Requests run or wait, or work was done."""
-    return facts.recent.busy
+    """Return whether requests run or wait, or work was done."""
+    return facts.window.busy
 
 
 @fact(REASONS)
 def reasons_known(facts: Facts) -> bool:
-    """The page tells whether requests wait for a place in the batch or were put off."""
-    return facts.recent.reasons_known
+    """Return whether the page tells whether requests wait for a place in the batch or were put off."""
+    return facts.window.queue.reasons_known

@@ -7,13 +7,13 @@ from kvpressure.diagnosis.kleene import Predicate, Shared, fact
 from kvpressure.diagnosis.predicates.queue import must_be_deferred
 from kvpressure.diagnosis.predicates.room import cache_is_held
 from kvpressure.diagnosis.predicates.symptoms import REASONS
-from kvpressure.features.canary import CANARY_UNANSWERED
+from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 @fact("awake")
 def asleep(facts: Facts) -> bool | None:
-    """The engine says that it sleeps; one whose page does not say is known to be awake while it works."""
-    progress = facts.recent.progress
+    """Return whether it says that it sleeps; one whose page does not say is known to be awake while it works."""
+    progress = facts.window.progress
     if progress.paused_by == "asleep":
         return True
     return None if "awake" not in facts.inputs.signals and not progress.moved else False
@@ -24,58 +24,58 @@ def paused_by(word: str) -> Predicate:
 
     @fact()
     def paused(facts: Facts) -> bool:
-        return facts.recent.progress.paused_by == word
+        return facts.window.progress.paused_by == word
 
     return paused
 
 
 @fact("log")
 def frozen_long(facts: Facts) -> bool:
-    """Requests run, and nothing that work moves has moved for so long that it is no pause."""
-    return facts.recent.frozen_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    """Return whether requests run, and nothing that work moves has moved for so long that it is no pause."""
+    return facts.window.progress.frozen_seconds >= facts.thresholds.stuck_frozen_min_seconds
 
 
 @fact("log")
 def looping_long(facts: Facts) -> bool:
-    """Requests run, the use of the cache falls and rises, and nothing has come out for so long."""
-    return facts.recent.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    """Return whether requests run, the use of the cache falls and rises, and nothing has come out for so long."""
+    return facts.window.progress.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
 
 
 @fact()
 def frozen_a_while(facts: Facts) -> bool:
-    """Requests run, and nothing moves."""
-    return facts.recent.frozen_seconds > 0
+    """Return whether requests run, and nothing moves."""
+    return facts.window.progress.frozen_seconds > 0
 
 
 @fact()
 def loops_longest(facts: Facts) -> bool:
     """Nothing has come out for longer than everything has stood still."""
-    recent = facts.recent
-    return recent.looping_seconds > 0 and recent.looping_seconds >= recent.frozen_seconds
+    window = facts.window
+    return window.progress.looping_seconds > 0 and window.progress.looping_seconds >= window.progress.frozen_seconds
 
 
 @fact()
 def still_a_while(facts: Facts) -> bool:
-    """Requests wait, and none runs."""
-    return facts.recent.still_seconds > 0
+    """Return whether requests wait, and none runs."""
+    return facts.window.progress.still_seconds > 0
 
 
 @fact()
 def nothing_runs(facts: Facts) -> bool:
-    """Requests wait, and none has run for longer than a step's pause."""
-    return facts.recent.still_seconds >= facts.thresholds.stuck_min_seconds
+    """Return whether requests wait, and none has run for longer than a step's pause."""
+    return facts.window.progress.still_seconds >= facts.thresholds.stuck_min_seconds
 
 
 @fact("log", REASONS)
 def still_long(facts: Facts) -> bool:
-    """Requests wait for a place in the batch, none runs, and nothing has come out for so long that it is no pause.
+    """Return whether requests wait for a place, none runs, and nothing has come out for so long that it is no pause.
 
     Without the reasons for waiting, they may be deferred: that ends by itself more often, so it has to last longer.
     """
-    recent, thresholds = facts.recent, facts.thresholds
-    if recent.reasons_known:
-        return recent.still_seconds >= thresholds.stuck_min_seconds
-    return recent.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
+    window, thresholds = facts.window, facts.thresholds
+    if window.queue.reasons_known:
+        return window.progress.still_seconds >= thresholds.stuck_min_seconds
+    return window.progress.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
 
 
 looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_is_held))
@@ -84,7 +84,7 @@ looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_is_held))
 
 @fact("canary")
 def answers(facts: Facts) -> bool | None:
-    """A request of one token got its answer; not known where none was sent."""
+    """Return whether a request of one token got its answer; not known where none was sent."""
     told = facts.symptom(CANARY_UNANSWERED)
     return None if told is None else not told
 
@@ -95,5 +95,5 @@ statistics_late = Shared(looks_stuck & answers)
 
 @fact()
 def unanswered(facts: Facts) -> bool:
-    """A request of one token got no answer. Where nobody is asked, no page by itself is a reason to begin."""
+    """Return whether a request of one token got no answer; where none is sent, no page is a reason to begin."""
     return facts.symptom(CANARY_UNANSWERED) is True

@@ -9,15 +9,15 @@ from kvpressure.diagnosis.predicates.symptoms import REASONS
 
 @fact(REASONS)
 def queued(facts: Facts) -> bool:
-    """Requests wait in most of the polls."""
-    ratio = facts.recent.waiting_ratio
+    """Return whether requests wait in most of the polls."""
+    ratio = facts.window.queue.waiting_ratio
     return ratio is not None and ratio >= facts.thresholds.waiting_min_ratio
 
 
 @fact()
 def queued_always(facts: Facts) -> bool:
-    """Requests wait in nearly every poll, and not on their own account."""
-    ratio = facts.recent.waiting_ratio
+    """Return whether requests wait in nearly every poll, and not on their own account."""
+    ratio = facts.window.queue.waiting_ratio
     always = ratio is not None and ratio >= facts.thresholds.starved_min_waiting_ratio
     return always and not mostly_deferred.state(facts)
 
@@ -25,7 +25,7 @@ def queued_always(facts: Facts) -> bool:
 @fact(REASONS)
 def mostly_deferred(facts: Facts) -> bool | None:
     """Most of those that wait have been put off by the engine on their own account."""
-    ratio = facts.recent.deferred_ratio
+    ratio = facts.window.queue.deferred_ratio
     return None if ratio is None else ratio >= facts.thresholds.deferred_min_ratio
 
 
@@ -35,55 +35,56 @@ def mostly_fetching(facts: Facts) -> bool | None:
 
     The engine counts them as put off, too; others whose KV lies elsewhere wait for a place like anybody.
     """
-    recent, least = facts.recent, facts.thresholds.deferred_min_ratio
-    if recent.fetching_ratio is None:
+    queue, least = facts.window.queue, facts.thresholds.deferred_min_ratio
+    if queue.fetching_ratio is None:
         # No connector looks prompts up anywhere, or those that wait are known to wait for a place.
-        place = recent.deferred_ratio is not None and recent.deferred_ratio < least
-        return False if recent.deferral.connector is False or place else None
-    return recent.fetching_ratio >= least and (recent.deferred_ratio is None or recent.deferred_ratio >= least)
+        place = queue.deferred_ratio is not None and queue.deferred_ratio < least
+        return False if facts.window.deferral.connector is False or place else None
+    return queue.fetching_ratio >= least and (queue.deferred_ratio is None or queue.deferred_ratio >= least)
 
 
 @fact("external_queries")
 def may_fetch(facts: Facts) -> bool:
-    """A connector looks prompts up elsewhere, and the page does not tell how many wait for it."""
-    recent = facts.recent
-    return recent.fetching_ratio is None and recent.deferral.connector is True
+    """Return whether a connector looks prompts up elsewhere, and the page does not tell how many wait for it."""
+    window = facts.window
+    return window.queue.fetching_ratio is None and window.deferral.connector is True
 
 
 @fact(REASONS)
 def streams_only(facts: Facts) -> bool:
     """Nothing runs, and whoever waits is put off and stays so: streams whose next piece has not come."""
-    recent = facts.recent
-    quiet = not recent.tokens and (recent.usage or 0.0) < facts.thresholds.stream_idle_max_usage_ratio
-    return recent.held_ratio == 1.0 and quiet and recent.unchanged
+    window = facts.window
+    empty = (window.kv_usage_ratio or 0.0) < facts.thresholds.stream_idle_max_usage_ratio
+    quiet = empty and not window.throughput.generated_tokens
+    return window.queue.all_deferred_ratio == 1.0 and quiet and window.queue.unchanged
 
 
 @fact()
 def adapters_lack_slots(facts: Facts) -> bool:
     """More adapters were asked for than may run at once, and all slots were taken."""
-    found = facts.recent.deferral
-    return bool(found.crowded and found.slots_taken)
+    found = facts.window.deferral
+    return bool(found.adapters_oversubscribed and found.slots_taken)
 
 
 @fact("external_queries")
 def mostly_brought(facts: Facts) -> bool:
     """Most of the prompts' KV is brought from elsewhere."""
-    return (facts.recent.deferral.brought_ratio or 0.0) >= facts.thresholds.deferred_min_ratio
+    return (facts.window.deferral.brought_ratio or 0.0) >= facts.thresholds.deferred_min_ratio
 
 
 @fact("steps", "prefill_seconds")
 def behind_nobody(facts: Facts) -> bool:
     """They wait for many steps, and for no prompt before them: for something that shows nowhere, such as a grammar."""
-    recent, thresholds = facts.recent, facts.thresholds
-    long = (recent.waited_steps or 0.0) >= thresholds.put_off_min_step_count
-    behind = recent.prefilling is None or recent.prefilling > thresholds.prefill_rare_max_ratio
-    return long and not behind and (recent.waiting_ratio or 0.0) >= thresholds.starved_min_waiting_ratio
+    window, thresholds = facts.window, facts.thresholds
+    long = (window.queue.waited_steps or 0.0) >= thresholds.put_off_min_step_count
+    behind = window.throughput.prefilling is None or window.throughput.prefilling > thresholds.prefill_rare_max_ratio
+    return long and not behind and (window.queue.waiting_ratio or 0.0) >= thresholds.starved_min_waiting_ratio
 
 
 @fact()
 def longest_fits(facts: Facts) -> bool:
-    """The longest prompt seen lately fits at every poll, and nothing was preempted that must fit with its answer."""
-    return facts.recent.blocked_by_longest_ratio == 0.0 and not facts.recent.preempted_lately
+    """Return whether the longest prompt fits at every poll, and nothing was preempted that must fit with its answer."""
+    return facts.window.fit.blocked_by_longest_ratio == 0.0 and not facts.window.preemption.in_long_window
 
 
 must_be_deferred = Shared(longest_fits & (mostly_brought | adapters_lack_slots | behind_nobody))
@@ -92,35 +93,35 @@ must_be_deferred = Shared(longest_fits & (mostly_brought | adapters_lack_slots |
 
 @fact()
 def remote_kv_shows(facts: Facts) -> bool:
-    """A connector to other engines is in use, and no other."""
-    found = facts.recent.deferral
+    """Return whether a connector to other engines is in use, and no other."""
+    found = facts.window.deferral
     return found.remote and not found.offload
 
 
 @fact()
 def offload_shows(facts: Facts) -> bool:
-    """An offload tier is in use, and no connector to other engines."""
-    found = facts.recent.deferral
+    """Return whether an offload tier is in use, and no connector to other engines."""
+    found = facts.window.deferral
     return found.offload and not found.remote
 
 
 @fact("fetching", "external_queries")
 def kv_from_elsewhere_possible(facts: Facts) -> bool:
     """Those that wait may wait for KV. Where stages are told, a connector is in use, and hardly any wait for it."""
-    return facts.recent.deferral.connector is not False and facts.recent.fetching_ratio is None
+    return facts.window.deferral.connector is not False and facts.window.queue.fetching_ratio is None
 
 
 @fact()
 def slot_possible(facts: Facts) -> bool:
     """Those that wait may wait for a slot for an adapter."""
-    found = facts.recent.deferral
-    return found.slots is not None and found.crowded is not False
+    found = facts.window.deferral
+    return found.slots is not None and found.adapters_oversubscribed is not False
 
 
 @fact("encoder_queries")
 def image_possible(facts: Facts) -> bool:
     """Those that wait may wait for room for an image."""
-    return facts.recent.deferral.images is not False
+    return facts.window.deferral.images is not False
 
 
 several_kinds_possible = Shared(kv_from_elsewhere_possible | slot_possible | image_possible)

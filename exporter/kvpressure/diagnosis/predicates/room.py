@@ -17,63 +17,63 @@ _LONG_ANSWER: Final = (("prompt_tokens", "0.95"), ("output_tokens", "0.95"))
 
 @fact(*FIT)
 def fit_known(facts: Facts) -> bool:
-    """The fit test could judge a poll."""
-    return facts.recent.blocked_ratio is not None
+    """Return whether the fit test could judge a poll."""
+    return facts.window.fit.blocked_ratio is not None
 
 
 @fact()
 def fit_uncertain(facts: Facts) -> bool:
-    """A request may cost so much more than its tokens that typical ones need not fit."""
-    return facts.recent.unsure
+    """Return whether a request may cost so much more than its tokens that typical ones need not fit."""
+    return facts.window.fit.fit_unknown
 
 
 @fact()
 def capacity_known(facts: Facts) -> bool:
-    """The pool's size is known."""
+    """Return whether the pool's size is known."""
     return facts.inputs.value("kv_capacity_tokens") is not None
 
 
 @fact()
 def mostly_watermark(facts: Facts) -> bool:
     """But for what the watermark keeps free, most of the prompts that do not fit would."""
-    return (facts.recent.by_watermark_ratio or 0.0) >= MOSTLY_WATERMARK_RATIO
+    return (facts.window.fit.by_watermark_ratio or 0.0) >= MOSTLY_WATERMARK_RATIO
 
 
 @fact(*FIT)
 def longest_blocked(facts: Facts) -> bool:
     """One of the longest prompts seen lately does not fit."""
-    return (facts.recent.blocked_by_longest_ratio or 0.0) >= facts.thresholds.admission_blocked_min_ratio
+    return (facts.window.fit.blocked_by_longest_ratio or 0.0) >= facts.thresholds.admission_blocked_min_ratio
 
 
 @fact()
 def long_still_blocked(facts: Facts) -> bool:
-    """Some of the long prompts still do not fit: a full pool empties in jumps."""
-    ratio = facts.recent.blocked_by_long_ratio
+    """Return whether some of the long prompts still do not fit: a full pool empties in jumps."""
+    ratio = facts.window.fit.blocked_by_long_ratio
     return ratio is not None and ratio >= facts.thresholds.admission_unblocked_max_ratio
 
 
 @fact(*FIT)
 def long_fits(facts: Facts) -> bool:
-    """A long prompt fits at every poll."""
-    return facts.recent.blocked_by_long_ratio == 0.0
+    """Return whether a long prompt fits at every poll."""
+    return facts.window.fit.blocked_by_long_ratio == 0.0
 
 
 @fact()
 def preempted(facts: Facts) -> bool:
-    """A request was preempted in the window."""
-    return facts.recent.preempted_in_window
+    """Return whether a request was preempted in the window."""
+    return facts.window.preemption.in_window
 
 
 @fact()
 def preempted_lately(facts: Facts) -> bool:
-    """A request was preempted in the longer window."""
-    return facts.recent.preempted_lately
+    """Return whether a request was preempted in the longer window."""
+    return facts.window.preemption.in_long_window
 
 
 @fact(*FIT)
 def room_is_ample(facts: Facts) -> bool:
     """Most of the cache is free, and holds a long request with a long answer several times over."""
-    inputs, usage, thresholds = facts.inputs, facts.recent.usage, facts.thresholds
+    inputs, usage, thresholds = facts.inputs, facts.window.kv_usage_ratio, facts.thresholds
     free = inputs.value("kv_free_tokens")
     prompt, answer = (inputs.value(*path) for path in _LONG_ANSWER)
     if free is None or usage is None or prompt is None or answer is None:
@@ -92,8 +92,8 @@ cache_may_hold_queue = Shared(queued_always & (longest_blocked | preempted_witho
 
 @fact(*FIT)
 def cache_is_held(facts: Facts) -> bool:
-    """What waits does not fit; where nobody tells how large the cache is, most of it has to be held."""
+    """Return whether what waits does not fit; where nobody tells the size of the cache, most of it has to be held."""
     if facts.symptom("admission_blocked"):
         return True
-    recent = facts.recent
-    return recent.blocked_ratio is None and (recent.usage or 0.0) > facts.thresholds.room_ample_max_usage_ratio
+    full = (facts.window.kv_usage_ratio or 0.0) > facts.thresholds.room_ample_max_usage_ratio
+    return full and facts.window.fit.blocked_ratio is None

@@ -39,5 +39,5 @@ cpu_pressed = symptom("cpu_pressed", "cpu")
 
 @fact()
 def is_shedding_load(facts: Facts) -> bool:
-    """The engine refuses requests, at a limit that it was started with."""
+    """Return whether the engine refuses requests, at a limit that it was started with."""
     return facts.symptom("load_shed") is True

@@ -9,7 +9,7 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate
 from kvpressure.diagnosis.predicates import batch, queue
 from kvpressure.diagnosis.rule import Rule
-from kvpressure.diagnosis.symptoms.gpu_compute_low import estimated_work
+from kvpressure.diagnosis.symptoms.gpu import estimated_work
 from kvpressure.model.verdict import Cause
 
 EXPECTS: Final[Mapping[str, bool]] = {
@@ -21,7 +21,7 @@ EXPECTS: Final[Mapping[str, bool]] = {
 
 
 def _share(facts: Facts) -> str:
-    ratio = facts.recent.prefill_ratio
+    ratio = facts.window.throughput.prefill_ratio
     return "" if ratio is None else f"{ratio:.0%} of the tokens computed are of prompts{estimated_work(facts.inputs)}."
 
 

@@ -55,7 +55,7 @@ def _another_cap(facts: Facts) -> str:
 
 
 def _step(facts: Facts) -> str:
-    step = number(round(facts.recent.step_tokens or 0.0))
+    step = number(round(facts.window.throughput.step_tokens or 0.0))
     return f"A step computes {step} tokens; {_declared(facts, 'max_num_batched_tokens')} are allowed"
 
 

@@ -49,20 +49,20 @@ def _from_elsewhere(prefix: str, when: Predicate, share: Callable[[Facts], str])
 
 
 def _which(facts: Facts) -> str:
-    both = facts.recent.deferral.remote
+    both = facts.window.deferral.remote
     return "both other engines and an offload tier are in use" if both else "no connector says what it is"
 
 
 def _fetched(facts: Facts) -> str:
-    return f"{facts.recent.fetching_ratio or 0.0:.0%} of those that wait wait for KV from elsewhere"
+    return f"{facts.window.queue.fetching_ratio or 0.0:.0%} of those that wait wait for KV from elsewhere"
 
 
 def _brought(facts: Facts) -> str:
-    return f"{facts.recent.deferral.brought_ratio or 0.0:.0%} of the prompts' tokens come from elsewhere"
+    return f"{facts.window.deferral.brought_ratio or 0.0:.0%} of the prompts' tokens come from elsewhere"
 
 
 def _slots(facts: Facts) -> str:
-    slots = number(facts.recent.deferral.slots or 0.0)
+    slots = number(facts.window.deferral.slots or 0.0)
     return f"All {slots} slots for adapters are taken, and more adapters are asked for."
 
 
@@ -81,7 +81,7 @@ def _grammar(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
 
 
 def _steps(facts: Facts) -> str:
-    steps = number(round(facts.recent.waited_steps or 0.0))
+    steps = number(round(facts.window.queue.waited_steps or 0.0))
     return f"They fit, and wait for {steps} steps: for a grammar, or behind one that a limit holds back."
 
 

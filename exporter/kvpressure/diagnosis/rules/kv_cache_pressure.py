@@ -31,7 +31,7 @@ EXPECTS: Final[Mapping[str, bool]] = {
 
 @fact()
 def _told(facts: Facts) -> bool:
-    """The verdict before was this one."""
+    """Return whether the verdict before was this one."""
     return facts.told is Cause.KV_CACHE_PRESSURE
 
 
@@ -52,18 +52,18 @@ def _seen(symptom: str) -> Callable[[Facts], str]:
 
 
 def _stranded(facts: Facts) -> str:
-    return f"For {facts.recent.still_seconds:.0f} s {waiting(facts)} and none runs{cache_in_use(facts)}."
+    return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache_in_use(facts)}."
 
 
 def _watermark(facts: Facts) -> str:
-    share, most = facts.inputs.declared.get("kv_watermark_ratio", 0.0), facts.recent.by_watermark_ratio or 0.0
+    share, most = facts.inputs.declared.get("kv_watermark_ratio", 0.0), facts.window.fit.by_watermark_ratio or 0.0
     free = facts.inputs.value("kv_free_tokens")
     left = "" if free is None else f", {number(round(free))} tokens are left"
     return f"{share:.1%} of the cache is kept free{left}: but for that a prompt would fit in {most:.0%} of the polls."
 
 
 def _longest(facts: Facts) -> str:
-    ratio = facts.recent.blocked_by_longest_ratio or 0.0
+    ratio = facts.window.fit.blocked_by_longest_ratio or 0.0
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
 
 

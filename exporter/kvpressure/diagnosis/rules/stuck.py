@@ -10,8 +10,8 @@ from kvpressure.diagnosis.kleene import Predicate
 from kvpressure.diagnosis.predicates import progress, room
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.wording import clock, running_and_waiting
-from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.canary import CANARY_UNANSWERED
 
 EXPECTS: Final[Mapping[str, bool]] = {
     "throughput_plateau": True,
@@ -40,10 +40,10 @@ def _stuck(name: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
 
 
 def _standing(facts: Facts) -> str:
-    """What stands still, since when, and whether it answers."""
-    recent = facts.recent
-    seconds = max(recent.frozen_seconds, recent.looping_seconds, recent.still_seconds)
-    stands = ", ".join(_STANDING.get(name, name) for name in recent.progress.standing)
+    """Return what stands still, since when, and whether it answers."""
+    window = facts.window
+    seconds = max(window.progress.frozen_seconds, window.progress.looping_seconds, window.progress.still_seconds)
+    stands = ", ".join(_STANDING.get(name, name) for name in window.progress.standing)
     held = facts.standing_since
     since = f"for {seconds:.0f} s" if held is None else f"for {max(seconds, facts.t - held):.0f} s, since {clock(held)}"
     told = f"Stand still {since}: {stands}. {running_and_waiting(facts)}"

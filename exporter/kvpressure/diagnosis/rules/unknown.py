@@ -10,8 +10,8 @@ from kvpressure.diagnosis.kleene import Predicate
 from kvpressure.diagnosis.predicates import page, progress, queue, room
 from kvpressure.diagnosis.rule import Rule, nothing_to_say
 from kvpressure.diagnosis.wording import waiting
-from kvpressure.features.canary import CANARY_UNANSWERED
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.canary import CANARY_UNANSWERED
 
 EXPECTS: Final[Mapping[str, bool]] = {}
 """Nothing speaks for it: it is no cause."""
@@ -22,7 +22,7 @@ def _unknown(name: str, detail: str, when: Predicate, grounds: Callable[[Facts],
 
 
 def _polls(facts: Facts) -> str:
-    return f"{facts.recent.polls} polls in {facts.recent.seconds:.0f} s."
+    return f"{facts.window.polls} polls in {facts.window.seconds:.0f} s."
 
 
 def _no_gauges(facts: Facts) -> str:  # noqa: ARG001 - as the others are called

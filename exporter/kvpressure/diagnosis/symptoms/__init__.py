@@ -1,59 +1,44 @@
-"""One file per symptom: `NAME`, and `judge(inputs)` that gives its `Evidence`. Adding one is a file and a line here."""
+"""What can be measured of an engine's trouble, one function per symptom. Adding one is a function and a line here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.symptoms import (
-    admission_blocked,
-    allocation_errors,
-    batch_collapse,
-    canary_unanswered,
-    cpu_pressed,
-    device_oom,
-    frontend_slow,
-    gpu_compute_low,
-    gpu_memory_high,
-    host_oom,
-    kv_saturated,
-    latency_inflated,
-    load_shed,
-    memory_rising,
-    preempting,
-    restarting,
-    throughput_plateau,
-)
+from kvpressure.diagnosis.symptoms import cache, failures, gpu, service
 from kvpressure.model.verdict import Evidence
 
 Symptoms = Mapping[str, Evidence]
 
-_ALL = (
-    gpu_memory_high,
-    gpu_compute_low,
-    batch_collapse,
-    admission_blocked,
-    kv_saturated,
-    preempting,
-    latency_inflated,
-    throughput_plateau,
-    memory_rising,
-    restarting,
-    host_oom,
-    device_oom,
-    allocation_errors,
-    cpu_pressed,
-    frontend_slow,
+_ALL: Final[tuple[Callable[[Inputs], Evidence], ...]] = (
+    gpu.gpu_memory_high,
+    gpu.gpu_compute_low,
+    service.batch_collapse,
+    cache.admission_blocked,
+    cache.kv_saturated,
+    cache.preempting,
+    service.latency_inflated,
+    service.throughput_plateau,
+    gpu.memory_rising,
+    failures.restarting,
+    failures.host_oom,
+    failures.device_oom,
+    failures.allocation_errors,
+    failures.cpu_pressed,
+    service.frontend_slow,
 )
 
-NAMES = tuple(module.NAME for module in _ALL)
-
-OPTIONAL = (canary_unanswered.NAME, load_shed.NAME)
-"""Symptoms that there are only where somebody switched on what they are of (decisions 0270, 0280)."""
+NAMES: Final = tuple(judge.__name__ for judge in _ALL)
 
 
 def judge_all(inputs: Inputs) -> Symptoms:
-    """Every symptom by name, in a fixed order; one of `OPTIONAL` only where its source is on."""
-    sheds = inputs.value("requests_refused_per_second") is not None
-    wanted = (*_ALL, *([load_shed] if sheds else []), *([canary_unanswered] if inputs.canary_enabled else []))
-    return {module.NAME: module.judge(inputs) for module in wanted}
+    """Return every symptom by name, in a fixed order.
+
+    `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
+    requests are sent (decisions 0270, 0280).
+    """
+    sheds_load = inputs.value("requests_refused_per_second") is not None
+    optional = ((service.load_shed, sheds_load), (failures.canary_unanswered, inputs.canary_enabled))
+    wanted = (*_ALL, *(judge for judge, there in optional if there))
+    return {judge.__name__: judge(inputs) for judge in wanted}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kvpressure.kubernetes.objects.fields import Object, dns_name, mapping, objects, text
-from kvpressure.limits.start import Start
+from kvpressure.launch.start import Start
 
 MOST_MAPS: Final = 4
 """ConfigMaps read for one container."""

@@ -12,10 +12,9 @@ from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.states import ENDED
-from kvpressure.limits.declared import Reading, annotated, declared, read_limits
-from kvpressure.limits.recognise import runtime_of, serving_port
-from kvpressure.limits.start import TOO_MUCH, Start, read_start
-from kvpressure.model.workload import DeclaredLimit
+from kvpressure.launch.declared import Reading, annotated, declared, read_limits
+from kvpressure.launch.start import TOO_MUCH, Start, read_start, runtime_of, serving_port
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.runtimes.runtime import Runtime
 
 MAX_CONTAINERS: Final = 32

@@ -15,7 +15,7 @@ from kvpressure.kubernetes.objects.containers import Container, limits_of, ports
 from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.objects.states import container_state
-from kvpressure.model.workload import ContainerId, ContainerState, DeclaredLimit
+from kvpressure.model.environment import ContainerId, ContainerState, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"

@@ -17,7 +17,7 @@ from kvpressure.kubernetes.objects.containers import Container, engine_container
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
 from kvpressure.kubernetes.objects.map_versions import MapVersion, StartedAt, in_force
 from kvpressure.kubernetes.objects.states import ENDED, container_state
-from kvpressure.model.workload import ContainerId, ContainerState
+from kvpressure.model.environment import ContainerId, ContainerState
 
 MAX_TARGETS: Final = 16
 """Targets of one pod: as many as it could have data-parallel ranks with a port each."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +23,12 @@ from kvpressure.kubernetes.objects.map_versions import (
     with_version,
 )
 from kvpressure.kubernetes.objects.pods import MapName, PodReader, PodRecord
-from kvpressure.kubernetes.watch.resource import REFUSED, refused_user
+from kvpressure.kubernetes.watch.resource import Tuning, refused_user
 from kvpressure.kubernetes.watch.stores import PodStore
-from kvpressure.kubernetes.watch.tuning import Tuning
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
-from kvpressure.net.schedule import Backoff, Clock
+from kvpressure.net.schedule import Clock
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
@@ -186,18 +184,10 @@ class _Namespace:
                 while self._wanted:
                     answered = await self.guard.attempt(self._read) and not self._wanted
                     failures = 0 if answered else failures + 1
-                    await self._clock.sleep_until(self._clock.monotonic() + self._pause_seconds(failures))
+                    pause = self._tuning.pause_seconds(failures, self.guard.health().reason)
+                    await self._clock.sleep_until(self._clock.monotonic() + pause)
         finally:
             await self._close()
-
-    def _pause_seconds(self, failures: int) -> float:
-        tuning = self._tuning
-        if not failures:
-            return tuning.spacing_seconds
-        reason = self.guard.health().reason
-        limit = tuning.refused_limit_seconds if reason in REFUSED else tuning.retry_limit_seconds
-        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, failures, tuning.retry_seconds)
-        return tuning.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
 
     async def _read(self) -> bool:
         if self._connection is None:

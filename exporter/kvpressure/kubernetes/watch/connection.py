@@ -52,14 +52,8 @@ class Connection:
     async def page(self, resource: Resource, query: Mapping[str, str]) -> Page:
         """Return one page of a list."""
         client = self._opened()
-        try:
-            async with client.answer(f"/{resource.path}", resource.action("list"), query) as response:
-                body = await capped(response, MAX_PAGE_BYTES)
-        except (KubeError, *FAILURES) as error:
-            await self._fail(error, client)
-        if len(body) > MAX_PAGE_BYTES:
-            sentence = f"the API server {client.where} answered with more than {MAX_PAGE_BYTES >> 20} MiB"
-            raise KubeError(sentence, reason="too_large")
+        too_large = f"the API server {client.where} answered with more than {MAX_PAGE_BYTES >> 20} MiB"
+        body = await self._body(client, f"/{resource.path}", resource.action("list"), query, MAX_PAGE_BYTES, too_large)
         try:
             return await asyncio.to_thread(read_page, body)
         except ValueError as error:
@@ -69,18 +63,25 @@ class Connection:
     async def config_map(self, namespace: str, name: str) -> Object:
         """Return one ConfigMap."""
         client, action = self._opened(), Action("get", "configmaps", namespace, name)
-        try:
-            async with client.answer(f"/api/v1/namespaces/{namespace}/configmaps/{name}", action, {}) as response:
-                body = await capped(response, MAX_MAP_BYTES)
-        except (KubeError, *FAILURES) as error:
-            await self._fail(error, client)
-        if len(body) > MAX_MAP_BYTES:
-            sentence = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
-            raise KubeError(sentence, reason="too_large")
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        too_large = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
+        body = await self._body(client, path, action, {}, MAX_MAP_BYTES, too_large)
         if (found := await asyncio.to_thread(read_object, body)) is None:
             sentence = f"the API server {client.where} answered to {action} with something that is no object"
             raise KubeError(sentence, reason="garbage")
         return found
+
+    async def _body(
+        self, client: KubeClient, path: str, action: Action, query: Mapping[str, str], cap_bytes: int, too_large: str
+    ) -> bytes:
+        try:
+            async with client.answer(path, action, query) as response:
+                body = await capped(response, cap_bytes)
+        except (KubeError, *FAILURES) as error:
+            await self._fail(error, client)
+        if len(body) > cap_bytes:
+            raise KubeError(too_large, reason="too_large")
+        return body
 
     async def watch(self, resource: Resource, query: Mapping[str, str]) -> Watch:
         """Open a watch."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvpressure.kubernetes.objects.events import REASONS, EventRecord
-from kvpressure.model.workload import ContainerId, EventReport
+from kvpressure.model.environment import ContainerId, EventReport
 
 RECENT_SECONDS: Final = 600.0
 """How old an event of the first list may be to count as evidence."""

@@ -20,12 +20,11 @@ import structlog
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.objects.fields import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
-from kvpressure.kubernetes.watch.resource import REFUSED, Record, Resource, Sink
-from kvpressure.kubernetes.watch.tuning import Tuning
+from kvpressure.kubernetes.watch.resource import REFUSED, Record, Resource, Sink, Tuning
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
-from kvpressure.net.schedule import Backoff, Clock
+from kvpressure.net.schedule import Clock
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
@@ -105,17 +104,8 @@ class Reflector(Generic[R]):
     async def _sleep(self, went_well: bool) -> None:
         # A list is no success yet: a server that ends every watch at once must not be asked for list after list.
         self._failures = 0 if went_well else self._failures + 1
-        await self._clock.sleep_until(self._clock.monotonic() + self._pause_seconds())
-
-    def _pause_seconds(self) -> float:
-        tuning = self._tuning
-        if not self._failures:
-            return tuning.spacing_seconds
-        reason = self._guard.health().reason
-        limit = tuning.refused_limit_seconds if reason in REFUSED else tuning.retry_limit_seconds
-        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, self._failures, tuning.retry_seconds)
-        # Every node's exporter loses the API server at the same moment; they should not all come back at one.
-        return tuning.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
+        pause = self._tuning.pause_seconds(self._failures, self._guard.health().reason)
+        await self._clock.sleep_until(self._clock.monotonic() + pause)
 
     async def _list(self) -> bool:
         records: list[R] = []
@@ -261,10 +251,6 @@ class Reflector(Generic[R]):
             # One object that nobody thought of must not cost all the others. Told once, not at each of its changes.
             if not self._told_of_bug:
                 self._told_of_bug = True
-                log.error(
-                    "Kubernetes object not read",
-                    source=self._resource.source,
-                    error=brief(error),
-                    exc_info=error,
-                )
+                about = {"source": self._resource.source, "error": brief(error)}
+                log.error("Kubernetes object not read", **about, exc_info=error)
             return None

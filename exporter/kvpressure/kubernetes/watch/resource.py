@@ -1,13 +1,50 @@
-"""What a reflector watches, and to whom it tells what it learns."""
+"""What a reflector watches, in which times (tests hurry), and to whom it tells what it learns."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from kvpressure.kubernetes.errors import Action
+from kvpressure.net.schedule import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How long things may take and how long to wait.
+
+    `watch_seconds`, give or take a fifth, is asked of the API server, which then ends the watch; one that is silent
+    for `grace_seconds` longer hangs. `spacing_seconds` is the least time between two watches. Waits after failures
+    double from `retry_seconds` to `retry_limit_seconds`, after a refusal (401, 403) to `refused_limit_seconds`. Events
+    of deleted pods are shown for `linger_seconds`; an unconfirmed condition of the node for `condition_seconds`.
+    """
+
+    page_items: int = 250
+    list_seconds: float = 30.0
+    open_seconds: float = 15.0
+    watch_seconds: int = 240
+    grace_seconds: float = 15.0
+    spacing_seconds: float = 1.0
+    retry_seconds: float = 1.0
+    retry_limit_seconds: float = 30.0
+    refused_limit_seconds: float = 60.0
+    linger_seconds: float = 600.0
+    condition_seconds: float = 120.0
+
+    def pause_seconds(self, failures: int, reason: str) -> float:
+        """Return the wait after so many failures in a row, the last one for `reason`.
+
+        Every node's exporter loses the API server at the same moment; they should not all come back at one.
+        """
+        if not failures:
+            return self.spacing_seconds
+        limit = self.refused_limit_seconds if reason in REFUSED else self.retry_limit_seconds
+        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, failures, self.retry_seconds)
+        return self.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
+
 
 REFUSED: Final = frozenset({"forbidden", "unauthorized"})
 """Reasons that last until somebody grants something."""

@@ -6,7 +6,7 @@ Each part stands alone: a permission that is missing for events costs the events
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects.events import read_event
-from kvpressure.kubernetes.objects.node import read_node
 from kvpressure.kubernetes.objects.pods import PodRecord
-from kvpressure.kubernetes.watch.config_maps import ConfigMaps
+from kvpressure.kubernetes.objects.states import read_node
+from kvpressure.kubernetes.watch.config_maps import CONFIG_MAPS, ConfigMaps
 from kvpressure.kubernetes.watch.event_book import EventBook
 from kvpressure.kubernetes.watch.reflector import Reflector
-from kvpressure.kubernetes.watch.resource import Resource
-from kvpressure.kubernetes.watch.shown import in_turn, shown_pods
+from kvpressure.kubernetes.watch.resource import Resource, Tuning
 from kvpressure.kubernetes.watch.stores import EventStore, NodeStore, PodStore
-from kvpressure.kubernetes.watch.tuning import Tuning
-from kvpressure.kubernetes.watch.view import ClusterView
+from kvpressure.kubernetes.watch.view import ClusterView, in_turn, shown_pods
+from kvpressure.model.environment import ContainerId, ContainerState, Environment, EventReport
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import ContainerId, ContainerState, EventReport
 from kvpressure.net.credentials import in_cluster
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.sources.source import Known, Registration, Source, Wiring
 
 if TYPE_CHECKING:
     from kvpressure.kubernetes.watch.connection import Connection
@@ -82,11 +82,12 @@ class _Parts:
         yield from self.events.values()
 
 
-class KubernetesSource:
+class KubernetesSource(Source):
     """Engines, their containers, their events and the node's memory pressure, as the API server reports them.
 
     `on_change` is called on the event loop when targets, containers or the node's condition differ; events are read
-    from `view`. Each list-and-watch has a connection of its own, that `connect` makes.
+    from `view`. Each list-and-watch has a connection of its own, that `connect` makes. Until the pods are listed, what
+    was `kept` from before a reload of the settings is told.
     """
 
     def __init__(
@@ -97,13 +98,15 @@ class KubernetesSource:
         *,
         tuning: Tuning | None = None,
         connect: Callable[[], Connection] | None = None,
+        kept: ClusterView | None = None,
     ) -> None:
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._on_change = on_change or (lambda: None)
         self._tuning = tuning or Tuning()
         self._connect = connect or self._connection
-        self._wanted = is_wanted(settings)
+        self._kept = kept
+        self.discovers = is_wanted(settings)
         self._made = self._clock.wall()
         self._book = EventBook()
         self._parts = _Parts()
@@ -114,7 +117,7 @@ class KubernetesSource:
 
     async def run(self) -> None:
         """Follow the API server until cancelled; returns at once where Kubernetes is off. Raises nothing else."""
-        if not self._wanted:
+        if not self.discovers:
             return
         if not self._settings.node_name:
             log.warning("source down", source=PODS, reason="no_node_name", error=NO_NODE_NAME)
@@ -132,7 +135,7 @@ class KubernetesSource:
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record for each list-and-watch; empty where Kubernetes is off."""
-        if not self._wanted:
+        if not self.discovers:
             return ()
         if not self._settings.node_name:
             return (SourceHealth(PODS, "", False, self._clock.wall(), error=NO_NODE_NAME, reason="no_node_name"),)
@@ -151,9 +154,33 @@ class KubernetesSource:
         record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
         return record is not None and record.finished
 
+    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - the API server tells all of it
+        """Return containers, events and the node's condition."""
+        view = self.view
+        return Environment(
+            containers=view.containers,
+            events=view.events,
+            memory_pressure=view.memory_pressure,
+            problems=view.problems,
+            hints=view.hints,
+        )
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The engines that were found."""
+        return self.view.targets
+
     @property
     def view(self) -> ClusterView:
-        """The current state of the cluster, as far as it is known."""
+        """The current state of the cluster, as far as it is known; engines of before until the pods are listed."""
+        new = self._watched
+        if self._kept is None or self.listed:
+            self._kept = None
+            return new
+        return replace(self._kept, t=new.t, memory_pressure=new.memory_pressure, problems=new.problems, hints=new.hints)
+
+    @property
+    def _watched(self) -> ClusterView:
         now = self._clock.wall()
         shown = shown_pods(self._records())
         return ClusterView(
@@ -271,3 +298,23 @@ class KubernetesSource:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, self._maps.end(), return_exceptions=True)
+
+
+def _make(settings: KubernetesSettings, wiring: Wiring) -> Sequence[Source]:
+    before = next((one for one in wiring.replaced if isinstance(one, KubernetesSource)), None)
+    kept = before.view if before is not None and is_wanted(settings) else None
+    return [KubernetesSource(settings, wiring.clock, kept=kept)]
+
+
+SOURCE: Final = Registration[KubernetesSettings](
+    "kubernetes",
+    _make,
+    {
+        PODS: "Kubernetes: pods of this node",
+        EVENTS: "Kubernetes: events of these pods",
+        CONFIG_MAPS: "Kubernetes: --config files of these pods",
+        NODE: "Kubernetes: this node",
+    },
+    section="kubernetes",
+    settings=KubernetesSettings,
+)

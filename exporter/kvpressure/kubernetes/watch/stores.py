@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 
 from kvpressure.kubernetes.objects.events import EventRecord
-from kvpressure.kubernetes.objects.node import NodeRecord
 from kvpressure.kubernetes.objects.pods import PodRecord
+from kvpressure.kubernetes.objects.states import NodeRecord
 from kvpressure.kubernetes.watch.event_book import EventBook
 
 MAX_PODS: Final = 1024

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from kvpressure.commandline.numbers import whole
 from kvpressure.commandline.options import Options
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
+from kvpressure.runtimes.deploying import KServe
 from kvpressure.runtimes.sglang.flags import FLAGS
 from kvpressure.runtimes.starting import Starting
 
@@ -60,3 +61,12 @@ def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there 
 
 
 STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port)
+
+
+def _deployed(model: Mapping[str, Any]) -> bool:
+    described = model.get("modelFormat")
+    name = described.get("name") if isinstance(described, Mapping) else ""
+    return any("sglang" in text.lower() for text in (name, model.get("runtime")) if isinstance(text, str))
+
+
+KSERVE: Final = KServe(_deployed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.runtimes.evidence import OptionalSignal
+from kvpressure.runtimes.signals import OptionalSignal
 
 EVIDENCE: Final = (
     OptionalSignal(

@@ -14,7 +14,7 @@ from typing import Any, Final
 import amdsmi
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import BackendError
+from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.cards import Card
 from kvpressure.sources.gpu.plausible import Sieve
 
@@ -48,17 +48,17 @@ def _sentence(error: amdsmi.AmdSmiException) -> str:
 
 
 def reason_of(error: amdsmi.AmdSmiException) -> str:
-    """The stable word for an amdsmi error."""
+    """Return the stable word for an amdsmi error."""
     return REASONS.get(getattr(error, "err_code", None), "driver_error")
 
 
 def describe(error: amdsmi.AmdSmiException) -> str:
-    """An amdsmi error as the value of `GpuReport.errors`."""
+    """Return an amdsmi error as the value of `GpuReport.errors`."""
     return f"{reason_of(error)}: amdsmi says: {_sentence(error)}"
 
 
 def absent(call: Callable[..., Any], *args: Any) -> Any:
-    """What `call` answers, None where there is no such value; raises AmdSmiException for trouble with the device."""
+    """Return what `call` answers, None for no such value; raise AmdSmiException for trouble with the device."""
     try:
         return call(*args)
     except amdsmi.AmdSmiLibraryException as error:
@@ -68,7 +68,7 @@ def absent(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def optional(call: Callable[..., Any], handle: Any, key: str | None = None) -> Any:
-    """A property that only decorates the reading: None for any failure, the binding's own included."""
+    """Return a property that only decorates the reading: None for any failure, the binding's own included."""
     try:
         answer = call(handle)
     except (amdsmi.AmdSmiException, ValueError, KeyError, AttributeError):
@@ -78,11 +78,11 @@ def optional(call: Callable[..., Any], handle: Any, key: str | None = None) -> A
 
 
 def number(value: Any) -> float | None:
-    """A numeric reading; None for the ways amdsmi says "not available"."""
+    """Return a numeric reading; None for the ways amdsmi says "not available"."""
     return None if isinstance(value, str) or value in NOT_AVAILABLE else value
 
 
-def open_cards() -> Sequence[Card]:
+def open_cards(_: Options) -> Sequence[Card]:
     """Initialize amdsmi and find its cards; raises BackendError."""
     try:
         amdsmi.amdsmi_init(amdsmi.AmdSmiInitFlags.INIT_AMD_GPUS)
@@ -118,7 +118,7 @@ class Processor:
         self.memory_kind = "carve-out" if vram_type in DDR_TYPES else "device"
 
     def read_memory(self, sieve: Sieve) -> tuple[float | None, float | None]:
-        """Used and total bytes of VRAM."""
+        """Return used and total bytes of VRAM."""
         vram = amdsmi.AmdSmiMemoryType.VRAM
         total = absent(amdsmi.amdsmi_get_gpu_memory_total, self.handle, vram)
         used = absent(amdsmi.amdsmi_get_gpu_memory_usage, self.handle, vram)
@@ -131,7 +131,7 @@ class Processor:
         return sieve.memory(None if in_use is None else in_use * MIB, mib["vram_total"] * MIB)
 
     def read_activity(self, sieve: Sieve) -> float | None:
-        """The averaged activity of the graphics engine: right for a card in one piece, where the driver keeps it."""
+        """Return the graphics engine's averaged activity: right for a card in one piece, where the driver keeps it."""
         activity = absent(amdsmi.amdsmi_get_gpu_activity, self.handle)
         return None if activity is None else sieve.share(number(activity["gfx_activity"]))
 

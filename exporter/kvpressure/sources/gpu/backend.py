@@ -1,41 +1,13 @@
-"""What every vendor's library looks like from here, and the table of vendors.
+"""What is known of every vendor's library without loading it: its name, its options, and how its child process ends.
 
-Adding a vendor is one new file with a `make(options)` function, and one row in `BACKENDS`.
+Adding a vendor is a module of its cards (`open_cards`, `shutdown`), a function that loads it in `libraries.py`, and one
+row in `BACKENDS`.
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Final, Protocol
-
-from kvpressure.model.samples import GpuReport
-
-
-class Backend(Protocol):
-    """One vendor library, used by one process."""
-
-    @property
-    def vendor(self) -> str:
-        """The value of the `vendor` label."""
-        ...
-
-    def open(self) -> None:
-        """Load the library, initialize it and find the devices; raises `BackendError`."""
-        ...
-
-    def read(self, t: float) -> GpuReport:
-        """Read every device once; `t` is now, in unix seconds.
-
-        A device that fails goes to the report's `errors` as "reason: sentence". A device that is slow is missing from
-        this report and appears, with its own earlier `t`, in the one after it answered. Raises `BackendError` when the
-        library has to be opened again. May block for ever behind a sick driver.
-        """
-        ...
-
-    def close(self) -> None:
-        """Shut the library down and let go of the device files."""
-        ...
+from typing import Final
 
 
 class BackendError(Exception):
@@ -74,20 +46,10 @@ ABSENT: Final = frozenset({"library_not_found", "binding_not_found"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One vendor: its module, the name of its source in health series, and what people call that."""
+    """One vendor: the name of its source in health series, and what people call that."""
 
-    module: str
     source: str
     title: str
 
 
-BACKENDS: Final = {
-    "nvidia": Row("kvpressure.sources.gpu.nvml", "nvml", "NVIDIA GPUs (NVML)"),
-    "amd": Row("kvpressure.sources.gpu.amdsmi", "amdsmi", "AMD GPUs (amdsmi)"),
-}
-
-
-def make_backend(vendor: str, options: Options) -> Backend:
-    """The backend of `vendor`; its module is imported here, so that only the child ever does. Raises KeyError."""
-    backend: Backend = importlib.import_module(BACKENDS[vendor].module).make(options)
-    return backend
+BACKENDS: Final = {"nvidia": Row("nvml", "NVIDIA GPUs (NVML)"), "amd": Row("amdsmi", "AMD GPUs (amdsmi)")}

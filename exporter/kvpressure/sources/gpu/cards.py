@@ -76,7 +76,7 @@ class CardPool:
             self._done.put((card.key, report))
 
     def read(self, t: float) -> GpuReport:
-        """The readings that finished since the last call, waiting a bounded time for the slow ones.
+        """Return the readings that finished since the last call, waiting a bounded time for the slow ones.
 
         Blocks until the first card answers: when no card answers at all, the silence is what tells the parent.
         """

@@ -15,21 +15,22 @@ import sys
 import time
 from typing import BinaryIO, Final
 
-from kvpressure.sources.gpu.backend import EXIT_CODES, Backend, BackendError, Options, make_backend
+from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options
+from kvpressure.sources.gpu.libraries import Backend, make_backend
 from kvpressure.sources.gpu.wire import encode
 
 PR_SET_PDEATHSIG: Final = 1
 
 
 def take_stdout() -> BinaryIO:
-    """Standard output for our lines alone: what a vendor library prints goes to standard error from here on."""
+    """Return standard output for our lines alone: what a vendor library prints goes to standard error from here on."""
     private = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(private, "wb")
 
 
 def die_with_parent() -> None:
-    """A child that is stuck in the driver cannot see its input end: the kernel has to kill it."""
+    """Have the kernel kill this process with its parent: a child stuck in the driver cannot see its input end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -48,12 +48,12 @@ BUFFER_SILENCE_SECONDS: Final = 2.0
 
 
 def reason_of(error: Any) -> str:
-    """The stable word for an NVML error."""
+    """Return the stable word for an NVML error."""
     return REASONS.get(error.value, "driver_error")
 
 
 def describe(error: Any) -> str:
-    """An NVML error as the value of `GpuReport.errors`."""
+    """Return an NVML error as the value of `GpuReport.errors`."""
     hint = "; it stays lost until it is reset, look for XID in the kernel log" if reason_of(error) == "gpu_lost" else ""
     return f"{reason_of(error)}: NVML says: {error}{hint}"
 
@@ -63,7 +63,7 @@ NO_SAMPLES_CODES: Final = frozenset({pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.
 
 
 def absent(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """What `call` answers, None where the driver has no such value; raises NVMLError for trouble with the device."""
+    """Return what `call` answers, None where there is no such value; raise NVMLError for trouble with the device."""
     try:
         return call(*args, **kwargs)
     except pynvml.NVMLError as error:
@@ -73,7 +73,7 @@ def absent(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
 
 
 def read_memory(handle: Any, sieve: Sieve) -> tuple[float | None, float | None]:
-    """Used and total bytes. Version 2 keeps what the driver reserves out of `used`; old drivers only have version 1."""
+    """Return used and total bytes; version 2 keeps the driver's reserve out of `used`, old drivers only have 1."""
     info = absent(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     if info is None:
         info = absent(pynvml.nvmlDeviceGetMemoryInfo, handle)

@@ -10,14 +10,14 @@ from typing import Any
 import pynvml
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import BackendError
+from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.cards import Card
 from kvpressure.sources.gpu.gpm import Activity, Gpm, supported
 from kvpressure.sources.gpu.nvml_calls import UtilizationBuffer, absent, describe, read_memory, reason_of
 from kvpressure.sources.gpu.plausible import Sieve
 
 
-def open_cards(gpm: bool) -> Sequence[Card]:
+def open_cards(options: Options) -> Sequence[Card]:
     """Initialize NVML and find its cards; raises BackendError."""
     try:
         pynvml.nvmlInit()
@@ -27,7 +27,7 @@ def open_cards(gpm: bool) -> Sequence[Card]:
         raise BackendError(reason_of(error), f"NVML cannot be initialized: {error}") from error
     if count == 0:
         raise BackendError("no_devices", "the NVIDIA driver is loaded and shows no GPU to this process")
-    return [_open_card(index, driver_version, gpm) for index in range(count)]
+    return [_open_card(index, driver_version, options.gpm) for index in range(count)]
 
 
 def _open_card(index: int, driver_version: str, gpm: bool) -> Card:
@@ -88,7 +88,7 @@ class NvmlCard:
         return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
     def read(self, t: float) -> GpuReport:
-        """The card and, in MIG mode, its instances."""
+        """Return the card and, in MIG mode, its instances."""
         sieve = Sieve()
         try:
             if self._mig_enabled() != self._mig:
@@ -129,7 +129,7 @@ class NvmlCard:
         return "device"
 
     def _read_instances(self, t: float, sieve: Sieve, errors: dict[str, str]) -> list[GpuSample]:
-        """The instances' samples; one that went away between being found and being read is put into `errors`."""
+        """Return the instances' samples; one that went away between being found and being read goes into `errors`."""
         instances = self._find_instances() if self._mig else {}
         for uuid in self._instances.keys() - instances.keys():
             gone = self._instances[uuid].gpm

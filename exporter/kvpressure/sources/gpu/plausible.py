@@ -25,7 +25,7 @@ class Sieve:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
     def share(self, percent: float | None, reason: str = "utilization_out_of_range") -> float | None:
-        """A percentage 0..100 as a ratio 0..1; None stays None."""
+        """Return a percentage 0..100 as a ratio 0..1; None stays None."""
         if percent is None:
             return None
         if not 0 <= percent <= 100:  # false for NaN too
@@ -38,7 +38,7 @@ class Sieve:
         return tuple(share for share in map(self.share, percents) if share is not None)
 
     def memory(self, used: float | None, total: float | None) -> tuple[float | None, float | None]:
-        """Used and total bytes. A total that cannot be true takes the used with it: there is no scale left."""
+        """Return used and total bytes. A total that cannot be true takes the used with it: no scale is left."""
         if total is not None and not (0 < total < LARGEST_MEMORY_BYTES):
             self._reject("memory_total_out_of_range")
             return None, None

@@ -8,27 +8,66 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from kvpressure.model.samples import GpuReport, SourceHealth
-from kvpressure.printable import brief
+from kvpressure.net.health import bug
 from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
-from kvpressure.sources.gpu.settings import GpuSettings
-from kvpressure.sources.gpu.spawn import ChildProcess, Ended
-from kvpressure.sources.gpu.status import Failure, Status
+from kvpressure.sources.gpu.spawn import ChildProcess, Failure
 from kvpressure.sources.gpu.wire import decode
+from kvpressure.sources.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """Settings of the GPU sources; the defaults serve a real machine, tests shorten the times.
+
+    `vendors` are rows of `backend.BACKENDS`, or ("auto",) for all of them. `library_paths` are searched for vendor
+    libraries before the loader's own path.
+    """
+
+    vendors: tuple[str, ...] = ("auto",)
+    interval_seconds: float = 1.0
+    gpm: bool = True
+    library_paths: tuple[str, ...] = ()
+    detach_seconds: float = 60.0
+    start_seconds: float = 30.0
+    deadline_seconds: float | None = None
+    device_wait_seconds: float | None = None
+    device_error_seconds: float = 5.0
+    reopen_seconds: float = 30.0
+    probe_seconds: float = 60.0
+    backoff_min_seconds: float = 1.0
+    backoff_max_seconds: float = 30.0
+
+    @property
+    def report_deadline_seconds(self) -> float:
+        """How long a child that has reported once may stay silent before it is killed."""
+        if self.deadline_seconds is not None:
+            return self.deadline_seconds
+        return max(5.0, 5 * self.interval_seconds)
+
+    @property
+    def device_patience_seconds(self) -> float:
+        """How long one report waits for its slowest device."""
+        return 0.5 * self.interval_seconds if self.device_wait_seconds is None else self.device_wait_seconds
+
 
 GRACE_SECONDS: Final = 0.5
 MAX_LEFT_BEHIND: Final = 2
+MAX_REASONS: Final = 64
+"""Each is a series; those of a child gone mad are counted as "other"."""
+
 _REASONS: Final = {code: reason for reason, code in EXIT_CODES.items()}
 
 log = structlog.get_logger("kvpressure.sources")
 
 
 def child_command(vendor: str, settings: GpuSettings) -> list[str]:
-    """The child's command line; -P keeps the working directory from shadowing its imports."""
+    """Return the child's command line; -P keeps the working directory from shadowing its imports."""
     options = {
         "vendor": vendor,
         "interval": settings.interval_seconds,
@@ -48,7 +87,45 @@ def child_environment(settings: GpuSettings) -> dict[str, str]:
     return {**os.environ, **loader, "MALLOC_ARENA_MAX": "1"}
 
 
-class GpuSource:
+class Status:
+    """The health of one source as it changes; times are unix seconds."""
+
+    def __init__(self, source: str, t: float) -> None:
+        self._errors: dict[str, int] = {}
+        self.health = SourceHealth(source, "", False, t, error="no answer yet", reason="starting")
+
+    def reported(self, t: float, report: GpuReport) -> None:
+        """Take a report. One device in trouble is enough to be down: the others' data flow all the same."""
+        newest = report.t if report.gpus else self.health.last_success
+        self.health = replace(self.health, duration_seconds=max(0.0, t - report.t), last_success=newest)
+        if not report.errors:
+            self._set(t, "", "", up=True)
+            return
+        sentences = [f"GPU {device}: {error.partition(': ')[2]}" for device, error in report.errors.items()]
+        reason = next(iter(report.errors.values())).partition(":")[0]
+        self._count(reason)
+        self._set(t, reason, "; ".join(sentences))
+
+    def failed(self, t: float, failure: Failure) -> None:
+        """Note that the child ended. A vendor that is not there is counted once, not at every look for it."""
+        if failure.reason not in ABSENT or failure.reason != self.health.reason:
+            self._count(failure.reason)
+        self._set(t, failure.reason, failure.sentence)
+
+    def detached(self, t: float, sentence: str) -> None:
+        """Note that somebody asked for the devices: down, and no failure."""
+        self._set(t, "detached", sentence)
+
+    def _count(self, reason: str) -> None:
+        if reason not in self._errors and len(self._errors) >= MAX_REASONS:
+            reason = "other"
+        self._errors[reason] = self._errors.get(reason, 0) + 1
+
+    def _set(self, t: float, reason: str, error: str, *, up: bool = False) -> None:
+        self.health = replace(self.health, t=t, up=up, reason=reason, error=error, errors=dict(self._errors))
+
+
+class GpuSource(Source):
     """All GPUs of one vendor. `latest` is the newest report; each is also handed to `on_report`.
 
     A report carries the readings that are new in it: a slow device is missing from some reports, and its sample has
@@ -74,14 +151,9 @@ class GpuSource:
         self._failures_in_a_row = 0
         self._not_before = 0.0
 
-    @property
-    def absent(self) -> bool:
-        """Whether this machine simply does not have the vendor's library: normal, and not worth an alert."""
-        return self._status.reason in ABSENT
-
-    def health(self) -> SourceHealth:
-        """How the source is doing now; `reason` is "starting" until the first answer."""
-        return self._status.health()
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record; its `reason` is "starting" until the first answer."""
+        return (self._status.health,)
 
     def detach(self) -> None:
         """End the child, so that nothing holds the device files; it starts again after `detach_seconds`."""
@@ -90,7 +162,7 @@ class GpuSource:
         sentence = f"detached on request; attaches again by itself after {seconds:g} s"
         self._status.detached(self._clock(), sentence)
         if self._child is not None:
-            self._child.lines.put_nowait(Ended("detached", sentence))
+            self._child.lines.put_nowait(Failure("detached", sentence))
 
     async def run(self) -> None:
         """Keep a child reporting until cancelled; the child is gone when this returns."""
@@ -155,7 +227,7 @@ class GpuSource:
                     line = await child.lines.get()
             except TimeoutError:
                 return Failure("timeout", f"no reading within {patience:g} s; the child process was killed")
-            if isinstance(line, Ended):
+            if isinstance(line, Failure):
                 return await self._explain(child, line)
             try:
                 self._accept(decode(line))
@@ -174,13 +246,13 @@ class GpuSource:
             self._status.reported(self._clock(), report)
 
     def _bug(self, error: Exception) -> Failure:
-        if self._status.reason != "internal":
-            log.error("GPU report could not be processed", source=self._status.health().source, exc_info=error)
-        return Failure("internal", f"{type(error).__name__}: {brief(error)}; please report this")
+        if self._status.health.reason != "internal":
+            log.error("GPU report could not be processed", source=self._status.health.source, exc_info=error)
+        return Failure("internal", bug(error).sentence)
 
-    async def _explain(self, child: ChildProcess, ended: Ended) -> Failure:
+    async def _explain(self, child: ChildProcess, ended: Failure) -> Failure:
         if ended.reason:
-            return Failure(ended.reason, ended.why)
+            return ended
         await child.wait(GRACE_SECONDS)
         code = child.exit_code()
         if code in _REASONS:

@@ -2,29 +2,140 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 import json
+import math
+import re
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kvpressure.sources.gpu.backend import Backend, BackendError, Options, make_backend
+from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.child import die_with_parent, parse, take_stdout
-from kvpressure.sources.gpu.process import child_environment
-from kvpressure.sources.gpu.redact import Redactor
-from kvpressure.sources.gpu.settings import GpuSettings
-from kvpressure.sources.gpu.trace import Trace
+from kvpressure.sources.gpu.libraries import Backend, make_backend
+from kvpressure.sources.gpu.process import GpuSettings, child_environment
 from kvpressure.sources.gpu.wire import as_dict
+
+LONGEST_LIST: Final = 128
+LONGEST_ARRAY: Final = 8
+MOST_ANSWERS: Final = 20
+
+
+class Trace:
+    """Wraps a binding module's functions in place; `calls` is the JSON-able result."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], list[Any]] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._handles: dict[int, str] = {}
+
+    def wrap(self, module: ModuleType, prefix: str) -> None:
+        """Note the calls of every function of `module` whose name starts with `prefix`."""
+        for name, function in list(vars(module).items()):
+            if name.startswith(prefix) and isinstance(function, FunctionType):
+                setattr(module, name, self._noting(name, function))
+
+    def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            asked = json.dumps([self.plain(argument) for argument in (*args, *kwargs.values())])
+            try:
+                answer = function(*args, **kwargs)
+            except Exception as error:
+                self._note(name, asked, {"error": " ".join(str(error).split())})
+                raise
+            self._note(name, asked, self.plain(answer))
+            return answer
+
+        return noting
+
+    def _note(self, name: str, asked: str, answer: Any) -> None:
+        key = (name, asked)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        answers = self._answers.setdefault(key, [])
+        if len(answers) < MOST_ANSWERS and (not answers or answers[-1] != answer):
+            answers.append(answer)
+
+    def plain(self, value: Any) -> Any:
+        """Return a binding's value as JSON: structs are objects, handles are "handle-N"."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        if isinstance(value, dict):
+            return {str(key): self.plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.plain(item) for item in value[:LONGEST_LIST]]
+        return self._plain_ctypes(value)
+
+    def _plain_ctypes(self, value: Any) -> Any:
+        if isinstance(value, ctypes.Structure | ctypes.Union):
+            return {field[0]: self.plain(getattr(value, field[0])) for field in value._fields_}
+        if isinstance(value, ctypes.Array):
+            return [self.plain(item) for item in value[:LONGEST_ARRAY]]
+        if isinstance(value, ctypes.c_void_p) or hasattr(value, "contents"):
+            address = ctypes.cast(value, ctypes.c_void_p).value or 0
+            return self._handles.setdefault(address, f"handle-{len(self._handles) + 1}")
+        return type(value).__name__
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Each call with its arguments, how often it was made, and its answers without repetitions."""
+        return [
+            {"call": name, "arguments": json.loads(asked), "count": self._counts[name, asked], "answers": answers}
+            for (name, asked), answers in list(self._answers.items())
+        ]
+
+
+UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+PCI: Final = re.compile(r"\b(?P<card>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\.(?P<function>[0-7])\b", re.IGNORECASE)
+
+
+class Redactor:
+    """Replaces UUIDs, serials, PCI addresses and host names, each by one fake: what belonged together still does."""
+
+    def __init__(self, host_name: str = "") -> None:
+        self._host_name = re.compile(rf"\b{re.escape(host_name)}\b") if host_name else None
+        self._fakes: dict[tuple[str, str], int] = {}
+
+    def _number(self, kind: str, real: str) -> int:
+        """1 for the first of its kind, 2 for the next..."""
+        key = (kind, real.lower())
+        if key not in self._fakes:
+            self._fakes[key] = 1 + sum(known == kind for known, _ in self._fakes)
+        return self._fakes[key]
+
+    def text(self, text: str) -> str:
+        """Return a string without the machine's names."""
+        text = UUID.sub(lambda found: f"00000000-0000-0000-0000-{self._number('uuid', found[0]):012d}", text)
+        text = PCI.sub(lambda found: f"0000:{self._number('pci', found['card']):02x}:00.{found['function']}", text)
+        return self._host_name.sub("host", text) if self._host_name else text
+
+    def tree(self, value: Any, key: str = "") -> Any:
+        """Any JSON-able value; what is filed under a key that speaks of a serial is replaced whole."""
+        if isinstance(value, dict):
+            return {self.text(name): self.tree(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.tree(item, key) for item in value]
+        if "serial" in key.lower() and value not in (None, "", "N/A"):
+            return f"serial-{self._number('serial', str(value))}"
+        return self.text(value) if isinstance(value, str) else value
+
 
 BINDINGS: Final = {"nvidia": ("pynvml", "nvml"), "amd": ("amdsmi", "amdsmi_")}
 FORMAT: Final = 1
 
 
 def record_gpus(vendor: str, settings: GpuSettings, seconds: float) -> dict[str, Any]:
-    """A dump of `seconds` of readings: `calls` (what the binding answered) and `reports` (GpuReports as dicts).
+    """Return a dump of `seconds` of readings: `calls` (what the binding answered) and `reports` (GpuReports as dicts).
 
     Reads in a process of its own, as the exporter does; blocks for `seconds` and the library's start. `error` says
     why there are no readings, "" otherwise. UUIDs, serials, PCI addresses and the host's name are replaced.
@@ -78,7 +189,7 @@ def _dump(args: dict[str, str]) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    """The reading process: one JSON object on standard output."""
+    """Run the reading process: one JSON object on standard output."""
     die_with_parent()
     out = take_stdout()
     out.write(json.dumps(_dump(parse(argv))).encode())

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from kvpressure.config.settings.model import GpuSettings
-from kvpressure.model.samples import SourceHealth
 from kvpressure.sources.gpu.backend import BACKENDS
+from kvpressure.sources.gpu.process import GpuSettings as ChildSettings
 from kvpressure.sources.gpu.process import GpuSource
-from kvpressure.sources.gpu.settings import GpuSettings as ChildSettings
-from kvpressure.sources.source import OnReport, Registration, Source, Wiring
+from kvpressure.sources.source import OnReport, Registration, Source
+
+GpuFactory = Callable[[GpuSettings, OnReport], Sequence[Source]]
 
 
-class GpuReader(Protocol):
-    """What reads one vendor's GPUs, in a child process or in this one."""
-
-    def health(self) -> SourceHealth:
-        """How it is doing."""
-
-    def detach(self) -> None:
-        """Let go of the driver for a while."""
-
-    async def run(self) -> None:
-        """Read until cancelled."""
-
-
-GpuFactory = Callable[[GpuSettings, OnReport], Iterable[GpuReader]]
-
-
-def real_gpus(settings: GpuSettings, on_report: OnReport) -> Iterable[GpuReader]:
-    """The vendor libraries of this machine."""
+def real_gpus(settings: GpuSettings, on_report: OnReport) -> Sequence[Source]:
+    """Return the vendor libraries of this machine."""
     options = ChildSettings(
         interval_seconds=settings.interval_seconds, gpm=settings.gpm, detach_seconds=settings.detach_seconds
     )
@@ -39,34 +24,11 @@ def real_gpus(settings: GpuSettings, on_report: OnReport) -> Iterable[GpuReader]
     return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
 
 
-class _Vendor(Source):
-    """One reader, as a source."""
-
-    def __init__(self, reader: GpuReader) -> None:
-        self._reader = reader
-
-    async def run(self) -> None:
-        """Read until cancelled."""
-        await self._reader.run()
-
-    def detach(self) -> None:
-        """Let go of the driver for a while."""
-        self._reader.detach()
-
-    def health(self) -> tuple[SourceHealth, ...]:
-        """One record."""
-        return (self._reader.health(),)
-
-
 def registration(factory: GpuFactory = real_gpus) -> Registration[GpuSettings]:
     """GPUs as `factory` makes readers of them: those of the machine, or simulated ones."""
-
-    def make(settings: GpuSettings, wiring: Wiring) -> Sequence[Source]:
-        return [_Vendor(reader) for reader in factory(settings, wiring.on_gpus)]
-
     return Registration(
         "gpu",
-        make,
+        lambda settings, wiring: factory(settings, wiring.on_gpus),
         {**{row.source: row.title for row in BACKENDS.values()}, "simulated": "Simulated GPUs"},
         section="gpu",
         settings=GpuSettings,

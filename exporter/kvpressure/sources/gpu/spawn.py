@@ -25,11 +25,14 @@ MOST_STDERR_BYTES_A_SECOND: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """Put among the lines when there will be no more; both are "" for the end of the child's output."""
+class Failure:
+    """Why a child ended: a stable word and a sentence for people.
+
+    Put among its lines when there will be no more; both are "" for the end of the child's output.
+    """
 
     reason: str = ""
-    why: str = ""
+    sentence: str = ""
 
 
 class _InSecond:
@@ -50,10 +53,10 @@ class _InSecond:
 
 
 class ChildProcess:
-    """A started child; `lines` yields its output lines and then one `Ended`. Must be made in the loop's thread."""
+    """A started child; `lines` yields its output lines and then one `Failure`. Must be made in the loop's thread."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self.lines: asyncio.Queue[bytes | Ended] = asyncio.Queue()
+        self.lines: asyncio.Queue[bytes | Failure] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         # Forked from the loop's thread on purpose: the child's parent-death signal follows the thread that made it.
         # Its own process group, so that Ctrl-C reaches the exporter alone.
@@ -78,7 +81,7 @@ class ChildProcess:
         return self._process.pid
 
     def _read(self, fd: int) -> bytes | None:
-        """What there is to read; b"" at the end, None for nothing yet."""
+        """Return what there is to read; b"" at the end, None for nothing yet."""
         try:
             chunk = os.read(fd, READ_BYTES)
         except BlockingIOError:
@@ -95,16 +98,16 @@ class ChildProcess:
         if self._lines_in_second.exceeds(len(lines)):
             self._loop.remove_reader(self._out)
             self.lines.put_nowait(
-                Ended("crashed", f"the child process wrote over {MOST_LINES_A_SECOND} lines a second")
+                Failure("crashed", f"the child process wrote over {MOST_LINES_A_SECOND} lines a second")
             )
             return
         for line in lines:
             self.lines.put_nowait(line)
         if len(self._partial) > LINE_BYTES:
             self._partial = b""
-            self.lines.put_nowait(Ended("crashed", f"the child process wrote a line longer than {LINE_BYTES} bytes"))
+            self.lines.put_nowait(Failure("crashed", f"the child process wrote a line longer than {LINE_BYTES} bytes"))
         if not chunk:
-            self.lines.put_nowait(Ended())
+            self.lines.put_nowait(Failure())
 
     def _on_err(self) -> None:
         chunk = self._read(self._err) or b""
@@ -118,7 +121,7 @@ class ChildProcess:
         self._loop.add_reader(self._err, self._on_err)
 
     def last_words(self) -> str:
-        """The last line on standard error."""
+        """Return the last line on standard error."""
         if not self._process.stderr or self._process.stderr.closed:
             return ""
         self._on_err()

@@ -30,7 +30,7 @@ _Read = Callable[[Any], Any]
 
 
 def as_dict(report: GpuReport) -> dict[str, Any]:
-    """A report as JSON-able values; `as_report` is the inverse."""
+    """Return a report as JSON-able values; `as_report` is the inverse."""
     gpus = [{name: getattr(gpu, name) for name in _GPU_FIELDS} for gpu in report.gpus]
     return {"t": report.t, "gpus": gpus, "rejected": dict(report.rejected), "errors": dict(report.errors)}
 
@@ -41,7 +41,7 @@ def encode(report: GpuReport) -> bytes:
 
 
 def decode(line: bytes) -> GpuReport:
-    """The inverse of `encode`; raises ValueError for anything else."""
+    """Return the inverse of `encode`; raise ValueError for anything else."""
     try:
         return as_report(json.loads(line))
     except (ValueError, RecursionError) as error:
@@ -49,7 +49,7 @@ def decode(line: bytes) -> GpuReport:
 
 
 def as_report(entry: Any) -> GpuReport:
-    """A report from the decoded JSON object; raises ValueError when it is not one."""
+    """Return a report from the decoded JSON object; raise ValueError when it is not one."""
     given = _mapping(entry, ("t", "gpus", "rejected", "errors"))
     gpus = given.get("gpus")
     if not isinstance(gpus, list) or len(gpus) > MOST_DEVICES:

@@ -24,7 +24,7 @@ _WORKLOADS_FIRST: Final = ("kubepods", "kubelet", "docker", "machine", "system.s
 
 
 def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
-    """The `cpu.stat` of each container id that has one below `root`; one walk for all, links are not followed."""
+    """Return each container id's `cpu.stat` below `root`, where it has one; one walk for all, no links are followed."""
     wanted = {name for name in ids if _ID.fullmatch(name)}
     found: dict[str, Path] = {}
     for directory in _walk(cpu_hierarchy(root)):
@@ -44,7 +44,7 @@ def cpu_hierarchy(root: Path) -> Path:
 
 
 def container_id(name: str) -> str | None:
-    """The container's id in a cgroup's name, None for other cgroups (slices, pods, conmon's)."""
+    """Return the container's id in a cgroup's name, None for other cgroups (slices, pods, conmon's)."""
     stem = name.removesuffix(".scope")
     prefix, _, last = stem.rpartition(":") if ":" in stem else stem.rpartition("-")
     return last if _ID.fullmatch(last) and "conmon" not in prefix and not name.endswith(".slice") else None

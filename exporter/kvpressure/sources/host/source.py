@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kvpressure.config.settings.host import HostSettings
+from kvpressure.config.settings.model import HostSettings
+from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import ContainerId, ContainerState, HostReport, Workload
+from kvpressure.net.health import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
+from kvpressure.net.threads import Worker
 from kvpressure.printable import brief
 from kvpressure.sources.host.cgroups import find
 from kvpressure.sources.host.readings import (
@@ -23,8 +24,6 @@ from kvpressure.sources.host.readings import (
     stalled_microseconds,
     throttled_ratio,
 )
-from kvpressure.sources.logs.status import Status
-from kvpressure.sources.logs.worker import Worker
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "host"
@@ -59,7 +58,7 @@ class HostSource(Source):
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._worker = Worker(NAME)
-        self._status = Status(NAME, "", self._clock.wall())
+        self._health = Health(NAME, "", self._clock.wall())
         self._report = HostReport(self._clock.wall())
         self._wanted: Mapping[ContainerId, str] = {}
         self._before: _Reading | None = None
@@ -75,12 +74,12 @@ class HostSource(Source):
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record; none when it is switched off."""
-        return (self._status.health,) if self._settings.enabled else ()
+        return (self._health.latest,) if self._settings.enabled else ()
 
-    def facts(self, known: Known) -> Workload:
-        """The newest report; from now on of the containers that are known."""
+    def facts(self, known: Known) -> Environment:
+        """Return the newest report; from now on of the containers that are known."""
         self.follow(known.environment.containers.values())
-        return Workload(host=self._report)
+        return Environment(host=self._report)
 
     def follow(self, containers: Iterable[ContainerState]) -> None:
         """From now on read the throttling of these containers and no others."""
@@ -89,41 +88,30 @@ class HostSource(Source):
     async def run(self) -> None:
         """Read at every interval until cancelled."""
         ticks = Ticks(self._settings.interval_seconds, spread(NAME))
-        try:
-            while True:
-                await self.read()
-                # Not the tick at hand again, should the sleep have ended a little early.
-                after = self._clock.monotonic() + self._settings.interval_seconds / 2
-                await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
-        finally:
-            self._worker.stop()
+        while True:
+            await self.read()
+            # Not the tick at hand again, should the sleep have ended a little early.
+            after = self._clock.monotonic() + self._settings.interval_seconds / 2
+            await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
 
     async def read(self) -> None:
         """One reading. Raises nothing but cancellation."""
         if not self._settings.enabled:
             return
         wanted, began, now = self._wanted, self._clock.monotonic(), self._clock.wall()
+        late = f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                reading = await self._worker.run(lambda: self._read(wanted, began))
-        except TimeoutError:
-            self._failed(now, SourceError("timeout", f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"))
+            reading = await self._worker.run(lambda: self._read(wanted, began), DEADLINE_SECONDS, late)
         except SourceError as error:
-            self._failed(now, error)
-        except Exception as error:  # noqa: BLE001 a bug here must not end the daemon
-            sentence = f"{type(error).__name__}: {brief(error)}; please report this"
-            self._failed(now, SourceError("internal", sentence))
-        else:
-            before, self._before = self._before or reading, reading
-            self._report = _report(now, before, reading)
-            for word in reading.lacks - self._lacks:
-                self._status.count(word)
-            self._lacks |= reading.lacks
-            self._status.up(now, self._clock.monotonic() - began)
-
-    def _failed(self, now: float, error: SourceError) -> None:
-        self._report, self._before = HostReport(now), None
-        self._status.down(now, error)
+            self._report, self._before = HostReport(now), None
+            self._health.down(now, error)
+            return
+        before, self._before = self._before or reading, reading
+        self._report = _report(now, before, reading)
+        for word in reading.lacks - self._lacks:
+            self._health.count(word)
+        self._lacks |= reading.lacks
+        self._health.up(now, self._clock.monotonic() - began)
 
     # What follows runs in the worker's thread.
 

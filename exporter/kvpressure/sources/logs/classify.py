@@ -91,12 +91,12 @@ def _end(block: bytes, at: int) -> int:
 
 
 def plain(text: str) -> str:
-    """The line without colours."""
+    """Return the line without colours."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
 def locate(text: str) -> tuple[str, int] | None:
-    """The kind of a line and where in it the telling words begin."""
+    """Return the kind of a line and where in it the telling words begin."""
     low, quiet = text.lower(), _quiet(text)
     for kind, words, pattern in _ROWS:
         if words in low and (kind == _CAPACITY or not quiet) and (match := pattern.search(low)):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kvpressure.model.environment import ContainerId, LogReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import ContainerId, LogReport
-from kvpressure.printable import brief
-from kvpressure.sources.logs.allowance import Allowance
+from kvpressure.net.health import Health, bug
 from kvpressure.sources.logs.classify import is_telling, telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
 from kvpressure.sources.logs.live import Sink
-from kvpressure.sources.logs.status import Status
-from kvpressure.sources.logs.tally import Tally
+from kvpressure.sources.logs.tally import Allowance, Tally
 
 NAME = "logs"
 
@@ -38,14 +36,14 @@ class Follower:
         self._reader = reader
         self._assembler = Assembler(telling_lines)
         self._tally = Tally(container, since)
-        self._status = Status(NAME, target, since)
+        self._health = Health(NAME, target, since)
         self._now = since
         self._allowance = Allowance()
 
     @property
     def health(self) -> SourceHealth:
         """How reading it goes."""
-        return self._status.health
+        return self._health.latest
 
     def read(self, budget: int, now: float) -> None:
         """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure."""
@@ -53,16 +51,15 @@ class Follower:
         try:
             self._reader.read(budget, self)
         except SourceError as error:
-            self._status.down(now, error)
+            self._health.down(now, error)
         except Exception as error:  # noqa: BLE001 the other logs must go on
-            sentence = f"{type(error).__name__}: {brief(error)}; please report this"
-            self._status.down(now, SourceError("internal", sentence))
+            self._health.down(now, bug(error))
         else:
-            self._status.up(now)
+            self._health.up(now)
 
     def report(self) -> LogReport | None:
-        """What the log said, None as long as it could not be read: silence is only known of a log that is read."""
-        last = self._status.health.last_success
+        """Return what the log said, None while it cannot be read: silence is only known of a log that is read."""
+        last = self._health.latest.last_success
         return None if last is None else self._tally.report(last)
 
     def close(self) -> None:
@@ -77,7 +74,7 @@ class Follower:
             self._take(line, old=old)
 
     def line(self, line: Line) -> None:
-        """A line of the journal, which has a time."""
+        """Take a line of the journal, which has a time."""
         self._take(line, old=False)
 
     def cut(self) -> None:
@@ -85,7 +82,7 @@ class Follower:
         self._assembler.cut()
 
     def file(self) -> None:
-        """The file ended."""
+        """Note that the file ended."""
         for line in self._assembler.end():
             self._take(line, old=False)
 
@@ -95,9 +92,9 @@ class Follower:
         self._tally.begin()
 
     def skipped(self, size: int) -> None:
-        """A backlog was skipped; what its last start-up line said may be out of date, but nothing is counted twice."""
+        """Note a skipped backlog; the last start-up line may be out of date, but nothing is counted twice."""
         self.skipped_bytes += size
-        self._status.count("backlog")
+        self._health.count("backlog")
 
     def _take(self, line: Line, *, old: bool) -> None:
         """Count a line, unless this read has looked at as much as it may; a line that tells nothing is free."""

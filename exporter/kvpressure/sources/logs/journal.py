@@ -143,12 +143,12 @@ class JournalLog:
 
 
 def _message(value: Any) -> str:
-    """The text of a record's message: a string, or a list of byte values where it is not UTF-8."""
+    """Return the text of a record's message: a string, or a list of byte values where it is not UTF-8."""
     return bytes(value).decode("utf-8", "replace") if isinstance(value, list) else str(value)
 
 
 def _available(stream: IO[bytes] | None, most: int) -> bytes:
-    """What can be read without waiting."""
+    """Return what can be read without waiting."""
     if stream is None:
         return b""
     try:

@@ -48,7 +48,7 @@ class StartUp:
         self._over = True
 
     def begin(self) -> None:
-        """A new container: the next fact is the first of a new start. Until then the old ones hold."""
+        """Begin with a new container: the next fact is the first of a new start. Until then the old ones hold."""
         self._over = True
 
     def take(self, text: str, t: float | None) -> None:

@@ -57,7 +57,7 @@ class Assembler:
         self._headless: set[str] = set()
 
     def feed(self, data: bytes) -> Iterator[Line]:
-        """The lines that `data` completes."""
+        """Yield the lines that `data` completes."""
         end = data.rfind(b"\n")
         if end < 0:
             self._keep(data)
@@ -72,7 +72,7 @@ class Assembler:
         self._headless.clear()
 
     def cut(self) -> None:
-        """The next bytes are from elsewhere in the log, in the middle of a line: what is incomplete is dropped.
+        """Drop what is incomplete: the next bytes are from elsewhere in the log, in the middle of a line.
 
         So is the first line of each stream: it may be the end of one that began as a prompt.
         """
@@ -81,13 +81,13 @@ class Assembler:
         self._headless = {"stdout", "stderr"}
 
     def end(self) -> Iterator[Line]:
-        """The log's file ended: a last line without newline counts, for it may be the last words of a process."""
+        """Yield a last line without newline when the file ends: it may be the last words of a process."""
         rest, self._rest, self._dropping = self._rest, b"", False
         if rest:
             yield from self._take(rest.rstrip(b"\r"))
 
     def clear(self) -> None:
-        """The next bytes are the first of another file."""
+        """Forget what is incomplete: the next bytes are the first of another file."""
         self._rest, self._dropping = b"", False
         self._pieces.clear()
         self._headless.clear()

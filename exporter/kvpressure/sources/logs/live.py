@@ -1,9 +1,17 @@
-"""One open log file that grows: read to its end in bounded steps; truncated, skipped ahead, replaced by another."""
+"""Log files: one that grows, read to its end in bounded steps, and what of a log that was there before is read.
+
+Of the latter its start, which says the KV cache's size, and its last lines, which tell failures.
+"""
 
 from __future__ import annotations
 
+import io
 import os
-from typing import Final, Protocol
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final, Protocol
 
 from kvpressure.sources.logs.lines import Line
 from kvpressure.sources.logs.safe_open import identity
@@ -27,10 +35,10 @@ class Sink(Protocol):
         """Bytes were left out: the next ones begin in the middle of a line."""
 
     def file(self) -> None:
-        """The file ended; the next bytes are the first of the next one."""
+        """Note that the file ended; the next bytes are the first of the next one."""
 
     def container(self) -> None:
-        """The next bytes are those of another start of the container."""
+        """Note that the next bytes are those of another start of the container."""
 
     def skipped(self, size: int) -> None:
         """So many bytes were not read because there were too many."""
@@ -75,7 +83,7 @@ class LiveFile:
         return self._offset >= os.fstat(self._fd).st_size
 
     def follower(self, fd: int) -> LiveFile | None:
-        """The file of `fd` if it took this one's place and its writer has moved on to it; else `fd` is closed."""
+        """Return the file of `fd` if it took this one's place and its writer has moved on to it; else close `fd`."""
         if identity(fd) != self.identity and os.fstat(fd).st_size:
             return LiveFile(fd)
         os.close(fd)
@@ -101,3 +109,106 @@ class LiveFile:
         self._offset, self._fingerprint = size - budget, b""
         sink.cut()
         sink.skipped(behind - budget)
+
+
+HEAD_BYTES: Final = 512 * 1024
+"""A server has said how large its cache is long before this much."""
+TAIL_BYTES: Final = 256 * 1024
+MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
+"""Of a compressed file no more is unpacked; the kubelet rotates at 10 MiB by default."""
+
+_NAME: Final = re.compile(r"(\d{1,9})\.log(?:\.(\d{8}-\d{6}))?(\.gz)?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """One file of a container: which start of it, when rotated ("~" for the one being written), and its name."""
+
+    number: int
+    rotated: str
+    name: str
+
+    @property
+    def live(self) -> bool:
+        """Whether it is the one being written."""
+        return self.rotated == "~"
+
+
+def log_files(names: Sequence[str]) -> list[LogFile]:
+    """Return the log files among `names`, oldest first; of a file and its compressed copy only the file."""
+    found: dict[tuple[int, str], LogFile] = {}
+    for name in sorted(names, reverse=True):  # "x.gz" before "x", which then takes its place
+        match = _NAME.fullmatch(name)
+        if match is None or (match[3] and not match[2]):
+            continue
+        file = LogFile(int(match[1]), match[2] or "~", name)
+        found[file.number, file.rotated] = file
+    return sorted(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a file to read once: `head` bytes from its start and `tail` bytes before its end.
+
+    `starts_container` is true for the first piece of another start of the container.
+    """
+
+    name: str
+    head: int = 0
+    tail: int = 0
+    starts_container: bool = False
+
+
+def plan(files: Sequence[LogFile]) -> list[Piece]:
+    """Return what to read before the newest file: the end of the start before, then start and end of this one's."""
+    if not files:
+        return []
+    number = files[-1].number
+    before = [file for file in files if file.number < number]
+    rotated = [file for file in files if file.number == number and not file.live]
+    pieces = [Piece(before[-1].name, tail=TAIL_BYTES)] if before else []
+    if rotated:
+        first, last = rotated[0], rotated[-1]
+        pieces.append(Piece(first.name, HEAD_BYTES, TAIL_BYTES if first == last else 0, starts_container=True))
+        if first != last:
+            pieces.append(Piece(last.name, tail=TAIL_BYTES))
+    return pieces
+
+
+def read_piece(fd: int, piece: Piece, sink: Sink) -> int:
+    """Hand the piece's bytes to `sink` and close `fd`; gives how many. A damaged archive gives what can be unpacked.
+
+    Raises OSError.
+    """
+    if piece.starts_container:
+        sink.container()
+    with os.fdopen(fd, "rb") as file:
+        if piece.name.endswith(".gz"):
+            return _hand_on(io.BytesIO(_unpacked(file)), piece, sink)
+        return _hand_on(file, piece, sink)
+
+
+def _hand_on(file: BinaryIO, piece: Piece, sink: Sink) -> int:
+    size, total = file.seek(0, os.SEEK_END), 0
+    whole = size <= piece.head + piece.tail
+    for start, length in [(0, size)] if whole else [(0, piece.head), (size - piece.tail, piece.tail)]:
+        if start:
+            sink.cut()
+        file.seek(start)
+        data = file.read(length)
+        if data:
+            sink.data(data, old=True)
+        total += len(data)
+    sink.file()
+    return total
+
+
+def _unpacked(file: BinaryIO) -> bytes:
+    unpacked = bytearray()
+    stream = zlib.decompressobj(wbits=31)
+    while len(unpacked) < MAX_UNPACKED_BYTES and (packed := file.read(64 * 1024)):
+        try:
+            unpacked += stream.decompress(packed, MAX_UNPACKED_BYTES - len(unpacked))
+        except zlib.error:
+            break
+    return bytes(unpacked)

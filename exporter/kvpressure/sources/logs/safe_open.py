@@ -31,7 +31,7 @@ class Tree:
         self._roots = tuple(os.path.normpath(path) for path in (root, *further))
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of the regular file at `parts` below the root, open for reading. Raises SourceError."""
+        """Return a descriptor of the regular file at `parts` below the root, open for reading. Raise SourceError."""
         return self._walk(parts, directory=False)
 
     def names(self, parts: Sequence[str]) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Tree:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of the regular file that an operator named; links are followed. Raises SourceError."""
+    """Return a descriptor of the regular file that an operator named; links are followed. Raise SourceError."""
     try:
         return _opened(os.fspath(path), os.stat(path), {"flags": _FLAGS & ~os.O_NOFOLLOW}, str(path))  # noqa: PTH116
     except (OSError, ValueError) as error:
@@ -97,7 +97,7 @@ def open_regular(path: Path) -> int:
 
 
 def identity(fd: int) -> tuple[int, int]:
-    """What tells an open file from another: device and inode."""
+    """Return what tells an open file from another: device and inode."""
     info = os.fstat(fd)
     return info.st_dev, info.st_ino
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
+from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import ContainerId, ContainerState, LogReport, Workload
+from kvpressure.net.health import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
+from kvpressure.net.threads import Worker
 from kvpressure.printable import brief
-from kvpressure.sources.logs.file_log import FileLog
 from kvpressure.sources.logs.follower import NAME, Follower, Reader
 from kvpressure.sources.logs.journal import JournalLog
-from kvpressure.sources.logs.pod_log import PodLog, directory_of
+from kvpressure.sources.logs.pod_log import FileLog, PodLog, directory_of
 from kvpressure.sources.logs.safe_open import Tree
-from kvpressure.sources.logs.status import Status
-from kvpressure.sources.logs.worker import Worker
 from kvpressure.sources.source import Known, Registration, Source
 
 SWEEP_SECONDS: Final = 1.0
@@ -55,7 +54,7 @@ class LogsSource(Source):
         self._since = self._clock.wall()
         self._tree = Tree(settings.directory, settings.link_directories)
         self._worker = Worker(NAME)
-        self._status = Status(NAME, "", self._since)
+        self._health = Health(NAME, "", self._since)
         self._wanted: tuple[ContainerState, ...] = ()
         self._followers: dict[_Key, Follower] = {}
         self._swept = _Swept()
@@ -81,12 +80,12 @@ class LogsSource(Source):
         pods_read = self._wanted and not self._absent
         if not (self._settings.files or pods_read) or self._settings.enabled == "false":
             return ()
-        return (self._status.health, *self._swept.health)
+        return (self._health.latest, *self._swept.health)
 
-    def facts(self, known: Known) -> Workload:
-        """What the logs have said; from now on those of the containers that are known."""
+    def facts(self, known: Known) -> Environment:
+        """Return what the logs have said; from now on those of the containers that are known."""
         self.follow(known.environment.containers.values())
-        return Workload(logs=self.reports, problems=self.problems)
+        return Environment(logs=self.reports, problems=self.problems)
 
     def follow(self, containers: Iterable[ContainerState]) -> None:
         """From now on read the logs of these containers and no others; those without a pod have none here."""
@@ -109,27 +108,19 @@ class LogsSource(Source):
         if self._settings.enabled == "false":
             return
         began, wanted, now = self._clock.monotonic(), self._wanted, self._clock.wall()
+        late = f"reading the logs took more than {DEADLINE_SECONDS:g} s; still waiting"
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                swept = await self._worker.run(lambda: self._sweep(wanted, now))
-        except TimeoutError:
-            error = SourceError("timeout", f"reading the logs took more than {DEADLINE_SECONDS:g} s; still waiting")
-            self._status.down(now, error)
-            return
+            swept = await self._worker.run(lambda: self._sweep(wanted, now), DEADLINE_SECONDS, late)
         except SourceError as error:
-            self._status.down(now, error)
-            return
-        except Exception as error:  # noqa: BLE001 a bug here must not end the task that reads all logs
-            sentence = f"{type(error).__name__}: {brief(error)}; please report this"
-            self._status.down(now, SourceError("internal", sentence))
+            self._health.down(now, error)
             return
         self._swept, took = swept, self._clock.monotonic() - began
         if wanted:
             self._tell_absence(swept.error)
         if swept.error is not None and not self._is_off(swept.error):
-            self._status.down(now, swept.error, took)
+            self._health.down(now, swept.error, took)
         else:
-            self._status.up(now, took)
+            self._health.up(now, took)
 
     def _is_off(self, error: SourceError) -> bool:
         return self._settings.enabled == "auto" and error.reason == "missing"
@@ -142,13 +133,8 @@ class LogsSource(Source):
 
     async def aclose(self) -> None:
         """Close everything; a thread that hangs in the kernel is left behind."""
-        try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._worker.run(self._close)
-        except (TimeoutError, SourceError):
-            pass
-        finally:
-            self._worker.stop()
+        with suppress(SourceError):
+            await self._worker.run(self._close, _CLOSE_SECONDS, "")
 
     # What follows runs in the worker's thread.
 

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.model.workload import LOG_KINDS, ContainerId, LogReport
+from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport
 from kvpressure.printable import brief
 from kvpressure.sources.logs.classify import locate, plain
 from kvpressure.sources.logs.learn import StartUp
 from kvpressure.sources.logs.lines import Line
+
+MAX_LINES: Final = 2000
+"""Ten times that would keep the thread, and the interpreter, busy for a second."""
+LONG_CHARACTERS: Final = 400
+"""Longer lines are mostly requests; no server tells of its own death in one."""
+MAX_IN_LONG: Final = 64 * 1024
+MAX_IN_SHORT: Final = 128 * 1024
+"""Characters of long and of short lines, apart, so that long ones hide no short one. Each costs up to 2 us."""
+
+
+class Allowance:
+    """What may still be looked at of one read: every character costs, and a pod writes what it likes."""
+
+    def __init__(self, shares: int = 1) -> None:
+        self._lines, self._long, self._short = shares * MAX_LINES, shares * MAX_IN_LONG, shares * MAX_IN_SHORT
+
+    def covers(self, characters: int) -> bool:
+        """Whether a line of so many characters may be looked at; it then counts."""
+        if self._lines <= 0:
+            return False
+        if characters > LONG_CHARACTERS:
+            self._long -= characters
+            return self._long >= 0
+        self._short -= characters
+        return self._short >= 0
+
+    def told(self) -> None:
+        """Count a line that told something."""
+        self._lines -= 1
+
 
 EXCERPT_CHARACTERS: Final = 200
 _BEFORE_MATCH: Final = 60
@@ -41,7 +71,7 @@ class Tally:
         self._start_up = StartUp()
 
     def begin(self) -> None:
-        """The container was started anew: what it tells are incidents of their own."""
+        """Begin with a container started anew: what it tells are incidents of their own."""
         self._began.clear()
         self._start_up.begin()
 
@@ -75,7 +105,7 @@ class Tally:
         return True
 
     def report(self, t: float) -> LogReport:
-        """What is known at `t`."""
+        """Return what is known at `t`."""
         return LogReport(
             id=self._container,
             t=t,

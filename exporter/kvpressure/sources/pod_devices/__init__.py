@@ -5,7 +5,7 @@ Importing this package imports neither gRPC nor protobuf: that happens at the fi
 
 from __future__ import annotations
 
-from kvpressure.sources.pod_devices.match import resolve
+from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.pod_devices.source import PodDevicesSource
 
 __all__ = ["PodDevicesSource", "resolve"]

@@ -1,13 +1,22 @@
-"""PURE: the kubelet's answer as assignments, with devices that several containers hold marked as shared."""
+"""PURE: the kubelet's answer as assignments, with shared devices marked, and which GPUs an assignment means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from kvpressure.model.workload import Assignment, ContainerId
-from kvpressure.sources.pod_devices.answer import ContainerDevices, KubeletAnswer, PluginDevice
-from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, Gpu, claimed_gpus, plugin_gpu
+from kvpressure.model.environment import Assignment, ContainerId
+from kvpressure.model.samples import GpuSample
+from kvpressure.sources.pod_devices.ids import (
+    GPU_DRIVERS,
+    ContainerDevices,
+    Gpu,
+    KubeletAnswer,
+    PluginDevice,
+    claimed_gpus,
+    pci_address,
+    plugin_gpu,
+)
 from kvpressure.sources.pod_devices.names import KernelNames
 
 Holders = Mapping[str, Sequence[ContainerId]]
@@ -19,7 +28,7 @@ def assignments(
     names: KernelNames,
     ended: Callable[[ContainerId], bool] = lambda _: False,
 ) -> dict[ContainerId, Assignment]:
-    """What each container holds; containers without GPUs have no entry.
+    """Return what each container holds; containers without GPUs have no entry.
 
     All or nothing: with one GPU that cannot be told, `gpus` is empty and `why` says which. `resource_names` are
     patterns of `fnmatch`; containers that have `ended` (kubelets before 1.34 go on listing them) are left out.
@@ -33,7 +42,7 @@ def assignments(
 
 
 def allocatable_gpus(answer: KubeletAnswer, resource_names: Sequence[str], names: KernelNames) -> tuple[str, ...]:
-    """The GPUs that device plugins offer on this node, each once; those of resource drivers are not in the answer."""
+    """Return the GPUs that device plugins offer on this node, each once; those of resource drivers are not told."""
     offered = _matching(answer.allocatable or (), resource_names)
     return tuple(sorted({gpu.name for device in offered if (gpu := plugin_gpu(device, names)).name}))
 
@@ -77,3 +86,45 @@ def _also_held(container: ContainerId, names: Iterable[str], holders: Holders) -
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
             return f"GPU {name} is held by {first}{more} too"
     return ""
+
+
+def resolve(assignment: Assignment, gpus: Sequence[GpuSample]) -> tuple[str, ...] | None:
+    """Return the uuids (as in `gpus`) of an assignment's GPUs, in its order; None unless each is there, told apart.
+
+    An assignment names GPUs by uuid (CUDA also takes a uuid's beginning), index, or PCI address, for AMD with
+    "/partition". A device plugin gives the address of a split AMD card for its first partition.
+    """
+    uuids = []
+    for wanted in assignment.gpus:
+        found = _find(wanted, gpus)
+        if len(found) != 1:
+            return None
+        uuids += found
+    return tuple(dict.fromkeys(uuids)) or None
+
+
+def _find(wanted: str, gpus: Sequence[GpuSample]) -> list[str]:
+    """Return the uuids that the name may mean; the first way of reading the name that finds any counts."""
+    name, first_partition = _key(wanted), _key(f"{wanted}/0")
+    ways = (
+        lambda gpu: _key(gpu.uuid) == name,
+        lambda gpu: gpu.index == wanted,
+        lambda gpu: _key(gpu.uuid) == first_partition,
+        lambda gpu: name.startswith(("gpu-", "mig-")) and gpu.uuid.lower().startswith(name),
+    )
+    for way in ways:
+        if found := [gpu.uuid for gpu in gpus if way(gpu)]:
+            return list(dict.fromkeys(found))
+    return []
+
+
+def _key(name: str) -> str:
+    """Return a form in which the same device has the same name.
+
+    amdsmi gives partition n of a card the address of PCI function n ("0000:05:00.1/1"), the kernel that of the card.
+    """
+    address, slash, partition = name.partition("/")
+    pci = pci_address(address)
+    if not pci:
+        return name.lower()
+    return f"{pci.rpartition('.')[0]}.*/{partition}" if slash else pci

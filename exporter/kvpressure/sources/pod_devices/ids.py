@@ -1,4 +1,4 @@
-"""PURE: the ids that device plugins and resource drivers give to GPUs, read as uuid, PCI address or index."""
+"""PURE: the kubelet's answer, and its ids of GPUs read as uuid, PCI address or index."""
 
 from __future__ import annotations
 
@@ -7,9 +7,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvpressure.model.environment import ContainerId
 from kvpressure.printable import brief
-from kvpressure.sources.pod_devices.answer import ClaimDevice, PluginDevice
 from kvpressure.sources.pod_devices.names import KernelNames
+
+
+@dataclass(frozen=True, slots=True)
+class PluginDevice:
+    """A device that a device plugin gave: the resource's name and the plugin's id for the device."""
+
+    resource: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """A device of a resource claim (dynamic resource allocation).
+
+    `cdi_names` are qualified CDI names ("vendor/class=name"); the kubelet lists those of the claim's earlier devices
+    again with each later one. `share_id` is set where only a share of the device was allocated.
+    """
+
+    claim: str
+    driver: str
+    pool: str
+    device: str
+    cdi_names: tuple[str, ...] = ()
+    share_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevices:
+    """Everything one container holds."""
+
+    id: ContainerId
+    plugin: tuple[PluginDevice, ...] = ()
+    claimed: tuple[ClaimDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletAnswer:
+    """Containers that hold any device, and what device plugins offer on this node; `allocatable` is None if unknown."""
+
+    containers: tuple[ContainerDevices, ...]
+    allocatable: tuple[PluginDevice, ...] | None = None
+
 
 GPU_DRIVERS: Final = ("gpu.nvidia.com", "gpu.amd.com")
 """Drivers of dynamic resource allocation whose devices are GPUs; others (network cards, channels) are not looked at."""
@@ -42,7 +84,7 @@ class Gpu:
 
 
 def pci_address(text: str) -> str:
-    """A PCI address as the kernel writes it ("0000:c1:00.0"), whatever the case and length of its domain; "" if none.
+    """Return a PCI address as the kernel writes it ("0000:c1:00.0"), in any case and length of domain; "" if none.
 
     NVML writes domains with eight digits.
     """
@@ -51,7 +93,7 @@ def pci_address(text: str) -> str:
 
 
 def nvidia_uuid(text: str) -> str:
-    """A GPU's or MIG instance's uuid as NVML writes it; "" if `text` is none."""
+    """Return a GPU's or MIG instance's uuid as NVML writes it; "" if `text` is none."""
     if _OLD_MIG.fullmatch(text):
         return f"MIG-GPU-{text[8:].lower()}"
     match = _NVIDIA_UUID.fullmatch(text)
@@ -64,7 +106,7 @@ def is_index(text: str) -> bool:
 
 
 def plugin_gpu(device: PluginDevice, names: KernelNames) -> Gpu:
-    """The GPU behind a device plugin's id."""
+    """Return the GPU behind a device plugin's id."""
     text = device.id.strip()
     replica = _REPLICA.fullmatch(text)
     gpu = _gpu(replica[1] if replica else text, names)
@@ -77,7 +119,7 @@ def plugin_gpu(device: PluginDevice, names: KernelNames) -> Gpu:
 
 
 def claimed_gpus(device: ClaimDevice, names: KernelNames) -> Sequence[Gpu]:
-    """The GPUs behind one device of a claim: one, or, where CDI names tell several uuids, those.
+    """Return the GPUs behind one device of a claim: one, or, where CDI names tell several uuids, those.
 
     The kubelet repeats the CDI names of the claim's earlier devices, so that many uuids are those of one claim.
     """
@@ -105,7 +147,7 @@ def _claimed_by_name(device: ClaimDevice, cdi: Sequence[str], names: KernelNames
 
 
 def _gpu(text: str, names: KernelNames) -> Gpu:
-    """The GPU of that name; neither a name nor a sentence when the form is not known."""
+    """Return the GPU of that name; neither a name nor a sentence when the form is not known."""
     if known := nvidia_uuid(text) or (text if is_index(text) else ""):
         return Gpu(known)
     if address := pci_address(text):

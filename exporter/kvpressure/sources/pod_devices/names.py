@@ -60,7 +60,7 @@ def read_kernel_names(proc: Path = PROC, sys: Path = SYS) -> KernelNames:
 
 
 def _texts(directory: Path, file: str) -> Iterator[str]:
-    """The content of `file` in each of the directory's directories, in natural order."""
+    """Return the content of `file` in each of the directory's directories, in natural order."""
     try:
         inner = sorted(directory.iterdir(), key=lambda path: (len(path.name), path.name))
     except OSError:

@@ -73,24 +73,24 @@ def _ancestors(pid: int, parents: Mapping[int, int]) -> list[int]:
 
 
 def root_of(pids: set[int], parents: Mapping[int, int]) -> int | None:
-    """The one of the processes that the others descend from; None if there is no such one."""
+    """Return the one of the processes that the others descend from; None if there is no such one."""
     tops = [pid for pid in pids if not pids & set(_ancestors(pid, parents))]
     return tops[0] if len(tops) == 1 else None
 
 
 def family_of(root: int, parents: Mapping[int, int]) -> list[int]:
-    """The process and all its descendants."""
+    """Return the process and all its descendants."""
     return [root, *sorted(pid for pid in parents if root in _ancestors(pid, parents))]
 
 
 def argv_of(pid: int, proc: Path) -> list[str]:
-    """The command line of a process, [] when it cannot be read."""
+    """Return the command line of a process, [] when it cannot be read."""
     text = read(proc / str(pid) / "cmdline")
     return text.removesuffix("\0").split("\0") if text else []
 
 
 def read(path: Path) -> str:
-    """The start of a file as text, "" when it cannot be read."""
+    """Return the start of a file as text, "" when it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_MAX_FILE_BYTES).decode(errors="replace")

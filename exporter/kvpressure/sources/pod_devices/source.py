@@ -12,16 +12,16 @@ from typing import Final
 import structlog
 
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.workload import Assignment, ContainerId, Workload
 from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock, SystemClock
-from kvpressure.sources.pod_devices.answer import KubeletAnswer
+from kvpressure.net.threads import SingleFlightThread
 from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
+from kvpressure.sources.pod_devices.ids import KubeletAnswer
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
-from kvpressure.sources.pod_devices.single_flight import SingleFlightThread
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "pod_resources"
@@ -88,10 +88,10 @@ class PodDevicesSource(Source):
         """One record; none while the source is off, or on `auto` and the directory was never there."""
         return (self._guard.health(),) if self._on else ()
 
-    def facts(self, known: Known) -> Workload:
+    def facts(self, known: Known) -> Environment:
         """Who holds what, by the kubelet's ids; where it is not asked, what would bring it."""
         missing = known.discovers and not self._on and in_cluster()
-        return Workload(devices=self.devices, hints=(NO_GPU_JOIN,) if missing else ())
+        return Environment(devices=self.devices, hints=(NO_GPU_JOIN,) if missing else ())
 
     async def run(self) -> None:
         """Ask at every tick until cancelled; returns at once when switched off."""

@@ -20,7 +20,7 @@ class NotToldError(Exception):
 
 
 def visible_gpus(environ: Mapping[str, str], names: KernelNames, *, amd: bool) -> tuple[str, ...] | None:
-    """The GPUs that the variables of CUDA or HIP leave visible, in the process's order; None when none is set.
+    """Return the GPUs that the variables of CUDA or HIP leave visible, in the process's order; None when none is set.
 
     Raises NotToldError.
     """
@@ -72,7 +72,7 @@ def _pick(entries: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
 
 
 def _inside(entry: str, within: Sequence[str]) -> str:
-    """An entry of CUDA's list; in a container that was given certain GPUs, numbers count those."""
+    """Return an entry of CUDA's list; in a container that was given certain GPUs, numbers count those."""
     if not (within and entry.isdecimal()):
         return nvidia_uuid(entry) or entry
     if int(entry) >= len(within):
@@ -96,7 +96,7 @@ def _entries(text: str) -> list[str]:
 
 
 def _option(argv: Sequence[str], flag: str) -> str | None:
-    """The last value of a flag, `--flag value` or `--flag=value`, with underscores or dashes."""
+    """Return the last value of a flag, `--flag value` or `--flag=value`, with underscores or dashes."""
     found = None
     for position, arg in enumerate(argv):
         name, equals, value = arg.partition("=")

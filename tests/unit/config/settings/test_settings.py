@@ -5,7 +5,6 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from kvpressure.app.node_sources import settings_model
 from kvpressure.config.settings import (
     FLAGS,
     ConfigError,
@@ -13,10 +12,11 @@ from kvpressure.config.settings import (
     Settings,
     load_settings,
     parse_listen_address,
-    settings_reference,
 )
 from kvpressure.config.settings.keys import keys
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon.node_sources import settings_model
+from tests.support.settings_reference import settings_reference
 from tests.support.tools import ROOT
 
 DOCS = ROOT / "docs" / "configuration.md"

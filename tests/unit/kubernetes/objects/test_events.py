@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvpressure.kubernetes.objects.events import OTHER, REASONS, EventRecord, read_event
 from kvpressure.kubernetes.watch.event_book import MAX_SUBJECTS, EventBook
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
 START = 1_762_160_000.0

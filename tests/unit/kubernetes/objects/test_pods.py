@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
-from kvpressure.model.workload import Termination
+from kvpressure.model.environment import Termination
 from tests.support.tools import FIXTURES
 
 PODS = {file.stem: yaml.safe_load(file.read_text()) for file in (FIXTURES / "kubernetes" / "pods").glob("*.yaml")}

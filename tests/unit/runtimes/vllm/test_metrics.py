@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
 from kvpressure.runtimes import signals
 from kvpressure.runtimes.vllm.metrics import (
@@ -19,7 +20,6 @@ from kvpressure.runtimes.vllm.metrics import (
     SERVER_GAUGES,
     VLLM,
 )
-from kvpressure.scrape.reader import PageReader
 from tests.support.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 from tests.support.tools import GOLDEN
 

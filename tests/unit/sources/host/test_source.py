@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from kvpressure.config.settings.host import HostSettings
-from kvpressure.model.workload import ContainerId, ContainerState, HostReport
+from kvpressure.config.settings.model import HostSettings
+from kvpressure.model.environment import ContainerId, ContainerState, HostReport
 from kvpressure.sources.host import HostSource, source
 from tests.support.engine_kit import VirtualClock
 
@@ -55,10 +54,8 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-async def reading(host: Host, clock: VirtualClock) -> AsyncIterator[HostSource]:
-    made = HostSource(HostSettings(proc_dir=host.proc, cgroup_dir=host.cgroups), clock)
-    yield made
-    made._worker.stop()
+def reading(host: Host, clock: VirtualClock) -> HostSource:
+    return HostSource(HostSettings(proc_dir=host.proc, cgroup_dir=host.cgroups), clock)
 
 
 def state(runtime_id: str = FIRST) -> ContainerState:

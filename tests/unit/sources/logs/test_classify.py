@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.model.workload import LOG_KINDS
+from kvpressure.model.environment import LOG_KINDS
 from kvpressure.sources.logs.classify import MAX_LINES_OF_A_WORDING, locate, plain, telling_lines
 from tests.support.log_kinds import classify
 from tests.support.tools import FIXTURES

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.model.workload import ContainerId
+from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs import follower as follower_module
-from kvpressure.sources.logs.allowance import MAX_LINES
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.live import READ_BYTES, Sink
-from kvpressure.sources.logs.tally import Tally
+from kvpressure.sources.logs.tally import MAX_LINES, Tally
 
 STAMP = b"2026-01-01T00:00:00.000000000Z stderr"
 OOM = b"torch.OutOfMemoryError: CUDA out of memory\n"

@@ -1,0 +1,179 @@
+"""One plan's inputs together, and what is worth a warning about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.capacity.arithmetic import number, size
+from kvpressure.capacity.geometry import Geometry
+from kvpressure.capacity.parallel import Parallel
+from kvpressure.capacity.pool import Memory, Pool, weights_step
+from kvpressure.capacity.traffic import Traffic, whole_blocks
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
+
+LONGEST_KNOWN: Final = 1 << 20
+"""Tokens per request where neither model nor engine names a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pool and its traffic. `limit` is the longest request in tokens that model or engine take, None when unknown.
+
+    `needs` is how many GPUs it takes at least where these are too few.
+    """
+
+    pool: Pool
+    traffic: Traffic
+    thresholds: Thresholds
+    batched_tokens: int
+    limit: int | None = None
+    geometry: Geometry | None = None
+    memory: Memory | None = None
+    runtime: Runtime = ASSUMED
+    needs: Parallel | None = None
+
+    @property
+    def most_sequences(self) -> int:
+        """The most sequences that the runtime accepts, whatever the pool holds; each may take a token of every step."""
+        most = self.runtime.planning.most_sequences
+        return min(most, self.batched_tokens) if self.runtime.audit.needs_step else most
+
+    @property
+    def tokens(self) -> int:
+        """A p95 request in whole blocks; none is longer than the limit."""
+        longest = self.traffic.request_p95 if self.limit is None else min(self.traffic.request_p95, self.limit)
+        return whole_blocks(longest, self.pool.block_tokens)
+
+    @property
+    def usable_share(self) -> float:
+        """Share of the pool to plan with."""
+        return 1.0 - self.thresholds.advice_pool_headroom_ratio
+
+    @property
+    def fits_alone(self) -> bool:
+        """Whether the pool holds at least one p95 request."""
+        return self.pool.fit(self.tokens, 1.0) >= 1
+
+
+def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
+    """Return the plan's warnings, the most severe first."""
+    return (*_pool_warnings(case, sequences), *_traffic_warnings(case, sequences), *_model_warnings(case))
+
+
+def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
+    holds = case.pool.tokens(case.tokens)
+    if holds <= 0:
+        yield _nothing_left(case)
+        return
+    if not case.fits_alone:
+        yield (
+            f"one p95 request ({number(case.tokens)} tokens) is larger than the pool ({number(holds)} tokens): it is "
+            "never admitted, or preempted for ever; shorten requests, or enlarge the pool (fp8 cache"
+            f"{_more_gpus(case)})"
+        )
+    elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
+        yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
+    most = case.thresholds.advice_memory_target_max_ratio
+    if case.memory is not None and case.memory.kv_cache_bytes is None and case.memory.gpu_memory_utilization > most:
+        flag = case.runtime.planning.flags["gpu_memory_utilization"]
+        yield (
+            f"{flag} {case.memory.gpu_memory_utilization:g} is above {most:g}: what is needed beside weights and KV "
+            "cache may not find room, and the server may end with a device OOM"
+        )
+    if case.limit is not None and case.pool.fit(case.limit, 1.0) < 1:
+        fits = case.pool.longest(1.0, case.limit)
+        flag, title = case.runtime.planning.flags["max_model_len"], case.runtime.title
+        does = "refuses to start" if case.runtime.planning.needs_longest else "starts, and never admits such a one,"
+        yield (
+            f"the pool cannot hold one request of max_model_len ({number(case.limit)} tokens): {title} {does} unless "
+            f"{flag} is at most {number(fits)}"
+        )
+
+
+def _nothing_left(case: Case) -> str:
+    who, memory, geometry = case.runtime.title, case.memory, case.geometry
+    if memory is None or geometry is None or memory.kv_cache_bytes is not None:
+        return f"nothing is left for the KV pool: {who} would not start; more or larger GPUs, or smaller weights"
+    usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
+    weights = weights_step(geometry, memory)
+    why = f"weights of {weights.result} and what a step needs leave nothing of {size(usable)}"
+    needs = f"; needs at least {_flags(case, case.needs)}" if case.needs is not None else ""
+    return f"nothing is left for the KV pool: {who} would not start, {why}{needs}, larger GPUs, or smaller weights"
+
+
+def _more_gpus(case: Case) -> str:
+    return ", more GPUs" if case.needs is None else f", or at least {_flags(case, case.needs)}"
+
+
+def _flags(case: Case, parallel: Parallel) -> str:
+    """Return the flags for this number of GPUs."""
+    names = case.runtime.planning.flags
+    words = [f"{names['tensor_parallel']} {parallel.tensor}"]
+    if parallel.pipeline > 1:
+        words.append(f"{names['pipeline_parallel']} {parallel.pipeline}")
+    return " ".join(words)
+
+
+def _traffic_warnings(case: Case, sequences: int) -> Iterator[str]:
+    traffic = case.traffic
+    if traffic.held_now is not None and traffic.held_now > traffic.request_p95:
+        yield (
+            f"the requests that run now hold {number(math.floor(traffic.held_now))} tokens each, more than those this "
+            f"plan is made for ({number(traffic.request_p95)} at p95): the traffic has changed; give --prompt-p95 and "
+            "--output-p95, or --duration to look at the requests that finish from now on"
+        )
+    if case.limit is not None and traffic.request_p95 > case.limit:
+        yield (
+            f"prompt and output at p95 together ({number(traffic.request_p95)} tokens) exceed max_model_len: this "
+            f"plan takes {number(case.limit)}; what is longer is refused or cut"
+        )
+    if traffic.concurrency is not None and sequences and traffic.concurrency > sequences:
+        waiting, replicas = traffic.concurrency - sequences, math.ceil(traffic.concurrency / sequences)
+        yield (
+            f"at the peak of {number(traffic.concurrency)} requests {number(waiting)} wait: {replicas} replicas would "
+            "hold them all; shorter requests or, where it is not one yet, an fp8 cache need fewer"
+        )
+
+
+def _model_warnings(case: Case) -> Iterator[str]:
+    geometry, memory = case.geometry, case.memory
+    if geometry is None:
+        return
+    if memory is not None:
+        yield from _parallel_warnings(geometry, memory.tensor_parallel)
+    if geometry.state_layers and geometry.state is None:
+        yield (
+            f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state per request instead of a cache; "
+            "how large it is in this family is not known and not counted"
+        )
+    elif geometry.state_layers:
+        yield (
+            f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state instead of a cache: blocks become "
+            f"{number(case.pool.block_tokens)} tokens, and each request holds two of them in each such layer (prefix "
+            "caching; one without)"
+        )
+    if any(group.window is not None for group in geometry.groups) and len(geometry.groups) > 1:
+        yield (f"layers with a window are counted with their window, {case.runtime.planning.windows}")
+    if memory is not None and memory.weights_bytes is memory.kv_cache_bytes is None and geometry.weights is not None:
+        title, log = case.runtime.title, case.runtime.planning.weights_log
+        off = "10 %" if geometry.weights.quantized or geometry.state_layers else "2 %"
+        yield (
+            f"the weights ({size(geometry.weights.bytes)}) are estimated from the geometry, within about {off}; give "
+            f"--weights-gib ({title} logs: {log}), or --kv-cache-memory-bytes as it logs it"
+        )
+
+
+def _parallel_warnings(geometry: Geometry, ranks: int) -> Iterator[str]:
+    heads = max(group.kv_heads for group in geometry.groups)
+    if ranks > 1 and any(group.latent for group in geometry.groups):
+        yield (
+            "the latent cache (MLA) is kept in full on each of the GPUs: tensor parallelism adds to the pool only "
+            "what weights no longer take; data parallelism would add whole pools"
+        )
+    elif ranks > heads:
+        yield f"{ranks} GPUs share {heads} KV heads: heads are replicated, and the cache per GPU shrinks no further"

@@ -1,0 +1,83 @@
+"""GPUs by name, with the memory that a process gets to see of them.
+
+A runtime takes its share of what the driver tells a process, which is less than the product's number and less than
+nvidia-smi shows (that counts what the driver keeps to itself). The values are "total capacity" in PyTorch's
+out-of-memory errors, the smallest that is common for the part: a plan must hold on every one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from kvpressure.capacity.arithmetic import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One part; `memory_bytes` is what a process on it sees."""
+
+    name: str
+    memory_bytes: float
+
+
+_GIB: Final = {
+    "A10": 22.03,
+    "A100-40": 39.38,
+    "A100-80": 79.14,
+    "A40": 44.34,
+    "B200": 178.35,
+    "GH200": 94.50,
+    "H100": 79.10,
+    "H20": 95.00,
+    "H200": 139.72,
+    "L20": 44.34,
+    "L4": 22.03,
+    "L40S": 44.34,
+    "MI300X": 191.69,
+    "MI325X": 255.69,
+    "RTX-6000-ADA": 47.40,
+    "RTX-A6000": 47.40,
+    "RTX-PRO-6000": 94.97,
+    "T4": 14.56,
+}
+
+GPUS: Final = {name: Gpu(name, gib * GIB) for name, gib in _GIB.items()}
+
+_SPELLINGS: Final = (
+    ("RTX-PRO-6000", r"rtx pro 6000"),
+    ("RTX-6000-ADA", r"rtx 6000 ada"),
+    ("RTX-A6000", r"(?:rtx )?a6000"),
+    ("A10", r"a10g?"),
+    *((name, name.lower()) for name in ("A40", "B200", "GH200", "H20", "L20", "L4", "L40S", "MI300X", "MI325X", "T4")),
+)
+_PARTS: Final = tuple((name, re.compile(rf"\b{pattern}\b")) for name, pattern in _SPELLINGS)
+# These were made in several sizes: the product's number tells which, and another number is another part.
+_SIZED: Final = {("h100", ""): "H100", ("h100", "80"): "H100", ("h200", ""): "H200", ("h200", "141"): "H200"} | {
+    ("a100", size): f"A100-{size}" for size in ("40", "80")
+}
+_SIZED_PART: Final = re.compile(r"\b(a100|h100|h200)\b(?:.*?\b(\d+) ?g?(?:i?b)?\b)?")
+
+
+def gpu_named(text: str) -> Gpu | None:
+    """Return the GPU that a product name, a node label or an accelerator type means; None for an unknown one.
+
+    >>> [one.name for one in map(gpu_named, ("NVIDIA-H100-80GB-HBM3", "nvidia-l4", "NVIDIA-A100-SXM4-40GB")) if one]
+    ['H100', 'L4', 'A100-40']
+    """
+    words = re.sub(r"[^a-z0-9.]+", " ", text.lower())
+    if re.search(r"\b(?:mig|nvl)\b", words):
+        return None  # a slice, or the variant with more memory
+    if (sized := _SIZED_PART.search(words)) is not None:
+        part, size = sized[1], sized[2] or ""
+        if part == "a100" and not size and "tesla" in words:
+            size = "40"  # GKE's name for the small one; the large one has its size in it
+        return GPUS.get(_SIZED.get((part, size), ""))
+    return next((GPUS[name] for name, pattern in _PARTS if pattern.search(words)), None)
+
+
+def nearest_gpus(text: str) -> list[str]:
+    """Return up to three names like an unknown one, the closest first."""
+    return get_close_matches(text.upper(), GPUS, 3)

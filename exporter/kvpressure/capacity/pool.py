@@ -1,0 +1,322 @@
+"""The KV pool of one engine: how large it will be, and how many requests of a length it holds.
+
+A runtime takes `gpu_memory_utilization` of each GPU and gives to the cache what weights, the peak of the activations,
+CUDA graphs and everything outside torch leave of it, or what weights alone leave (decision 0042).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from kvpressure.capacity.arithmetic import GIB, Step, number, quotient, size
+from kvpressure.capacity.geometry import BLOCK_TOKENS, STATE_BLOCKS, Geometry, KvCost, LayerGroup
+from kvpressure.capacity.parallel import Parallel, Stage
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.runtime import Runtime
+
+FIXED_RESERVE_BYTES: Final = 1.0 * GIB
+"""CUDA context, NCCL, CUDA graphs and fragmentation on one GPU. Logged were 0.9 GiB for Llama-2-7B on an A100 and
+0.2-0.4 GiB outside torch plus 0.4 GiB of graphs since; some models' graphs take several (decision 0042)."""
+
+_ACTIVATION_BYTES: Final = 2 * 3
+"""Per token and unit of width, at the widest moment of a layer: three 16-bit copies each of the MLP's and the hidden
+width (gate, up and their product; input, residual and output). Within 1 % of what was measured for Llama-3.1-8B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The GPUs of one engine and how it uses them; `gpu` is their name where it was given.
+
+    `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares.
+    `weights_bytes` (whole model), `reserve_bytes` (activations and the rest, per GPU) and `kv_cache_bytes` (per GPU,
+    as the log says) replace the estimates when they are known.
+    """
+
+    gpu_memory_bytes: tuple[float, ...]
+    tensor_parallel: int = 1
+    gpu_memory_utilization: float = 0.9
+    max_num_batched_tokens: int | None = None
+    weights_bytes: float | None = None
+    reserve_bytes: float | None = None
+    kv_cache_bytes: float | None = None
+    runtime: Runtime = ASSUMED
+    gpu: str = ""
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is divided among the GPUs."""
+        return Parallel(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, expert=self.expert_parallel)
+
+    @property
+    def smallest_gpu_bytes(self) -> float:
+        """The GPU with the least memory: the others cannot use more."""
+        return min(self.gpu_memory_bytes)
+
+    def at(self, utilization: float) -> Memory:
+        """Return the same GPUs at another utilization; a measured pool shrinks by the difference."""
+        given_up = (self.gpu_memory_utilization - utilization) * self.smallest_gpu_bytes
+        measured = None if self.kv_cache_bytes is None else self.kv_cache_bytes - given_up
+        return replace(self, gpu_memory_utilization=utilization, kv_cache_bytes=measured)
+
+
+class Pool(Protocol):
+    """A KV pool, known in bytes or in tokens."""
+
+    @property
+    def bytes(self) -> float | None:
+        """Size on one GPU, None when only its tokens are known."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+
+    def tokens(self, request_tokens: int) -> int:
+        """Return the size in tokens for requests of this length: the same for all unless layers have windows."""
+
+    def request_bytes(self, tokens: int) -> float | None:
+        """Return the bytes that a request of `tokens` holds on one GPU; None where they are not known."""
+
+    def fit(self, tokens: int, share: float) -> int:
+        """Return how many requests of `tokens` fit into `share` of the pool at the same time."""
+
+    def fit_formula(self, tokens: int, share: float) -> str:
+        """Return the calculation of `fit`, whose result is rounded down."""
+
+    def longest(self, share: float, most: int) -> int:
+        """Return the tokens, up to `most`, of the longest request that fits into `share` of the pool."""
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """Return the pool with `lost_bytes` less on each GPU, None when its bytes are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPool:
+    """The pool of a running engine, as its page exports it."""
+
+    capacity_tokens: int
+    block_tokens: int = BLOCK_TOKENS
+    bytes_per_token: float | None = None
+
+    @property
+    def bytes(self) -> float | None:
+        """Size on one GPU, None when the engine does not export it."""
+        return None if self.bytes_per_token is None else self.capacity_tokens * self.bytes_per_token
+
+    def tokens(self, request_tokens: int) -> int:  # noqa: ARG002 - every token costs the same here
+        """Return the capacity, which is the same for all lengths."""
+        return self.capacity_tokens
+
+    def request_bytes(self, tokens: int) -> float | None:
+        """Return tokens times their bytes."""
+        return None if self.bytes_per_token is None else tokens * self.bytes_per_token
+
+    def fit(self, tokens: int, share: float) -> int:
+        """Return how many whole requests fit."""
+        return max(0, math.floor(self.capacity_tokens * share / tokens))
+
+    def fit_formula(self, tokens: int, share: float) -> str:
+        """Return the calculation in tokens."""
+        return f"{number(self.capacity_tokens)} x {share:g} / {number(tokens)}"
+
+    def longest(self, share: float, most: int) -> int:
+        """Return the longest request in whole blocks."""
+        return max(0, min(most, _whole_blocks(self.capacity_tokens * share, self.block_tokens)))
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """Return the pool without the tokens that the lost bytes held."""
+        if self.bytes_per_token is None:
+            return None
+        left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
+        return replace(self, capacity_tokens=max(0, left))
+
+    def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
+        """Return the same pool for a model whose requests are known to cost `cost`.
+
+        Runtimes say of models with windows how many tokens requests of `max_model_len` may have together; those hold
+        less per token than shorter ones do, so the size follows from that length.
+        """
+        if cost.uniform or max_model_len is None:
+            return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
+        return BytePool(self.capacity_tokens / max_model_len * cost.request_bytes(max_model_len), cost)
+
+
+@dataclass(frozen=True, slots=True)
+class BytePool:
+    """A pool of `size_bytes` on each GPU and what a model's requests cost there."""
+
+    size_bytes: float
+    cost: KvCost
+
+    @property
+    def bytes(self) -> float | None:
+        """Size on one GPU."""
+        return self.size_bytes
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+        return self.cost.block_tokens
+
+    def tokens(self, request_tokens: int) -> int:
+        """Return whole blocks; with windows the tokens of requests of this length that fit."""
+        each = self.cost.request_bytes(request_tokens) / request_tokens
+        return max(0, _whole_blocks(self.size_bytes / each, self.block_tokens))
+
+    def request_bytes(self, tokens: int) -> float | None:
+        """Return the bytes by layers, windows and blocks."""
+        return float(self.cost.request_bytes(tokens))
+
+    def fit(self, tokens: int, share: float) -> int:
+        """Return how many whole requests fit."""
+        return max(0, math.floor(self.size_bytes * share / self.cost.request_bytes(tokens)))
+
+    def fit_formula(self, tokens: int, share: float) -> str:
+        """Return the calculation in GiB."""
+        fits, each = self.fit(tokens, share), self.cost.request_bytes(tokens)
+        pool, one = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
+        return f"{pool} / {one} x {share:g}"
+
+    def tokens_formula(self, request_tokens: int) -> str:
+        """Return the calculation of `tokens`."""
+        holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self.cost.request_bytes(request_tokens)
+        pool, one = quotient(self.size_bytes, each, lambda r: _whole_blocks(r * request_tokens, blocks) == holds)
+        return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
+
+    def longest(self, share: float, most: int) -> int:
+        """Return the longest request, whose later tokens cost less in layers with windows."""
+        return self.cost.longest_request(self.size_bytes * share, most)
+
+    def without(self, lost_bytes: float) -> Pool | None:
+        """Return the pool smaller by those bytes."""
+        return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
+
+
+def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: int) -> float:
+    """Return the peak activation bytes on one GPU in a step of `batched_tokens`; the ranks share the MLP's width."""
+    width = geometry.intermediate_size / tensor_parallel + geometry.hidden_size
+    return _ACTIVATION_BYTES * batched_tokens * width
+
+
+def pool_from_memory(
+    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: Stage | None = None
+) -> tuple[BytePool, tuple[Step, ...]]:
+    """Return the pool that memory and model leave on one GPU, and its calculation; empty where they leave nothing.
+
+    With a pipeline `cost` is of the layers of one `stage`, `geometry` still of the whole model.
+    """
+    steps = _token_steps(cost)
+    if memory.kv_cache_bytes is not None:
+        free = memory.kv_cache_bytes
+        steps.append(Step("KV pool", memory.runtime.planning.memory_log, free, "bytes"))
+    else:
+        parts = [weights_step(geometry, memory, stage), *_overhead_steps(geometry, memory, batched_tokens)]
+        usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
+        share = Step(f"Memory for {memory.runtime.title}", _usable(memory), usable, "bytes")
+        free = share.value - sum(part.value for part in parts)
+        steps += [share, *parts]
+        if free <= 0:
+            formula = f"{' + '.join(part.result for part in parts)} - {share.result}"
+            return BytePool(0.0, cost), (*steps, Step("Memory missing", formula, -free, "bytes"))
+        steps.append(Step("KV pool", " - ".join(step.result for step in (share, *parts)), free, "bytes"))
+    # One block is kept by the runtime; a prompt being prefilled holds a whole step's tokens even in windowed layers.
+    windowed = batched_tokens * cost.windowed_bytes_per_token
+    left = max(0.0, free - cost.block_bytes - windowed)
+    formula = f"{size(free)} - one block of {size(cost.block_bytes)}"
+    if windowed:
+        each = number(cost.windowed_bytes_per_token)
+        formula += f" - {number(batched_tokens)} tokens of prefill x {each} B in windows"
+    return BytePool(left, cost), (*steps, Step("Pool for requests", formula, left, "bytes"))
+
+
+def _token_steps(cost: KvCost) -> list[Step]:
+    steps = []
+    for group in cost.groups:
+        kind = "" if len(cost.groups) == 1 and group.window is None else f", {group.kind}"
+        value = group.layers * cost.layer_bytes(group)
+        steps.append(Step(f"KV cache per token{kind}", _token_formula(group, cost), value, "bytes"))
+    if cost.state_layers:
+        formula = f"{STATE_BLOCKS} blocks x {cost.allocated_state_layers} layers x {number(cost.state_block_bytes)} B"
+        steps.append(Step("State per request", formula, cost.request_state_bytes, "bytes"))
+    return steps
+
+
+def _token_formula(group: LayerGroup, cost: KvCost) -> str:
+    """Return the formula of one token's bytes in all layers of a kind: 32 layers x 8 KV heads x (128 + 128) x 2 B."""
+    ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes} B"
+    if group.latent:
+        return f"{layers} x {group.values_per_head} latent values x {each}"
+    heads = f"{group.kv_heads} KV head{'s' if group.kv_heads > 1 else ''}"
+    if ranks > group.kv_heads:
+        heads = "1 KV head"
+    elif ranks > 1:
+        heads += f" / {ranks} GPUs"
+    if group.key_size == group.value_size:
+        return f"2 (K, V) x {layers} x {heads} x {group.key_size} x {each}"
+    return f"{layers} x {heads} x ({group.key_size} + {group.value_size}) x {each}"
+
+
+def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None) -> Step:
+    """Return the weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
+    parallel, weights = memory.parallel, geometry.weights
+    if memory.weights_bytes is not None:
+        ranks = parallel.tensor * parallel.pipeline
+        split = "" if ranks == 1 else f" / {ranks} GPUs"
+        return Step("Weights", f"{size(memory.weights_bytes)} as given{split}", memory.weights_bytes / ranks, "bytes")
+    if weights is None:
+        raise ValueError("neither the weights' bytes nor an estimate of them is given")
+    share = 1.0 if stage is None else stage.layers / geometry.layers
+    ends = _ends(stage, tied=weights.tied)
+    divided: dict[tuple[float, int], float] = {}
+    experts_among = parallel.tensor * parallel.data
+    for part, held, among in (
+        (weights.embeddings, ends, parallel.tensor),
+        (weights.layers, share, parallel.tensor),
+        (weights.experts, share, experts_among),
+    ):
+        if part.parameters and held:
+            divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * held
+    formula = " + ".join(_term(count, bits, among) for (bits, among), count in divided.items())
+    formula = formula.replace(" G x", " G parameters x", 1)
+    value = sum(count * bits / 8 / among for (bits, among), count in divided.items())
+    return Step("Weights", formula, value, "bytes")
+
+
+def _ends(stage: Stage | None, *, tied: bool) -> float:
+    """Return the share of the embeddings that a stage holds: one end each, or both where one matrix serves for both."""
+    if stage is None or (stage.begins and stage.ends):
+        return 1.0
+    return float(stage.begins or stage.ends) if tied else 0.5 * (stage.begins + stage.ends)
+
+
+def _term(parameters: float, bits: float, among: int) -> str:
+    each = f"{bits / 8:g} B" if bits % 8 == 0 else f"{bits:g} bits / 8"
+    return f"{parameters / 1e9:.3f} G x {each}" + (f" / {among} GPUs" if among > 1 else "")
+
+
+def _overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
+    if memory.runtime.planning.activations_outside:
+        return []
+    if memory.reserve_bytes is not None:
+        return [Step("Activations and the rest", "as given", memory.reserve_bytes, "bytes")]
+    ranks = memory.parallel.tensor
+    inner = number(geometry.intermediate_size) + (f" / {ranks}" if ranks > 1 else "")
+    formula = f"{number(batched_tokens)} batched tokens x 3 x ({inner} + {number(geometry.hidden_size)}) x 2 B"
+    return [
+        Step("Activations", formula, activation_bytes(geometry, batched_tokens, ranks), "bytes"),
+        Step("Fixed reserve", "CUDA context, graphs, NCCL", FIXED_RESERVE_BYTES, "bytes"),
+    ]
+
+
+def _usable(memory: Memory) -> str:
+    smallest = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
+    named = f"{memory.gpu}: " if memory.gpu else ""
+    return f"{smallest}{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
+
+
+def _whole_blocks(tokens: float, block_tokens: int) -> int:
+    return math.floor(tokens / block_tokens) * block_tokens

@@ -1,0 +1,237 @@
+"""How many parameters a model has and how many bytes they take, estimated from its geometry.
+
+Counted are embeddings, projections of attention and of what replaces it, and (expert) MLPs; norms, biases and vision
+towers are left out. That is within 2 % of the published count of the models in the tests, within 10 % in bytes where
+weights are quantized. `--weights-gib` replaces it with what the server logs when it has loaded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvpressure.capacity.layers import ATTENTION, EXPERTS, MLP, STATE, expert_count, head_size, kv_heads
+from kvpressure.capacity.model_fields import Fields
+from kvpressure.capacity.states import inner_size
+
+_TWO_MATRICES: Final = frozenset(
+    {"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "opt", "bloom", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h"}
+)
+"""Families whose MLP has no gate."""
+
+_GATED_ATTENTION: Final = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})
+"""Families whose queries bring a gate of their own size."""
+
+_BITS: Final[Mapping[str, float]] = {
+    "fp8": 8.0,
+    "fbgemm_fp8": 8.0,
+    "modelopt": 8.0,
+    "mxfp4": 4.25,
+    "modelopt_fp4": 4.5,
+    "nvfp4": 4.5,
+}
+"""Bits per weight, block scales included (one 8-bit scale for 32 weights in MXFP4, for 16 in NVFP4)."""
+
+_GROUPED: Final = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"})
+_SCALE_BITS: Final = 20.0
+"""A 16-bit scale and a 4-bit zero for each group of weights."""
+
+_EXPERTS_ONLY: Final = frozenset({"mxfp4"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Matrices of one kind that are stored alike: how many parameters, and the bits of each."""
+
+    parameters: int
+    bits: float
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of this part."""
+        return self.parameters * self.bits / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters of the whole model; `format` is how most of them are stored.
+
+    `embeddings` are at the two ends (one matrix for both where `tied`), `layers` what every rank has its share of, and
+    `experts` what data-parallel ranks divide among them too.
+    """
+
+    embeddings: Part
+    layers: Part
+    experts: Part
+    format: str
+    quantized: bool = False
+    tied: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, Part, Part]:
+        """The three parts."""
+        return self.embeddings, self.layers, self.experts
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of the whole model."""
+        return sum(part.bytes for part in self.parts)
+
+
+def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
+    """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
+    hidden = fields.count("hidden_size")
+    mlps = [layer for layer, kind in enumerate(kinds) if kind in _mlp_kinds(kinds)]
+    sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
+    attention = sum(kind in ATTENTION for kind in kinds) * _attention(fields, hidden)
+    mixers = sum(kind == STATE for kind in kinds) * _state_mixer(fields, hidden)
+    dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
+    shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
+    experts = len(sparse) * _experts(fields, hidden, intermediate_size) if sparse else 0
+    name, quantized = _quantization(fields)
+    own = dtype_bytes * 8.0
+    bits = own if quantized is None else quantized
+    rest = own if name in _EXPERTS_ONLY else bits
+    return Weights(
+        embeddings=Part(_embeddings(fields, hidden, len(kinds)), own),
+        layers=Part(attention + mixers + dense + shared, rest),
+        experts=Part(experts, bits),
+        format=f"{dtype_bytes} B" if quantized is None else f"{name} {bits:.2f} bits, embeddings {dtype_bytes} B",
+        quantized=quantized is not None,
+        tied=_tied(fields),
+    )
+
+
+def _mlp_kinds(kinds: Sequence[str]) -> frozenset[str]:
+    """Return the kinds of layers that have an MLP: the separate MLP layers where a model has any, else all."""
+    apart = frozenset((MLP, EXPERTS))
+    return apart if apart & set(kinds) else frozenset(kinds)
+
+
+def _embeddings(fields: Fields, hidden: int, layers: int) -> int:
+    """Return the parameters of the embeddings: input and output, one matrix where tied, and per-layer (Gemma 3n)."""
+    copies = 1 if _tied(fields) else 2
+    per_layer = fields.maybe_count("vocab_size_per_layer_input") or 0
+    per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * layers
+    return copies * fields.count("vocab_size") * hidden + per_layer
+
+
+def _tied(fields: Fields) -> bool:
+    tied, family = fields.flag("tie_word_embeddings"), fields.text("model_type")
+    return family == "gpt2" or family.startswith("gemma") if tied is None else tied
+
+
+def _attention(fields: Fields, hidden: int) -> int:
+    """Return the parameters of one layer's attention projections."""
+    heads = fields.count("num_attention_heads")
+    rank = fields.maybe_count("kv_lora_rank")
+    if rank is None:
+        queries = 3 if fields.text("model_type") in _GATED_ATTENTION else 2
+        return hidden * head_size(fields) * (queries * heads + 2 * kv_heads(fields))
+    rope, plain, value = (fields.count(name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+    query_rank = fields.maybe_count("q_lora_rank")
+    width = heads * (plain + rope)
+    query = hidden * width if query_rank is None else query_rank * (hidden + width)
+    return query + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden
+
+
+def _matrices(fields: Fields) -> int:
+    return 2 if fields.text("model_type") in _TWO_MATRICES else 3
+
+
+def _state_mixer(fields: Fields, hidden: int) -> int:
+    """Return the parameters of one layer of linear attention or Mamba; 0 for an unknown kind."""
+    if fields.get("linear_num_value_heads") is not None:
+        values = fields.count("linear_num_value_heads")
+        key = fields.count("linear_num_key_heads") * fields.count("linear_key_head_dim")
+        value = values * fields.count("linear_value_head_dim")
+        return hidden * (2 * key + 2 * value + 2 * values) + value * hidden
+    if fields.get("mamba_d_state") is None:
+        return 0
+    inner, state = inner_size(fields), fields.count("mamba_d_state")
+    heads = fields.maybe_count("mamba_n_heads")
+    if heads is not None:
+        groups = fields.maybe_count("mamba_n_groups") or 1
+        return hidden * (2 * inner + 2 * groups * state + heads) + inner * hidden
+    rank = fields.maybe_count("mamba_dt_rank") or -(-hidden // 16)
+    return hidden * 2 * inner + inner * (rank + 2 * state) + rank * inner + inner * state + inner * hidden
+
+
+def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
+    """Return whether the MLP of a layer is a mixture of experts."""
+    if not expert_count(fields) or kind == MLP:
+        return False
+    if kind == EXPERTS:
+        return True
+    if every := fields.maybe_count("expert_layer_period"):
+        return layer % every == (fields.maybe_count("expert_layer_offset") or 0)
+    dense = fields.get("mlp_only_layers")
+    step = fields.maybe_count("decoder_sparse_step") or fields.maybe_count("interleave_moe_layer_step") or 1
+    first = fields.maybe_count("first_k_dense_replace") or 0
+    skipped = dense if isinstance(dense, list) else []
+    return (layer + 1) % step == 0 and layer >= first and layer not in skipped
+
+
+def _width(fields: Fields, intermediate_size: int) -> int:
+    """Return the width of one expert."""
+    return (
+        fields.maybe_count("moe_intermediate_size")
+        or (fields.maybe_count("intermediate_size_mlp") and fields.maybe_count("intermediate_size"))
+        or intermediate_size
+    )
+
+
+def _experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
+    """Return the parameters of one layer's experts."""
+    return _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
+
+
+def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
+    """Return the parameters of one layer's shared experts and its router."""
+    one = _width(fields, intermediate_size)
+    shared = fields.maybe_count("shared_expert_intermediate_size") or 0
+    if not shared:
+        count = 1 if fields.maybe_count("intermediate_size_mlp") else fields.maybe_count("n_shared_experts") or 0
+        shared = count * one
+    return _matrices(fields) * hidden * shared + hidden * expert_count(fields)
+
+
+def _quantization(fields: Fields) -> tuple[str, float | None]:
+    """Return method and bits per weight, ("", None) for weights in the model's own type."""
+    config = fields.mapping("quantization_config")
+    if config is None:
+        return "", None
+    method = str(config.get("quant_method", config.get("quant_algo", ""))).lower()
+    bits = _stored_bits(method, config)
+    if bits is None:
+        fields.wrong(
+            f"quantization_config is of a kind we cannot size ({method or 'no quant_method'}); give the weights"
+        )
+    return method, bits
+
+
+def _stored_bits(method: str, config: Mapping[str, Any]) -> float | None:
+    if method in _GROUPED:
+        return _grouped(config.get("bits", config.get("w_bit", config.get("w_bits"))), config.get("group_size"))
+    if method == "bitsandbytes":
+        return 4.5 if config.get("load_in_4bit") else 8.0
+    if method == "compressed-tensors":
+        groups = config.get("config_groups")
+        first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+        scheme = first.get("weights") if isinstance(first, dict) else None
+        return _grouped(scheme.get("num_bits"), scheme.get("group_size")) if isinstance(scheme, dict) else None
+    if method.startswith("modelopt") and "FP4" in str(config.get("quant_algo", "")).upper():
+        return _BITS["nvfp4"]
+    return _BITS.get(method)
+
+
+def _grouped(bits: object, group: object) -> float | None:
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
+        return None
+    return bits + (_SCALE_BITS / group if isinstance(group, int) and group > 0 else 0.0)

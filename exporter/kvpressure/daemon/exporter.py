@@ -1,0 +1,322 @@
+"""The composer: starts the sources, feeds the pipeline, swaps the snapshot once a second, reloads settings."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from kvpressure import __version__, logs
+from kvpressure.advice import Action, Place, advise
+from kvpressure.config.settings import ConfigError, GpuSettings, Settings
+from kvpressure.config.settings.load import Loaded, load
+from kvpressure.config.target import Target
+from kvpressure.daemon.advised import Advised
+from kvpressure.daemon.canaries import Canaries, canary_times
+from kvpressure.daemon.node_sources import SOURCES, NodeSources
+from kvpressure.daemon.otlp import OtlpPush
+from kvpressure.daemon.pollers import EngineFleet
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.targets import Changes, TargetSet, changes_between
+from kvpressure.exposition.profile import Profile
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.canary import CanaryReport
+from kvpressure.model.environment import Environment
+from kvpressure.model.incident import Price
+from kvpressure.model.peer import peers_of
+from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.net.files import FileWatch
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.signals.history import Histories
+from kvpressure.sources.gpu.source import GpuFactory, registration
+
+TICK_SECONDS = 1.0
+LONGEST_TICK_SECONDS = 5.0
+"""A snapshot older than this means that the loop is stuck: not ready."""
+
+HUNG = ("timeout", "crashed")
+"""Reasons for which a GPU source makes the exporter not ready: its driver hangs or kills whoever asks."""
+
+log = structlog.get_logger("kvpressure.daemon.exporter")
+
+
+class Daemon:
+    """The running exporter, without its HTTP server.
+
+    `read_settings` is called again at every reload. `snapshot` always answers at once.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        read_settings: Callable[[], Settings],
+        gpus: GpuFactory | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._loaded = loaded
+        self._read_settings = read_settings
+        self._clock = clock or SystemClock()
+        self._pipeline = _pipeline(loaded)
+        self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
+        self._histories = Histories()
+        self._advised = Advised()
+        registered = SOURCES if gpus is None else (registration(gpus), *(one for one in SOURCES if not one.gives_gpus))
+        self._node_sources = NodeSources(loaded.settings, self._clock, self._on_gpus, registered)
+        self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
+        self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
+        self._rejected_before: Counter[str] = Counter()
+        self._reload_ok = True
+        self._reloaded_at = self._clock.wall()
+        self._reload_wanted = asyncio.Event()
+        self._watch = FileWatch(loaded.settings.watched_files)
+        self._gpu_health: tuple[SourceHealth, ...] = ()
+        self._told: dict[tuple[str, str], tuple[bool, str]] = {}
+        self._families_beside: Callable[[], Mapping[str, object]] = dict
+        self._snapshot = Snapshot(self._clock.wall())
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._loaded.settings
+
+    @property
+    def discovers(self) -> bool:
+        """Whether engines are looked for among the pods of this node."""
+        return self._node_sources.discovers
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; the same object until the next tick."""
+        return self._snapshot
+
+    def advice(self, view: EngineView) -> tuple[Action, ...]:
+        """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
+        return self._advised.advice(view, self._advice)
+
+    def _advice(self, view: EngineView) -> tuple[Action, ...]:
+        if view.diagnosis is None:
+            return ()
+        target = next((target for target in self._targets.targets if target.name == view.key.target), None)
+        place = Place(
+            namespace=view.namespace,
+            pod=view.pod,
+            container="" if target is None else target.container,
+            url="" if target is None else target.url,
+            target=view.shown.target,
+            model_name=view.shown.model_name,
+            runtime=view.runtime,
+        )
+        silent = view.silence is not None
+        return advise(
+            view.diagnosis,
+            view.derived,
+            view.limits,
+            place,
+            self._loaded.thresholds,
+            silent=silent,
+            observed=view.observed,
+            peers=peers_of(view, self._snapshot.engines),
+        )
+
+    def not_ready(self) -> list[str]:
+        """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
+        age = self._clock.wall() - self._snapshot.t
+        reasons = [f"no snapshot for {age:.0f} s"] if age > LONGEST_TICK_SECONDS else []
+        hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
+        return reasons + [f"{health.source}: {health.error}" for health in hung]
+
+    def register_collector(self, families: Callable[[], Mapping[str, object]]) -> None:
+        """Show these families of the exporter too; asked at every tick."""
+        self._families_beside = families
+
+    def request_reload(self) -> None:
+        """Read the settings again at the next tick."""
+        self._reload_wanted.set()
+
+    def detach_gpus(self) -> None:
+        """Let go of the GPU drivers for a while."""
+        log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
+        self._node_sources.detach()
+
+    async def run(self) -> None:
+        """Read the world until cancelled; everything it started has ended when this returns."""
+        self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
+        self._node_sources.start()
+        self._otlp.start()
+        try:
+            next_tick = self._clock.monotonic()
+            while True:
+                await self._tick()
+                next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
+                await self._clock.sleep_until(next_tick)
+        finally:
+            parts = (self._fleet, self._node_sources, self._canaries, self._otlp)
+            await asyncio.gather(*(part.stop() for part in parts))
+
+    async def _tick(self) -> None:
+        now = self._clock.wall()
+        changed = await asyncio.to_thread(self._watch.look)
+        if changed or self._reload_wanted.is_set():
+            self._reload_wanted.clear()
+            await self._reload()
+        self._targets.discovered(self._node_sources.targets)
+        if self._targets.is_due(now):
+            changes = await asyncio.to_thread(self._targets.refresh, now)
+            await self._fleet.apply(changes)
+            self._pipeline.forget(target.name for target in changes.removed)
+        self._pipeline.expire(now)
+        wanted, engines = self._pipeline.canaries_wanted(now), self._pipeline.known
+        self._canaries.ask(wanted, engines, self._targets.targets, self._loaded)
+        environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
+        self._pipeline.set_environment(now, environment)
+        self._gpu_health = self._node_sources.gpu_health()
+        self._snapshot = self._make_snapshot(now, environment)
+        self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
+        sources = (*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health())
+        self._tell_changes(sources)
+
+    async def _reload(self) -> None:
+        try:
+            loaded = await asyncio.to_thread(load, self._read_settings)
+        except ConfigError as error:
+            self._reload_ok = False
+            for problem in error.problems:
+                log.error("new settings refused, the old ones stay in force", problem=str(problem))
+            return
+        before, self._loaded = self._loaded, loaded
+        self._watch = FileWatch(loaded.settings.watched_files)
+        await self._put_in_force(before)
+        self._reload_ok, self._reloaded_at = True, self._clock.wall()
+        log.info("settings reloaded", thresholds=loaded.thresholds.hash)
+        if before.settings.web != loaded.settings.web or before.settings.log != loaded.settings.log:
+            log.warning("changes under web and log take effect at the next start")
+
+    async def _put_in_force(self, before: Loaded) -> None:
+        new = self.settings
+        settings, price = _pipeline_settings(new), _price(before.settings.gpu)
+        if _pipeline_settings(before.settings) != replace(settings, price=price):
+            self._pipeline = _pipeline(self._loaded)
+        self._pipeline.settings = settings
+        self._pipeline.set_thresholds(self._loaded.thresholds)
+        self._pipeline.set_canary(canary_times(self._loaded))
+        await self._otlp.reload(new.otlp)
+        discovered = self._node_sources.discovers
+        await self._node_sources.reload(new)
+        old = before.settings
+        targets_differ = (old.engines, old.poll, old.limits) != (new.engines, new.poll, new.limits)
+        if targets_differ or discovered != self._node_sources.discovers:
+            await self._change_targets(restart=before.settings.poll != new.poll)
+
+    async def _change_targets(self, *, restart: bool) -> None:
+        """Poll the targets of the new settings; those that stay as they were go on undisturbed unless `restart`."""
+        self._rejected_before.update(self._targets.rejected)
+        old = {target.name: target for target in self._targets.targets}
+        self._targets = TargetSet(self.settings, discovers=self._node_sources.discovers)
+        self._targets.discovered(self._node_sources.targets)
+        await asyncio.to_thread(self._targets.refresh, self._clock.wall())
+        new = {target.name: target for target in self._targets.targets}
+        if restart:
+            fleet, self._fleet = self._fleet, EngineFleet(self.settings, self._clock, self._on_page)
+            await fleet.stop()
+            self._fleet.inherit(fleet)
+            await self._fleet.apply(Changes(added=tuple(new.values())))
+        else:
+            await self._fleet.apply(changes_between(old, new))
+        self._pipeline.forget(old.keys() - new.keys())
+
+    def _on_page(self, target: Target, page: EnginePage) -> None:
+        self._pipeline.on_page(target, page)
+
+    def _on_canary_sent(self, key: EngineKey, t: float) -> None:
+        self._pipeline.canary_sent(key, t)
+
+    def _on_canary(self, key: EngineKey, report: CanaryReport) -> None:
+        self._pipeline.on_canary(key, report)
+
+    def _on_gpus(self, source: str, report: GpuReport) -> None:
+        self._pipeline.on_gpus(source, report)
+
+    def _make_snapshot(self, now: float, environment: Environment) -> Snapshot:
+        read = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._node_sources.health())
+        sources = (*read, *self._otlp.health())
+        return Snapshot(
+            t=now,
+            engines=self._pipeline.engine_views(now),
+            silent=self._pipeline.silent_views(now),
+            gpus=self._pipeline.gpu_views(now),
+            sources=sources,
+            exporter=self._own_families(environment),
+            histories=self._histories,
+            environment=environment,
+            source_names=self._node_sources.names,
+            profile=Profile(self._loaded.settings.exposition.profile),
+        )
+
+    def _own_families(self, environment: Environment) -> Mapping[str, object]:
+        totals = self._fleet.totals()
+        caps = Counter(self._pipeline.caps_reached)
+        rejected = Counter(self._targets.rejected) + self._rejected_before
+        caps["targets"] += rejected.get("too_many_targets", 0)
+        return {
+            **self._families_beside(),
+            "build_info": {__version__: {platform.python_version(): 1.0}},
+            "thresholds_info": {self._loaded.thresholds.hash: 1.0},
+            "config_last_reload_successful": float(self._reload_ok),
+            "config_last_reload_success_timestamp_seconds": self._reloaded_at,
+            "engine_page_bytes_total": totals.bytes_received,
+            "polls_skipped_total": totals.skipped,
+            "log_lines_dropped_total": float(logs.dropped()),
+            "samples_rejected_total": self._pipeline.rejected or None,
+            "node_memory_pressure": None if environment.memory_pressure is None else float(environment.memory_pressure),
+            "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
+            "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
+        }
+
+    def _tell_changes(self, sources: Iterable[SourceHealth]) -> None:
+        """One line per change of state of the sources that do not tell themselves."""
+        sources = tuple(sources)
+        alive = {(health.source, health.target) for health in sources}
+        self._told = {key: state for key, state in self._told.items() if key in alive}
+        for health in sources:
+            key, state = (health.source, health.target), (health.up, health.reason)
+            if self._told.get(key) == state or health.reason in ("starting", "pending"):
+                continue
+            self._told[key] = state
+            tell = log.info if health.up or health.reason in _CALM else log.warning
+            tell(
+                "source up" if health.up else "source not present" if health.absent else "source down",
+                source=health.source,
+                target=health.target,
+                error=health.error,
+            )
+
+
+_CALM = ("library_not_found", "binding_not_found", "detached")
+
+
+def _pipeline_settings(settings: Settings) -> PipelineSettings:
+    return PipelineSettings(
+        window_seconds=settings.window_seconds,
+        shape_window_seconds=settings.shape_window_seconds,
+        staleness_seconds=settings.staleness_seconds,
+        engine_stale_seconds=max(
+            settings.staleness_seconds, settings.poll.timeout_seconds + 3 * settings.poll.interval_seconds
+        ),
+        max_engines=settings.limits.max_engines,
+        max_label_length=settings.limits.max_label_length,
+        price=_price(settings.gpu),
+    )
+
+
+def _price(gpu: GpuSettings) -> Price | None:
+    return None if gpu.price_per_hour is None else Price(gpu.price_per_hour, gpu.currency)
+
+
+def _pipeline(loaded: Loaded) -> Pipeline:
+    pipeline = Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)
+    pipeline.set_canary(canary_times(loaded))
+    return pipeline

@@ -1,0 +1,188 @@
+"""Pushes the newest snapshot over OTLP, in a thread of its own: a receiver that hangs delays nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvpressure.config.files import read_text
+from kvpressure.config.settings.model import OtlpSettings
+from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.model.samples import SourceHealth
+from kvpressure.net.schedule import Clock
+from kvpressure.net.waiting import cancel
+from kvpressure.printable import brief
+
+SOURCE: Final = "otlp"
+PATH: Final = "/v1/metrics"
+LIBRARY_LOG: Final = "opentelemetry"
+NOT_INSTALLED: Final = (
+    "OpenTelemetry is not installed: pip install 'kv-pressure-exporter[otlp]', or unset otlp.endpoint"
+)
+
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x20-\x7e]*)")
+_SYSTEM_SAID: Final = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
+
+if TYPE_CHECKING:
+    import requests
+
+Sender = Callable[[Snapshot], str]
+"""Sends one; gives what went wrong, "" where nothing did. Blocks; never raises."""
+
+
+class OtlpPush:
+    """One push at a time, every `interval_seconds`, for as long as an endpoint is set."""
+
+    def __init__(self, settings: OtlpSettings, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+        self._settings = settings
+        self._snapshot = snapshot
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._health: SourceHealth | None = None
+        self._errors: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Begin, where there is somewhere to push to."""
+        if self._settings.endpoint is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run(self._settings), name="otlp")
+
+    async def stop(self) -> None:
+        """End; a push under way is given up."""
+        if self._task is not None:
+            await cancel([self._task])
+        self._task = self._health = None
+
+    async def reload(self, settings: OtlpSettings) -> None:
+        """Push by other settings from now on."""
+        if settings != self._settings:
+            await self.stop()
+            self._settings = settings
+            self.start()
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """How the latest push went, once one did."""
+        return () if self._health is None else (self._health,)
+
+    async def _run(self, settings: OtlpSettings) -> None:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="otlp")
+        try:
+            send = await asyncio.get_running_loop().run_in_executor(thread, sender, settings)
+            due = self._clock.monotonic()
+            while True:
+                due = max(due + settings.interval_seconds, self._clock.monotonic())
+                await self._clock.sleep_until(due)
+                began = self._clock.monotonic()
+                error = await asyncio.get_running_loop().run_in_executor(thread, send, self._snapshot())
+                self._note(error, self._clock.monotonic() - began)
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _note(self, error: str, seconds: float) -> None:
+        now, before = self._clock.wall(), self._health
+        if error:
+            self._errors["push"] += 1
+        self._health = SourceHealth(
+            source=SOURCE,
+            target=self._settings.endpoint or "",
+            up=not error,
+            t=now,
+            duration_seconds=seconds,
+            last_success=now if not error else None if before is None else before.last_success,
+            error=error,
+            reason="push" if error else "",
+            errors=dict(self._errors),
+        )
+
+
+def sender(settings: OtlpSettings) -> Sender:
+    """What sends with these settings; where it cannot be made, what says why each time."""
+    try:
+        convert = importlib.import_module("kvpressure.exposition.otlp")
+        http = importlib.import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+        compression = importlib.import_module("opentelemetry.exporter.otlp.proto.http").Compression.Gzip
+    except ImportError as error:
+        reason = f"{NOT_INSTALLED} ({error})"
+        return lambda _: reason
+    try:
+        headers = _headers(settings.headers_file)
+    except ConfigError as error:
+        problem = str(error.problems[0])
+        return lambda _: problem
+    said = _said_by_the_library()
+    exporter = http.OTLPMetricExporter(
+        endpoint=f"{settings.endpoint}{PATH}",
+        certificate_file=None if settings.ca_file is None else str(settings.ca_file),
+        headers=headers,
+        session=_session(),
+        timeout=settings.timeout_seconds,
+        compression=compression,
+    )
+    who = convert.resource(socket.gethostname())
+
+    def send(snapshot: Snapshot) -> str:
+        said.clear()
+        try:
+            result = exporter.export(convert.metrics_data(snapshot, who))
+        except Exception as error:  # noqa: BLE001 - the library's transports raise what they like
+            return brief(f"{type(error).__name__}: {error}")
+        return "" if result.name == "SUCCESS" else _reason(settings, said)
+
+    return send
+
+
+def _reason(settings: OtlpSettings, said: list[str]) -> str:
+    """The library's first line, which says why; of a connection that failed, what the system said of it."""
+    why = said[0] if said else "it was not taken"
+    failed = _SYSTEM_SAID.search(why)
+    return brief(f"{settings.endpoint}{PATH}: {failed[1] if failed else why}")
+
+
+def _headers(path: Path | None) -> dict[str, str]:
+    """Raises ConfigError where the file cannot be read."""
+    if path is None:
+        return {}
+    found = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        match = _HEADER.fullmatch(line.strip())
+        if match is not None:
+            found[match[1]] = match[2]
+        elif line.strip():  # never shown: it may be a token
+            raise ConfigError([Problem(str(path), number, "", "is no `Name: value` of ASCII")])
+    return found
+
+
+def _session() -> requests.Session:
+    """One that follows no redirect: headers of the file, such as keys, would go wherever it points."""
+    session = importlib.import_module("requests").Session()
+    session.max_redirects = 0
+    return session  # type: ignore[no-any-return]
+
+
+class _Said(logging.Handler):
+    """Keeps what the library logs of a push, which is where it says why one failed; nothing goes to standard error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep its text."""
+        self.lines.append(record.getMessage())
+
+
+def _said_by_the_library() -> list[str]:
+    logger, handler = logging.getLogger(LIBRARY_LOG), _Said()
+    for old in [one for one in logger.handlers if isinstance(one, _Said)]:
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.propagate = False
+    return handler.lines

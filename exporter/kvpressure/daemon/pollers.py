@@ -1,0 +1,115 @@
+"""The tasks that poll engines: one per target, started and ended as settings change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvpressure.config.settings import Settings
+from kvpressure.config.target import Target
+from kvpressure.engines.engine import EngineSource, PollNames
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.targets import Changes
+from kvpressure.model.samples import EnginePage, SourceHealth
+from kvpressure.net.schedule import Clock
+from kvpressure.net.waiting import cancel
+from kvpressure.promtext.scanner import Memory
+from kvpressure.runtimes.registry import RUNTIMES, TABLES
+from kvpressure.runtimes.table import Table
+
+
+def tables_of(target: Target) -> tuple[Table, ...]:
+    """The tables to read a target's pages by: its runtime's where that is set, else any, as the page shows."""
+    return tuple(runtime.table for runtime in RUNTIMES if runtime.name == target.runtime) or TABLES
+
+
+def poll_names(tables: Sequence[Table]) -> PollNames:
+    """What to ask for: the names of all `tables` until a page has said whose it is, and then only its own."""
+    own = {table.runtime: PollNames(table.poll_names(), table.all_names()) for table in tables}
+    return PollNames(_union(one.poll for one in own.values()), _union(one.full for one in own.values()), own)
+
+
+def _union(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for some in names for name in some))
+
+
+@dataclass(slots=True)
+class _Running:
+    source: EngineSource
+    task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What polling has cost since the start, targets that are gone included."""
+
+    bytes_received: int = 0
+    skipped: int = 0
+
+    def plus(self, source: EngineSource) -> Totals:
+        """With one more source's counts."""
+        stats = source.stats()
+        return Totals(self.bytes_received + stats.bytes_received, self.skipped + stats.missed)
+
+
+class EngineFleet:
+    """One polling task per target."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        on_page: Callable[[Target, EnginePage], None],
+    ) -> None:
+        self._settings = settings.poll
+        self._clock = clock
+        self._on_page = on_page
+        self._memory = Memory()
+        self._running: dict[str, _Running] = {}
+        self._gone = Totals()
+        self._before: dict[str, SourceHealth] = {}
+
+    async def apply(self, changes: Changes) -> None:
+        """End the tasks of targets that went or changed, start those of new or changed ones."""
+        await self._end([target.name for target in (*changes.removed, *changes.changed)])
+        for target in (*changes.changed, *changes.added):
+            tables = tables_of(target)
+            reader = PageReader(tables, self._memory)
+            source = EngineSource(target, reader, poll_names(tables), self._settings, self._clock)
+            work = source.run(lambda page, target=target: self._on_page(target, page))  # type: ignore[misc]
+            self._running[target.name] = _Running(source, _task(work, f"poll {target.name}"))
+
+    async def stop(self) -> None:
+        """End every task."""
+        await self._end(list(self._running))
+
+    async def _end(self, names: list[str]) -> None:
+        ended = {name: self._running.pop(name) for name in names if name in self._running}
+        await cancel(running.task for running in ended.values())
+        for name, running in ended.items():
+            self._gone = self._gone.plus(running.source)
+            self._before[name] = running.source.health()
+
+    def inherit(self, fleet: EngineFleet) -> None:
+        """Go on counting where a stopped fleet ended, and tell its targets' health until they were polled anew."""
+        self._gone, self._before = fleet._gone, fleet._before
+
+    def health(self) -> list[SourceHealth]:
+        """How every target is doing; one that was only just restarted is as it was before."""
+        found = {name: running.source.health() for name, running in self._running.items()}
+        self._before = {
+            name: health for name, health in self._before.items() if found.get(name, health).reason == "pending"
+        }
+        return [self._before.get(name, health) for name, health in found.items()]
+
+    def totals(self) -> Totals:
+        """Counts over all targets, present and past."""
+        totals = self._gone
+        for running in self._running.values():
+            totals = totals.plus(running.source)
+        return totals
+
+
+def _task(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work, name=name)

@@ -1,0 +1,199 @@
+"""Asks one engine for one token through its own API, within every bound that its metrics page is read in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from yarl import URL
+
+from kvpressure.config.target import Target
+from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
+from kvpressure.net.credentials import Authorization, FileName
+from kvpressure.net.http import HttpClient, HttpStatusError, Reply, UnansweredError
+from kvpressure.net.schedule import Clock
+from kvpressure.printable import brief
+from kvpressure.runtimes.runtime import Asking
+
+LARGEST_ANSWER_BYTES: Final = 64 * 1024
+"""A completion of one token takes half a kilobyte, a list of models some more."""
+
+LIST_SECONDS: Final = 10.0
+"""For the list of models, which says nothing of the engine: the API process makes it alone."""
+
+COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+MODELS: Final = "/v1/models"
+_METRICS: Final = "/metrics"
+_PROMPT: Final = "a"
+_ANSWER: Final = {COMPLETIONS: "choices", EMBEDDINGS: "data"}
+_TURNED_AWAY: Final = (429, 503)
+_UNAUTHORIZED: Final = (401, 403)
+
+
+class _NotPossibleError(Exception):
+    """The server takes no request of one token; the message says why."""
+
+
+@record
+class AskedEngine:
+    """Who is asked: `model_name` as its page has it, "" to take the first that the server lists.
+
+    `rank` is set where one of several ranks behind the server is meant. `api_key_file` replaces the target's own
+    credentials.
+    """
+
+    target: Target
+    model_name: str
+    asking: Asking
+    rank: str | None = None
+    api_key_file: FileName = None
+
+
+class CanarySource:
+    """One engine. What was learned of its API, the path and the model's name, is kept from one request to the next."""
+
+    def __init__(self, engine: AskedEngine, clock: Clock, *, deadline_seconds: float) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._deadline_seconds = deadline_seconds
+        self._model = engine.model_name
+        self._listed = False
+        self._path = COMPLETIONS
+
+    async def ask(self) -> CanaryReport:
+        """Send one request, and with it at most three that find out how; raises nothing but cancellation."""
+        self._sent, self._began = self._clock.wall(), self._clock.monotonic()
+        if not self._can_name_rank():
+            return self._not_possible("several ranks serve behind this address, and none can be asked by itself")
+        client = self._new_client()
+        try:
+            return await self._ask(client)
+        except _NotPossibleError as error:
+            return self._not_possible(str(error))
+        except UnansweredError:
+            said = f"a request of one token got no answer in {self._deadline_seconds:g} s"
+            return self._report(CanaryResult.TIMEOUT, said, unanswered=True)
+        except HttpStatusError as error:
+            return self._not_possible(error.sentence)
+        except SourceError as error:
+            result = CanaryResult.TIMEOUT if error.reason == "timeout" else CanaryResult.ERROR
+            long = f"the answer is longer than {LARGEST_ANSWER_BYTES // 1024} KiB"
+            why = long if error.reason == "too_large" else error.sentence
+            return self._report(result, f"a request of one token failed: {why}")
+        finally:
+            await client.aclose()
+
+    async def _ask(self, client: HttpClient) -> CanaryReport:
+        if not self._model:
+            await self._look_up_model(client)
+        reply = await self._post(client, self._path)
+        if reply.status == 404 and await self._look_up_model(client):
+            reply = await self._post(client, self._path)
+        if _not_taken(reply) and self._path == COMPLETIONS:
+            other = await self._post(client, EMBEDDINGS)
+            if not _not_taken(other):
+                self._path, reply = EMBEDDINGS, other
+        return self._judge(reply)
+
+    def _judge(self, reply: Reply) -> CanaryReport:
+        status, path = reply.status, self._path
+        if status == 200:
+            return self._answered(reply, path)
+        if status in _TURNED_AWAY and not self._is_dead(reply):
+            said = (
+                f"the server turned a request of one token away ({status}): it lives, which says nothing of its engine"
+            )
+            return self._report(CanaryResult.REFUSED, said)
+        if status >= 500:
+            said = f"a request of one token was answered with {status}"
+            if self._is_dead(reply):
+                return self._report(CanaryResult.ERROR, f"{said}: the engine process is dead", unanswered=True)
+            return self._report(CanaryResult.ERROR, f"{said}, which does not say whether the engine works")
+        if status in _UNAUTHORIZED:
+            raise _NotPossibleError(
+                f"{path} asks for an API key ({status}): name its file in engines.canary.api_key_file"
+            )
+        raise _NotPossibleError(f"{path} answered with {status}")
+
+    def _answered(self, reply: Reply, path: str) -> CanaryReport:
+        found = _parsed(reply.body)
+        if not isinstance(found, dict) or not found.get(_ANSWER[path]):
+            raise _NotPossibleError(f"{path} answered with something else than a token: is this an engine's API?")
+        seconds = max(0.0, self._clock.monotonic() - self._began)
+        said = f"a request of one token was answered in {_took(seconds)}"
+        return self._report(CanaryResult.ANSWERED, said, unanswered=False)
+
+    async def _look_up_model(self, client: HttpClient) -> bool:
+        """Take the first model that the server lists; False where that is no news. Asked once."""
+        if self._listed:
+            return False
+        self._listed = True
+        try:
+            answer = await client.get(self._url(MODELS), LIST_SECONDS)
+        except SourceError:
+            return False  # what the list is asked for decides
+        found = _parsed(answer.body)
+        models = found.get("data") if isinstance(found, dict) else None
+        first = models[0] if isinstance(models, list) and models else None
+        name = first.get("id") if isinstance(first, dict) else None
+        if not isinstance(name, str) or not name or name == self._model:
+            return False
+        self._model = name
+        return True
+
+    async def _post(self, client: HttpClient, path: str) -> Reply:
+        asked: dict[str, object] = {"model": self._model}
+        if path == COMPLETIONS:
+            asked |= {"prompt": _PROMPT, "max_tokens": 1, "temperature": 0, "stream": False}
+        else:
+            asked |= {"input": _PROMPT}
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._engine.rank is not None:
+            headers[self._engine.asking.rank_header] = self._engine.rank
+        return await client.post(self._url(path), json.dumps(asked).encode(), self._deadline_seconds, headers)
+
+    def _url(self, path: str) -> URL:
+        """Beside the metrics page: a server below a prefix has both there."""
+        target = self._engine.target
+        prefix = target.path.removesuffix(_METRICS) if target.path.endswith(_METRICS) else ""
+        return URL(target.url + prefix + path)
+
+    def _can_name_rank(self) -> bool:
+        rank = self._engine.rank
+        return rank is None or bool(self._engine.asking.rank_header and rank.isascii() and rank.isdecimal())
+
+    def _is_dead(self, reply: Reply) -> bool:
+        text = reply.body.decode("utf-8", "replace")
+        return any(words in text for words in self._engine.asking.dead)
+
+    def _new_client(self) -> HttpClient:
+        target, key = self._engine.target, self._engine.api_key_file
+        own = Authorization(target.bearer_token_file, target.basic_auth)
+        authorization = Authorization(key, None, setting="engines.canary.api_key_file") if key else own
+        return HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=LARGEST_ANSWER_BYTES)
+
+    def _not_possible(self, why: str) -> CanaryReport:
+        return self._report(CanaryResult.NOT_POSSIBLE, f"a request of one token is not possible here: {why}")
+
+    def _report(self, result: CanaryResult, text: str, *, unanswered: bool | None = None) -> CanaryReport:
+        return CanaryReport(self._sent, self._clock.wall(), result, unanswered, brief(text, 300))
+
+
+def _not_taken(reply: Reply) -> bool:
+    """Whether the server understood the request and does not serve such."""
+    return 400 <= reply.status < 500 and reply.status not in (*_UNAUTHORIZED, *_TURNED_AWAY)
+
+
+def _parsed(body: bytes) -> Any:
+    """Return the JSON of a body, None for anything else."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

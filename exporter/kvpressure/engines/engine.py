@@ -1,0 +1,224 @@
+"""Polls the metrics page of one engine.
+
+Asks for the few series each poll needs (`name[]`) where the server honours it, for the whole page where it does not;
+histograms and the cache configuration come along every few polls. One task, one connection and never more than one
+request per target: a slow answer delays only itself, and an engine in trouble is not asked twice at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Final
+
+from yarl import URL
+
+from kvpressure.config.settings import PollSettings
+from kvpressure.config.target import Target
+from kvpressure.engines.long_pages import LongPages
+from kvpressure.engines.name_filter import Mode, NameFilter, PageUrls, page_urls, restarted
+from kvpressure.engines.reader import PageError, PageReader
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
+from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
+from kvpressure.net.credentials import Authorization
+from kvpressure.net.guard import Guard
+from kvpressure.net.http import Answer, HttpClient, shown
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.printable import brief
+
+PARSE_SECONDS: Final = 30.0
+"""Beside its requests a poll may wait that long for its page to be read: long pages are read one after the other."""
+
+INLINE_BYTES: Final = 256 * 1024
+"""Four ranks' full pages; reading this much takes a few milliseconds at worst."""
+
+_long_pages: Final = LongPages()
+
+
+@record
+class PollNames:
+    """The sample names to ask for: at each poll, and (histograms and cache configuration too) every few polls.
+
+    Once a page has said which runtime it is of, those of `own` are asked for instead, where that has the runtime.
+    """
+
+    poll: tuple[str, ...]
+    full: tuple[str, ...]
+    own: Mapping[str, PollNames] = field(default_factory=dict)
+
+
+@record
+class EngineSourceStats:
+    """What one target's polling has cost since it began; `bytes_received` counts bodies, failed ones too.
+
+    `late` and `missed` are those of `net.guard.PollCounts`; `filter_mode` says whether the server honours `name[]`.
+    """
+
+    polls: int
+    late: int
+    missed: int
+    requests: int
+    bytes_received: int
+    filter_mode: Mode
+
+
+class EngineSource:
+    """One target: `run` it in a task of its own, `aclose` it when the task has ended.
+
+    A request's deadline has nothing to do with the interval: ticks that pass while an answer is awaited are skipped and
+    counted. A poll makes a second request only after the first one was answered.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        reader: PageReader,
+        names: PollNames,
+        settings: PollSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        settings = settings or PollSettings()
+        self.target = target
+        self._reader = reader
+        self._names = names
+        self._clock: Clock = clock or SystemClock()
+        self._cap_bytes = settings.max_page_bytes
+        self._timeout_seconds = settings.timeout_seconds
+        self._client = self._new_client()
+        self._reading: asyncio.Future[EnginePage] | None = None
+        self._guard: Guard[EnginePage] = Guard(
+            ENGINE_SOURCE,
+            target.name,
+            interval_seconds=settings.interval_seconds,
+            deadline_seconds=2 * settings.timeout_seconds + PARSE_SECONDS,
+            clock=self._clock,
+        )
+        self._filter = NameFilter(settings.filter)
+        self._histograms = _Rarely(settings.histogram_interval_seconds, settings.interval_seconds)
+        self._urls: PageUrls | None = None
+        self._last: EnginePage | None = None
+        self._runtime = ""
+
+    async def poll(self) -> EnginePage | None:
+        """One poll, None when it failed (`health` then says why); raises nothing but cancellation."""
+        return await self._guard.attempt(self._read)
+
+    async def run(self, on_page: Callable[[EnginePage], None]) -> None:
+        """Poll at each tick until cancelled and hand every page over."""
+        try:
+            await self._guard.run(self._read, on_page)
+        finally:
+            await self.aclose()
+
+    def health(self) -> SourceHealth:
+        """How the last poll went."""
+        return self._guard.health()
+
+    def stats(self) -> EngineSourceStats:
+        """Return the counts since the source was made."""
+        counts, client = self._guard.counts, self._client
+        return EngineSourceStats(
+            counts.polls, counts.late, counts.missed, client.requests, client.bytes_received, self._filter.mode
+        )
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._client.aclose()
+
+    async def _read(self) -> EnginePage:
+        if not self._guard.up:
+            self._filter.was_down()
+        now = self._clock.monotonic()
+        full = self._histograms.due(now)
+        page = await self._page(full, now)
+        if full:
+            self._histograms.done(now)
+        if restarted(self._last, page):
+            self._filter.may_have_changed()
+            self._histograms.again()
+        self._last = page
+        if page.runtime != self._runtime:
+            self._runtime, self._urls = page.runtime, None
+        return page
+
+    async def _page(self, full: bool, now: float) -> EnginePage:
+        urls = self._addresses()
+        if not self._filter.asks(now):
+            return await self._plain(urls)
+        found = await self._try(urls.full if full else urls.poll)
+        if found is not None:
+            self._filter.honoured()
+            return found
+        page = await self._plain(urls)
+        self._filter.ignored(now)
+        return page
+
+    async def _plain(self, urls: PageUrls) -> EnginePage:
+        page = await self._fetch(urls.plain)
+        self._filter.plain_answered()
+        return page
+
+    async def _try(self, url: URL) -> EnginePage | None:
+        """Return the filtered page, None when the plain one must be asked; raise where that will not help."""
+        try:
+            page = await self._fetch(url)
+        except SourceError as error:
+            if not self._filter.falls_back(error):
+                raise
+            return None
+        return page if page.engines or self._filter.insists else None
+
+    async def _fetch(self, url: URL) -> EnginePage:
+        answer = await self._client.get(url, self._timeout_seconds)
+        where = shown(url)
+        try:
+            page = await self._parse(answer)
+        except PageError as error:
+            raise SourceError(error.reason, f"{where}: {brief(error)}") from error
+        if not answer.body.endswith(b"\n"):
+            # The text format ends each line, so a number at the very end may have lost digits.
+            raise SourceError("truncated", f"{where} answered a page whose last line is cut short")
+        return page
+
+    async def _parse(self, answer: Answer) -> EnginePage:
+        """Read a page: at once when it is short, in a thread when it is long, so that it delays no other target.
+
+        The reader remembers between pages, so a page is not read while the one before still is.
+        """
+        if self._reading is not None and not self._reading.done():
+            raise SourceError("too_large", f"{self.target.name}: the page before is still being read")
+        if len(answer.body) <= INLINE_BYTES:
+            return self._reader.read(answer.body, answer.t)
+        self._reading = _long_pages.start(self._reader.steps(answer.body, answer.t))
+        return await asyncio.shield(self._reading)
+
+    def _new_client(self) -> HttpClient:
+        target = self.target
+        authorization = Authorization(target.bearer_token_file, target.basic_auth)
+        return HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=self._cap_bytes)
+
+    def _addresses(self) -> PageUrls:
+        if self._urls is None:
+            names = self._names.own.get(self._runtime, self._names)
+            self._urls = page_urls(self.target.url, self.target.path, names.poll, names.full)
+        return self._urls
+
+
+class _Rarely:
+    """When something slower than the polls is due: with the first, and with the poll nearest to each interval."""
+
+    def __init__(self, every_seconds: float, poll_seconds: float) -> None:
+        self._every_seconds = every_seconds
+        self._slack_seconds = poll_seconds / 2
+        self._next: float | None = None
+
+    def due(self, now: float) -> bool:
+        return self._next is None or now >= self._next - self._slack_seconds
+
+    def done(self, now: float) -> None:
+        self._next = now + self._every_seconds
+
+    def again(self) -> None:
+        self._next = None

@@ -1,0 +1,255 @@
+"""Reads and follows target files in Prometheus's file_sd format; `docs/configuration.md` lists the labels."""
+
+from __future__ import annotations
+
+import typing
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kvpressure.config import strict_yaml
+from kvpressure.config.settings import ConfigError, FileSdSettings, read_text
+from kvpressure.config.settings.types import (
+    Runtime,
+    default_name,
+    gpu_list,
+    http_path,
+    label,
+    split_url,
+    target_name,
+)
+from kvpressure.config.strict_yaml import Document, Problem
+from kvpressure.config.target import Target
+from kvpressure.model.samples import SourceHealth
+from kvpressure.net.addresses import refusal
+from kvpressure.net.files import FileWatch, stamp
+
+_RUNTIMES: Final = typing.get_args(Runtime)
+
+
+def read_targets(path: Path) -> tuple[Target, ...]:
+    """Read the file at `path`. Raises ConfigError with all its problems: a file counts as a whole or not at all."""
+    if path.exists() and not path.is_file():  # reading a pipe that a glob happened to match would wait for ever
+        raise ConfigError([Problem(str(path), None, "", "is not a regular file")])
+    return parse_targets(read_text(path), str(path))
+
+
+def parse_targets(text: str, name: str) -> tuple[Target, ...]:
+    """Parse a target file, JSON (which YAML includes) or YAML; `name` is the file's name in messages.
+
+    Raises ConfigError with all problems.
+    """
+    document = strict_yaml.load(text, name)
+    reading = _Reading(document)
+    groups = [] if document.data is None else document.data
+    if not isinstance(groups, list):
+        raise ConfigError([document.problem((), "must be a list of groups with targets and labels")])
+    for position, group in enumerate(groups):
+        reading.group(group, (position,))
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return tuple(reading.targets)
+
+
+class _Reading:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.targets: list[Target] = []
+        self.problems: list[Problem] = []
+
+    def group(self, group: Any, where: strict_yaml.Path) -> None:
+        if not isinstance(group, dict):
+            self._problem(where, "must be a mapping with targets and labels")
+            return
+        for key in group.keys() - {"targets", "labels"}:
+            self._problem((*where, key), "unknown key; known are targets and labels")
+        addresses, labels = group.get("targets"), group.get("labels")
+        if not isinstance(addresses, list):
+            self._problem((*where, "targets"), "must be a list of host:port")
+            return
+        common = self._labels({} if labels is None else labels, (*where, "labels"), len(addresses))
+        if common is None:
+            return
+        for position, address in enumerate(addresses):
+            self._target(address, common, (*where, "targets", position))
+
+    def _target(self, address: Any, common: Mapping[str, Any], where: strict_yaml.Path) -> None:
+        try:
+            if not isinstance(address, str) or "/" in address:
+                raise ValueError(f"must be host:port, got {address!r}")
+            url, _ = split_url(f"{common['scheme']}://{address}")
+            # Written by programs as often as by people: what nobody typed is not taken for meant.
+            if reason := refusal(urlsplit(url).hostname or "", link_local=False):
+                raise ValueError(f"must not be {reason}, got {address!r}")
+        except ValueError as error:
+            self._problem(where, str(error))
+            return
+        fields = {key: value for key, value in common.items() if key not in ("scheme", "name")}
+        name = common["name"] or _name(url, common["namespace"], common["pod"])
+        self.targets.append(Target(url=url, name=name, **fields))
+
+    def _labels(self, labels: Any, where: strict_yaml.Path, targets: int) -> dict[str, Any] | None:
+        """Give what the labels mean by Target field, and `scheme`; None when one of them is wrong."""
+        if not isinstance(labels, dict):
+            self._problem(where, "must be a mapping of label names to values")
+            return None
+        before = len(self.problems)
+        meant: dict[str, Any] = {"scheme": "http", "path": "/metrics", "name": "", "namespace": "", "pod": ""}
+        for key, value in labels.items():
+            if isinstance(value, (dict, list)) or value is None:
+                self._problem((*where, key), "must be a single value")
+            elif key in _MEANING:
+                self._label(meant, key, str(value), (*where, key))
+        if meant["name"] and targets > 1:
+            self._problem((*where, "kvpressure_name"), f"would name {targets} targets the same: give each its group")
+        return meant if len(self.problems) == before else None
+
+    def _label(self, meant: dict[str, Any], key: str, text: str, where: strict_yaml.Path) -> None:
+        field, read = _MEANING[key]
+        try:
+            meant[field] = read(text)
+        except ValueError as error:
+            self._problem(where, str(error))
+
+    def _problem(self, where: strict_yaml.Path, message: str) -> None:
+        self.problems.append(self.document.problem(where, message))
+
+
+def _name(url: str, namespace: str, pod: str) -> str:
+    address = default_name(url)
+    return f"{namespace}/{pod}:{address.rpartition(':')[2]}" if namespace and pod else address
+
+
+def _choice(*known: str) -> typing.Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"must be {' or '.join(known)}, got {text!r}")
+        return text
+
+    return read
+
+
+def _bytes_per_token(text: str) -> float:
+    value = strict_yaml.scalar(text)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+        raise ValueError(f"must be a number of bytes above 0, got {text!r}")
+    return float(value)
+
+
+_MEANING: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
+    "__scheme__": ("scheme", _choice("http", "https")),
+    "__metrics_path__": ("path", http_path),
+    "kvpressure_name": ("name", target_name),
+    "namespace": ("namespace", label),
+    "pod": ("pod", label),
+    "kvpressure_runtime": ("runtime", _choice(*_RUNTIMES)),
+    "kvpressure_gpus": ("gpus", gpu_list),
+    "kvpressure_kv_bytes_per_token": ("kv_bytes_per_token", _bytes_per_token),
+}
+
+
+SOURCE: Final = "file_sd"
+_PROBLEMS_SHOWN: Final = 5
+# A change is read at the second look that sees it; the second comes soon, whatever the refresh interval.
+_CONFIRM_SECONDS: Final = 1.0
+
+
+@dataclass
+class _File:
+    """One file_sd file: its last good targets and how reading it goes."""
+
+    path: str
+    targets: tuple[Target, ...] = ()
+    health: SourceHealth | None = None
+    errors: Counter[str] = field(default_factory=Counter)
+    last_success: float | None = None
+
+    def read(self, now: float) -> None:
+        """Take the file's targets; a broken file keeps those it had, one that is gone has none."""
+        try:
+            self.targets = read_targets(Path(self.path))
+        except ConfigError as error:
+            gone = stamp(Path(self.path)) is None
+            self.targets = () if gone else self.targets
+            self._report(now, "; ".join(map(str, error.problems[:_PROBLEMS_SHOWN])), "missing" if gone else "invalid")
+        else:
+            self._report(now)
+
+    def unchanged(self, now: float) -> None:
+        """Note that a look found what was read before."""
+        if self.health is not None:
+            self.last_success = now if self.health.up else self.last_success
+            self.health = replace(self.health, t=now, last_success=self.last_success)
+
+    def _report(self, now: float, error: str = "", reason: str = "") -> None:
+        if reason:
+            self.errors[reason] += 1
+        else:
+            self.last_success = now
+        self.health = SourceHealth(
+            source=SOURCE,
+            target=self.path,
+            up=not reason,
+            t=now,
+            last_success=self.last_success,
+            error=error,
+            reason=reason,
+            errors=dict(self.errors),
+        )
+
+
+class FileGroup:
+    """The files of one entry. `due` is when to look next, in unix seconds."""
+
+    def __init__(self, settings: FileSdSettings) -> None:
+        self.settings = settings
+        self.due = float("-inf")
+        self._watch = FileWatch(())
+        self._files: dict[Path, _File] = {}
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets of every file, files in alphabetical order."""
+        return tuple(target for path in sorted(self._files) for target in self._files[path].targets)
+
+    @property
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record for each file."""
+        return tuple(file.health for file in self._files.values() if file.health)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look: also when the clock was set back and `due` lies further off than any wait."""
+        return self.due <= now or self.due > now + self.settings.refresh_seconds
+
+    def look(self, now: float) -> bool:
+        """Take in the changes of the files; true when the targets may have changed. Reads files; never raises."""
+        matching = set(_matches(self.settings.files))
+        new = sorted(matching - self._files.keys())
+        for path in new:
+            self._watch.add(path)
+            self._files[path] = _File(str(path))
+        touched = [*sorted(self._watch.look()), *new]
+        for path in touched:
+            if path in matching:
+                self._files[path].read(now)
+            else:
+                self._watch.discard(path)
+                del self._files[path]
+        for path in self._files.keys() - set(touched) - self._watch.settling:
+            self._files[path].unchanged(now)
+        wait = self.settings.refresh_seconds
+        self.due = now + (min(_CONFIRM_SECONDS, wait) if self._watch.settling else wait)
+        return bool(touched)
+
+
+def _matches(patterns: Iterable[Path]) -> Iterable[Path]:
+    for pattern in patterns:
+        if any(sign in pattern.name for sign in "*?["):
+            with suppress(OSError):  # a directory that cannot be listed has no matches; its files go when unseen twice
+                yield from pattern.parent.glob(pattern.name)
+        else:
+            yield pattern

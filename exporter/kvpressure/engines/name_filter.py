@@ -1,0 +1,137 @@
+"""Whether one server honours `name[]`, remembered between polls. Decides only; `engine.py` does the asking.
+
+Servers built on prometheus_client's own app answer `{path}/?name[]=…` with those samples. Others answer 404, 405, 400
+or a redirect; multi-process servers an empty 200; some the whole page, which is then as good as the plain path's.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Literal
+from urllib.parse import quote
+
+from yarl import URL
+
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
+from kvpressure.model.samples import EnginePage
+from kvpressure.net.http import HttpStatusError
+
+FilterSetting = Literal["auto", "always", "never"]
+
+REPROBE_SECONDS: Final = 600.0
+
+# Failures that the plain path would share: asking it too would only double the load on a server in trouble.
+_SHARED_REASONS: Final = frozenset({"refused", "unreachable", "dns", "tls", "credentials", "too_large", "bad_url"})
+
+
+class Mode(StrEnum):
+    """What is known of the server."""
+
+    UNKNOWN = "unknown"
+    HONOURED = "honoured"
+    IGNORED = "ignored"
+
+
+@record
+class PageUrls:
+    """The three addresses of one page, ready to send."""
+
+    plain: URL
+    poll: URL
+    full: URL
+
+
+def page_urls(url: str, path: str, poll_names: tuple[str, ...], all_names: tuple[str, ...]) -> PageUrls:
+    """Return the addresses for a server's base URL and its page's path; raise `SourceError("bad_url")`.
+
+    A user or password in the URL is dropped: credentials come from files only.
+    """
+    try:
+        plain = URL(url.rstrip("/") + "/" + path.lstrip("/")).with_user(None).with_fragment(None)
+        if plain.scheme not in {"http", "https"} or not plain.raw_host:
+            raise ValueError("no http address")
+        return PageUrls(plain, _asking_for(plain, poll_names), _asking_for(plain, all_names))
+    except (ValueError, UnicodeError) as error:
+        raise SourceError("bad_url", "the target's url is not an http(s) address; check url and path") from error
+
+
+def _asking_for(plain: URL, names: tuple[str, ...]) -> URL:
+    query = "&".join(f"name[]={quote(name, safe=':')}" for name in names)
+    before = f"{plain.raw_query_string}&" if plain.raw_query_string else ""
+    return URL(f"{plain.origin()}{plain.raw_path.rstrip('/')}/?{before}{query}".replace("[]", "%5B%5D"), encoded=True)
+
+
+class NameFilter:
+    """The memory of one target. Times are monotonic seconds.
+
+    A server that nothing is known of is asked for its plain page first, which is the one that is sure to be there; the
+    filtered address is tried with the poll after that.
+    """
+
+    def __init__(self, setting: FilterSetting) -> None:
+        self._setting = setting
+        self._next_probe = 0.0
+        self._plain_works = False
+        self.mode = Mode.IGNORED if setting == "never" else Mode.UNKNOWN
+
+    @property
+    def insists(self) -> bool:
+        """Whether the settings forbid the plain address."""
+        return self._setting == "always"
+
+    def asks(self, now: float) -> bool:
+        """Whether this poll asks the filtered address first."""
+        if self._setting != "auto":
+            return self.insists
+        if self.mode is Mode.UNKNOWN:
+            return self._plain_works
+        return self.mode is Mode.HONOURED or now >= self._next_probe
+
+    def falls_back(self, error: SourceError) -> bool:
+        """Whether the plain address is worth asking after this failure of the filtered one."""
+        if self.insists or error.reason in _SHARED_REASONS:
+            return False
+        if self.mode is not Mode.HONOURED:
+            return True
+        moved = isinstance(error, HttpStatusError) and error.status < 500
+        return moved or error.reason == "not_metrics"
+
+    def honoured(self) -> None:
+        """Note that the filtered address gave a page."""
+        self.mode = Mode.HONOURED
+
+    def plain_answered(self) -> None:
+        """Note that the plain address gave a page."""
+        self._plain_works = True
+
+    def ignored(self, now: float) -> None:
+        """Note that the filtered address gave no page with engines, and the plain one did."""
+        self.mode = Mode.IGNORED
+        self._next_probe = now + REPROBE_SECONDS
+
+    def was_down(self) -> None:
+        """Forget after a failed poll: the server may be another one now, which may not have the filtered address."""
+        self.may_have_changed()
+        self._plain_works = False
+
+    def may_have_changed(self) -> None:
+        """Allow a probe of what the server was known not to honour: it may be another one now."""
+        if self._setting == "auto" and self.mode is Mode.IGNORED:
+            self.mode = Mode.UNKNOWN
+
+
+def restarted(before: EnginePage | None, page: EnginePage) -> bool:
+    """Whether another server process than before answered: its start moved, a counter fell, or engines appeared."""
+    if before is None:
+        return False
+    if before.started is not None and page.started is not None:
+        return before.started != page.started
+    counters = {(e.model_name, e.engine): e.counters for e in before.engines}
+    if page.engines and not counters:
+        return True
+    return any(
+        value < counters.get((engine.model_name, engine.engine), {}).get(name, value)
+        for engine in page.engines
+        for name, value in engine.counters.items()
+    )

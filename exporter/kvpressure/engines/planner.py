@@ -1,0 +1,182 @@
+"""Decides how to read a page: which of its series make up which signal of which engine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kvpressure.engines.reading_plan import LARGEST_VALUE, EnginePlan, Histogram, Plan, Scalars, Sizes
+from kvpressure.model.record import record
+from kvpressure.model.samples import CacheConfig
+from kvpressure.promtext.lines import PageError, Series
+from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
+
+MAX_ENGINES: Final = 256
+"""Ranks behind one server: more than any real one has, few enough that a hostile page delays nobody."""
+
+_Engine = tuple[str, str]
+_Chosen = list[tuple[Row, tuple[int, ...]]]
+"""Rows of the table that the page has, and where their values are."""
+
+_NOTHING_SAID: Final = CacheConfig()
+_SOLE: Final = "0"
+_SERVER: Final = ""
+
+
+@record
+class _Found:
+    """One series on the page: the position of its value, and its labels."""
+
+    slot: int
+    labels: Mapping[str, str]
+
+
+class _Index:
+    """The series of one page in one spelling, by name and engine.
+
+    A page on which no series has the table's label of engines has one engine, "0". Elsewhere a series without it
+    belongs to the whole server: it is the only engine's if the model has just one, and nobody's otherwise, for half of
+    a server's rejections would be a made-up number.
+    """
+
+    def __init__(self, found: Mapping[str, Sequence[_Found]], table: Table) -> None:
+        info, model, self._label = table.info, table.model_label, table.engine_label
+        self.names = frozenset(found)
+        self.labelled = any(self._label in one.labels for series in found.values() for one in series)
+        self.infos = found.get(info, ())
+        self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
+        for name in self.names - {info}:
+            for one in found[name]:
+                self._series[name, (one.labels.get(model, ""), self.engine(one))].append(one)
+        self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
+        if len(self.engines) > MAX_ENGINES:
+            raise PageError("too_large", f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
+        self._engines_of = Counter(model for model, _ in self.engines)
+
+    def engine(self, found: _Found) -> str:
+        """Return the engine of a series."""
+        return found.labels.get(self._label, _SERVER if self.labelled else _SOLE)
+
+    def series(self, name: str, engine: _Engine) -> list[_Found]:
+        """Return the series of `name` that are the engine's."""
+        own = self._series.get((name, engine), [])
+        if own or self._engines_of[engine[0]] != 1:
+            return own
+        return self._series.get((name, (engine[0], _SERVER)), [])
+
+
+def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
+    """Return the plan for a page with these series; None if none of them is the table's.
+
+    `series` may hold duplicates: of series with the same name and labels the last one counts. Raises PageError
+    with reason "too_large".
+    """
+    slots = {one: slot for slot, one in enumerate(series)}
+    spellings = {name: _spelling(table, name) for name in {one.name for one in slots}}
+    spelled = Counter(spelling for one in slots if (spelling := spellings[one.name]) is not None)
+    if not spelled:
+        return None
+    spelling = spelled.most_common(1)[0][0]
+    own = {name: table.prefix + name.removeprefix(spelling) for name, its in spellings.items() if its == spelling}
+    index = _Index(_named(slots, own), table)
+    facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
+    server = _of_server(table, slots, own)
+    engines = tuple(_engine_plan(table, index, engine, facts, server) for engine in index.engines)
+    return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed, table.runtime)
+
+
+def recognised(table: Table, series: Sequence[Series]) -> int:
+    """How many of the series are the table's."""
+    return sum(_spelling(table, one.name) is not None for one in series)
+
+
+def _spelling(table: Table, name: str) -> str | None:
+    return None if name in table.foreign_names() else next((s for s in table.spellings if name.startswith(s)), None)
+
+
+def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, list[_Found]]:
+    """Return the series whose names are in `own`, by the table's own name for each."""
+    found: defaultdict[str, list[_Found]] = defaultdict(list)
+    for (name, labels), slot in slots.items():
+        if name in own:
+            found[own[name]].append(_Found(slot, dict(labels)))
+    return dict(found)
+
+
+def _of_server(table: Table, slots: Mapping[Series, int], own: Mapping[str, str]) -> _Chosen:
+    """Return the signals of the whole server, and where their values are."""
+    wanted = {name for row in table.server_gauges for name in row.names}
+    known = {name: own.get(name, name) for name in (*wanted, *own) if own.get(name, name) in wanted}
+    found = _named(slots, known)
+    chosen = [
+        (row, _picked(row, [one for name in row.names for one in found.get(name, ())])) for row in table.server_gauges
+    ]
+    return [(row, picked) for row, picked in chosen if picked]
+
+
+def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: _Chosen) -> EnginePlan:
+    configs = {table.info_cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
+    # Several processes may describe one engine; if they contradict each other, none of them is believed.
+    said = configs.pop() if len(configs) == 1 else None
+    sizes = _chosen(table.cache, index, engine)
+    histograms = (_histogram(row, index, engine) for row in table.histograms)
+    return EnginePlan(
+        model_name=engine[0],
+        engine=engine[1],
+        gauges=Scalars([*_chosen(table.gauges, index, engine), *server]),
+        counters=Scalars(_chosen(table.counters, index, engine)),
+        histograms=tuple(histogram for histogram in histograms if histogram is not None),
+        cache=said,
+        sizes=Sizes(Scalars(sizes), said or _NOTHING_SAID) if sizes else None,
+    )
+
+
+def _chosen(rows: Sequence[Row], index: _Index, engine: _Engine) -> _Chosen:
+    """Each signal's first row that the page has, and where its values are."""
+    found: dict[str, tuple[Row, tuple[int, ...]]] = {}
+    for row in rows:
+        if row.signal not in found and (slots := _slots(row, index, engine)):
+            found[row.signal] = row, slots
+    return list(found.values())
+
+
+def _slots(row: Row, index: _Index, engine: _Engine) -> tuple[int, ...]:
+    picked = (_picked(row, index.series(name, engine)) for name in row.names)
+    return next(filter(None, picked), ())
+
+
+def _picked(row: Row, found: Iterable[_Found]) -> tuple[int, ...]:
+    return tuple(one.slot for one in found if all(one.labels.get(k, "") == v for k, v in row.where))
+
+
+def _histogram(row: Row, index: _Index, engine: _Engine) -> Histogram | None:
+    """Return the histogram of a row, or None unless all its series are complete and have the same bounds."""
+    stem = next((name for name in row.names if index.series(f"{name}_bucket", engine)), None)
+    if stem is None:
+        return None
+    buckets: defaultdict[frozenset[tuple[str, str]], dict[float, int]] = defaultdict(dict)
+    for one in index.series(f"{stem}_bucket", engine):
+        buckets[_rest(one)][_bound(one)] = one.slot
+    sums = {_rest(one): one.slot for one in index.series(f"{stem}_sum", engine)}
+    counts = {_rest(one) for one in index.series(f"{stem}_count", engine)}
+    bounds = {tuple(sorted(slots)) for slots in buckets.values()}
+    if len(bounds) != 1 or not buckets.keys() == sums.keys() == counts:
+        return None
+    (shared,) = bounds
+    if shared[-1] != math.inf or not all(abs(bound) <= LARGEST_VALUE for bound in shared[:-1]):
+        return None
+    parts = [([slots[bound] for bound in shared], sums[rest]) for rest, slots in buckets.items()]
+    return Histogram(row.signal, shared, parts)
+
+
+def _rest(found: _Found) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in found.labels.items() if name != "le")
+
+
+def _bound(found: _Found) -> float:
+    try:
+        return float(found.labels["le"])
+    except (KeyError, ValueError):
+        return math.nan

@@ -1,0 +1,151 @@
+"""Pages of one target to `EnginePage`s: what the engine source uses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from typing import Final
+
+from kvpressure.engines.planner import make_plan, recognised
+from kvpressure.engines.reading_plan import Plan
+from kvpressure.model.samples import EnginePage
+from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line
+from kvpressure.promtext.scanner import Memory, PageScanner
+from kvpressure.runtimes.registry import TABLES
+from kvpressure.runtimes.table import LabelSignals, Table
+
+MOST_SERIES: Final = 256
+"""Parsed at most, the last ones on the page: enough to tell more adapters than there are slots."""
+
+SUMMED_FACTOR: Final = 1.5
+"""Several API processes add up the times of what each wrote: such a sum is twice as large or more, while unix times of
+one server's life differ by far less."""
+
+
+def label_signals(page: bytes, table: Table) -> Steps[dict[str, float]]:
+    """Return the signals that stand in labels: of series that stay on the page, those of the one written last.
+
+    Such series pile up: a server with many adapters has thousands, one for every set of them that ever ran together,
+    and a new one with every change. So they are no part of a page's layout, which would be learned again each time:
+    only the newest series and some others are parsed. What cannot be read is left out.
+    """
+    found: dict[str, float] = {}
+    for row in table.label_signals:
+        plain = row.name.removeprefix(table.prefix)
+        # Most pages have no such series, and going over one costs as much as a tenth of reading it.
+        for spelling in table.spellings if f"{plain}{{".encode() in page else ():
+            name = (spelling + plain).encode()
+            lines = yield from _lines(page, name + b"{")
+            if lines:
+                found.update(_read(row, name, lines))
+                break
+    return found
+
+
+def _lines(page: bytes, start: bytes) -> Steps[list[bytes]]:
+    lines: list[bytes] = []
+    at = 0 if page.startswith(start) else _next(page, start, 0)
+    while at is not None:
+        end = page.find(b"\n", at)
+        lines.append(page[at:end])
+        if len(lines) % STEP_LINES == 0:
+            yield
+        at = _next(page, start, end)
+    return lines
+
+
+def _next(page: bytes, start: bytes, after: int) -> int | None:
+    at = page.find(b"\n" + start, after)
+    return None if at < 0 else at + 1
+
+
+def _read(row: LabelSignals, name: bytes, lines: Sequence[bytes]) -> Mapping[str, float]:
+    times = [_time(line) for line in lines]
+    most = SUMMED_FACTOR * min(filter(None, times), default=0.0)
+    newest = max((time for time in times if time < most), default=0.0)
+    if newest <= 0:
+        return {}
+    labels = _labels(name, _head(lines[times.index(newest)]))
+    others = (_labels(name, _head(line)) for line in lines[-MOST_SERIES:])
+    return {} if labels is None else row.read(labels, [one for one in others if one is not None])
+
+
+def _head(line: bytes) -> bytes:
+    return line[: line.rfind(b"}") + 1]
+
+
+def _time(line: bytes) -> float:
+    """Return the value of a series; 0 where it is no time."""
+    try:
+        time = float(line[line.rfind(b"}") + 1 :].split()[0])
+    except (ValueError, IndexError):
+        return 0.0
+    return time if 0 < time < math.inf else 0.0
+
+
+@lru_cache(maxsize=4 * MOST_SERIES)
+def _labels(name: bytes, head: bytes) -> Mapping[str, str] | None:
+    """Labels of a series; None where they cannot be parsed."""
+    try:
+        series = parse_line(head + b" 1", frozenset({name})).series
+    except PageError:
+        return None
+    return None if series is None else dict(series.labels)
+
+
+__all__ = ["PageError", "PageReader"]
+
+# How a page of metrics starts: with a comment, or with a sample. HTML, JSON and plain error texts do not.
+_METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-9]))")
+
+
+@cache
+def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
+    """Return the names of all `tables`, one set for all readers."""
+    return frozenset[bytes]().union(*(table.wanted() for table in tables))
+
+
+def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
+    """Return the plan of the table that knows most of the names."""
+    return make_plan(max(tables, key=lambda table: recognised(table, series)), series)
+
+
+class PageReader:
+    """Reads successive pages of one target, full or filtered by name, and remembers their layout.
+
+    It has no clock and does no I/O. Targets must not share one, but those of one process share a `memory`.
+    """
+
+    def __init__(self, tables: Sequence[Table] = TABLES, memory: Memory | None = None) -> None:
+        self._tables = tuple(tables)
+        self._scanner: PageScanner[Plan | None] = PageScanner(
+            _wanted(self._tables), partial(_plan, self._tables), memory
+        )
+
+    def read(self, page: bytes, t: float) -> EnginePage:
+        """Return the engines on `page`, which was fetched at `t` (unix seconds).
+
+        Signals whose metrics the page does not carry are absent. A page that knows a runtime's names but says
+        nothing of an engine yet has no engines. Raises PageError with reason "not_metrics" (none of a runtime's
+        names, as multi-process servers answer `name[]`), "truncated" (no newline at the end: a cut number is a
+        smaller number), "malformed" or "too_large".
+        """
+        return in_one_go(self.steps(page, t))
+
+    def steps(self, page: bytes, t: float) -> Steps[EnginePage]:
+        """Do the same step by step, for pages that would hold up others; one page at a time."""
+        if not page.endswith(b"\n") and _METRICS.match(page):
+            raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
+        plan, values = yield from self._scanner.steps(page)
+        if plan is None:
+            names = " or ".join(table.runtime for table in self._tables)
+            text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"
+            raise PageError("not_metrics", text)
+        read = plan.read(values, t)
+        told = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
+        if not told:
+            return read
+        return replace(read, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in read.engines))

@@ -1,0 +1,143 @@
+"""The frozen records of what surrounds an engine: its container, its log, its limits, its host.
+
+The rules of `samples` hold here too: times are unix seconds, `None`, an absent key or an empty tuple means "not known".
+This module imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvpressure.model.record import record
+
+LOG_KINDS: Final = ("kv_capacity", "kv_exhausted", "device_oom", "preemption", "engine_dead", "other")
+"""Kinds of telling log lines; `kv_capacity` is the start-up line that says how large the pool is."""
+
+LIMIT_NAMES: Final = (
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "gpu_memory_utilization",
+    "kv_capacity_tokens",
+    "kv_watermark_ratio",
+)
+"""Values of the label `limit`, in the order they are shown."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ContainerId:
+    """Labels of one container's series; without Kubernetes, "", "" and the target's name."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+@record
+class Termination:
+    """How a container ended the last time: the runtime's `reason` ("OOMKilled", "Error", "Completed") and exit code."""
+
+    reason: str
+    exit_code: int
+    finished: float | None = None
+
+
+@record
+class ContainerState:
+    """One engine's container as the API server reports it.
+
+    `runtime_id` is the runtime's own id without its scheme ("" before the container exists); `waiting_reason` is
+    "CrashLoopBackOff" and the like, "" while it runs.
+    """
+
+    id: ContainerId
+    t: float
+    pod_uid: str = ""
+    runtime_id: str = ""
+    restarts: int = 0
+    started: float | None = None
+    ready: bool | None = None
+    waiting_reason: str = ""
+    termination: Termination | None = None
+
+
+@record
+class DeclaredLimit:
+    """A limit that somebody wrote down: its name in `LIMIT_NAMES`, its value, and where (for people)."""
+
+    name: str
+    value: float
+    where: str
+
+
+@record
+class Assignment:
+    """Which GPUs a container holds, by uuid, PCI address or index.
+
+    `exclusive` is false where other containers hold the same device (time-slicing, MPS) or where that is not known;
+    `why` is then a sentence.
+    """
+
+    gpus: tuple[str, ...]
+    exclusive: bool = True
+    why: str = ""
+
+
+@record
+class LogReport:
+    """What one container's log has said: incidents by kind since it was first read, and when each kind came last.
+
+    A log that could never be read has no report; `t` is the last good read.
+    `counts` has every kind of `LOG_KINDS`; `lines` the newest line of each kind that was seen, at most 200 characters.
+    `kv_capacity_tokens` and `kv_bytes_per_token` are those of one rank, from the newest start-up lines.
+    """
+
+    id: ContainerId
+    t: float
+    counts: Mapping[str, int]
+    latest: Mapping[str, float] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    kv_capacity_tokens: float | None = None
+    kv_bytes_per_token: float | None = None
+
+
+@record
+class EventReport:
+    """Kubernetes events on one container's pod (or, with an empty pod, on the node): counts and newest, by reason."""
+
+    id: ContainerId
+    counts: Mapping[str, int]
+    latest: Mapping[str, float] = field(default_factory=dict)
+
+
+@record
+class HostReport:
+    """The host: share of time some task waited for a CPU (PSI), and each container's share of throttled periods."""
+
+    t: float
+    cpu_pressure_ratio: float | None = None
+    throttled_ratio: Mapping[ContainerId, float] = field(default_factory=dict)
+
+
+@record
+class Environment:
+    """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
+
+    `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
+    `problems` are sentences about pods that cannot be polled and devices that cannot be told, `hints` about what is
+    switched off or cannot be known, and what would bring it.
+    """
+
+    containers: Mapping[ContainerId, ContainerState] = field(default_factory=dict)
+    devices: Mapping[ContainerId, Assignment] = field(default_factory=dict)
+    logs: Mapping[ContainerId, LogReport] = field(default_factory=dict)
+    events: Mapping[ContainerId, EventReport] = field(default_factory=dict)
+    limits: Mapping[ContainerId, tuple[DeclaredLimit, ...]] = field(default_factory=dict)
+    host: HostReport | None = None
+    memory_pressure: bool | None = None
+    problems: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()

@@ -1,0 +1,88 @@
+"""Blocking calls in daemon threads, which may hang in the kernel without holding up anybody else.
+
+Not the loop's default executor: a handful of calls that hang would take its threads away from the whole process, and
+the interpreter waits for them when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar
+
+from kvpressure.model.errors import SourceError
+from kvpressure.net.health import bug
+
+T = TypeVar("T")
+
+
+def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Start `call` in a thread of its own; the future has what it returns or raises."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        give: Callable[[], None]
+        try:
+            give = partial(answer.set_result, call())
+        except BaseException as error:  # noqa: BLE001 whatever it is, it belongs to the one who waits
+            give = partial(answer.set_exception, error)
+        with suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits
+            loop.call_soon_threadsafe(lambda: None if answer.done() else give())
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
+
+
+class SingleFlightThread(Generic[T]):
+    """Runs `read`, never more than once at a time: one that hangs costs one thread, not one for each attempt."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._pending: asyncio.Future[T] | None = None
+
+    async def get(self) -> T:
+        """Start a read, or wait for the one under way; raises what it raises. Cancelling leaves the read running."""
+        if self._pending is None:
+            self._pending = in_own_thread(self._read, "single-flight")
+        pending = self._pending
+        try:
+            return await asyncio.shield(pending)
+        finally:
+            if pending.done() and self._pending is pending:
+                self._pending = None
+
+
+class Worker:
+    """Does one blocking thing at a time for a source, under a deadline."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._busy = False
+
+    async def run(self, call: Callable[[], T], seconds: float, late: str) -> T:
+        """Return the result of `call`. Raises SourceError for whatever it raises, with the sentence `late` in time.
+
+        At once while the call before has not returned: it was given up, but it is still under way.
+        """
+        if self._busy:
+            raise SourceError("timeout", f"a read of {self._name} that was given up still hangs in the kernel")
+        self._busy = True
+        try:
+            async with asyncio.timeout(seconds):
+                return await in_own_thread(partial(self._do, call), f"kvpressure-{self._name}")
+        except TimeoutError:
+            raise SourceError("timeout", late) from None
+        except SourceError:
+            raise
+        except Exception as error:
+            raise bug(error) from error
+
+    def _do(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        finally:
+            self._busy = False

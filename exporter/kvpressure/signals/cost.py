@@ -1,0 +1,198 @@
+"""What trouble costs: tokens that an engine would have generated for the same demand, and did not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.catalogue import those
+from kvpressure.model.family import engine_family
+from kvpressure.model.incident import LOSING, Incident, Since
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause
+from kvpressure.signals.healthy_rate import HealthyRate
+from kvpressure.signals.points import growth, mean
+from kvpressure.signals.windows import Point, stepped_back
+
+LONGEST_INTERVAL_SECONDS: Final = 35.0
+"""Of a longer time between two pages that are polled every second nobody knows what it was like."""
+
+LEARNED_AFTER_FACTOR: Final = 2.0
+"""A healthy time counts once the verdict stayed so for so many of its windows: trouble is told that late at most."""
+
+LOST_TOKENS: Final = "lost_tokens_total"
+
+_FOR_ROOM: Final = those(lambda row: row.for_room)
+"""Those who wait would be in the batch, and the steps are what they are: they tell what would come out."""
+
+
+FAMILIES: Final = (
+    engine_family(
+        "lost_tokens_total",
+        "Generated tokens that are missing, while something held the engine back, against what it would do for "
+        "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
+        kind="counter",
+    ),
+)
+
+
+class _Interval(NamedTuple):
+    """Between two polls: unix seconds of the later one, seconds, requests running and waiting, tokens generated."""
+
+    t: float
+    seconds: float
+    demand: float
+    tokens: float
+
+
+@dataclass(slots=True)
+class _Sum:
+    seconds: float = 0.0
+    tokens: float = 0.0
+
+    def add(self, one: _Interval) -> None:
+        self.seconds += one.seconds
+        self.tokens += one.tokens
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """`owed` may fall where an interval brings more than expected; `lost` is the most it was, which never falls."""
+
+    began: float
+    last: float
+    total: _Sum = field(default_factory=_Sum)
+    causes: dict[Cause, float] = field(default_factory=dict)
+    """Seconds of each."""
+    owed: float | None = None
+    owed_seconds: float = 0.0
+    lost: float = 0.0
+    restarted: bool = False
+    after: _Sum = field(default_factory=_Sum)
+
+
+class Cost:
+    """Of one engine: what was lost since it is watched, and its present or last incident.
+
+    Of a time between two polls that is longer than `longest_interval_seconds` nothing is counted.
+    A time counts as healthy only once the verdict has stayed so for a while after it: at the begin of an incident the
+    verdict still is what it was.
+    """
+
+    def __init__(self, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS) -> None:
+        self._longest_interval_seconds = longest_interval_seconds
+        self._healthy = HealthyRate()
+        self._pending: deque[_Interval] = deque()
+        self._trouble: _Trouble | None = None
+        self._t = float("-inf")
+        self._lost: float | None = None
+
+    def restarted(self) -> None:
+        """Another process answers than before."""
+        if self._trouble is not None:
+            self._trouble.restarted = True
+
+    def update(
+        self, points: Sequence[Point], cause: Cause, thresholds: Thresholds, with_room: float | None = None
+    ) -> None:
+        """Take in the newest of the polls and the verdict on it; nothing that was taken in before.
+
+        `with_room` is how many tokens a second those who ask now would get if the pool had room for all.
+        """
+        one = _newest(points, self._longest_interval_seconds)
+        if one is not None and stepped_back(self._t, one.t):
+            self._t, self._trouble = float("-inf"), None
+            self._pending.clear()
+        if one is None or one.t <= self._t:
+            return
+        self._t = one.t
+        if cause is Cause.HEALTHY:
+            self._learn(one, thresholds)
+        elif cause is not Cause.IDLE:
+            self._pending.clear()
+        if self._lost is None and self._healthy.at(1.0, thresholds) is not None:
+            self._lost = 0.0
+        if cause in LOSING:
+            self._lose(one, cause, self._expected(one, cause, thresholds, with_room), thresholds)
+        elif self._trouble is not None and cause is not Cause.UNKNOWN:
+            self._trouble.after.add(one)
+
+    def _learn(self, one: _Interval, thresholds: Thresholds) -> None:
+        self._pending.append(one)
+        least = LEARNED_AFTER_FACTOR * thresholds.verdict_window_seconds
+        while self._pending and one.t - self._pending[0].t >= least:
+            old = self._pending.popleft()
+            self._healthy.learn(old.demand, old.tokens / old.seconds, old.seconds, thresholds)
+
+    def _expected(self, one: _Interval, cause: Cause, thresholds: Thresholds, with_room: float | None) -> float | None:
+        """Tokens a second but for the trouble; None where that is not known."""
+        if cause in _FOR_ROOM:
+            return with_room
+        healthy = self._healthy.at(one.demand, thresholds)
+        if cause is not Cause.CONCURRENCY_BOUND or healthy is None or with_room is None:
+            return healthy
+        # Whoever asks may ask for other things than those did who were seen healthy.
+        return min(healthy, with_room)
+
+    def _lose(self, one: _Interval, cause: Cause, expected: float | None, thresholds: Thresholds) -> None:
+        trouble = self._trouble
+        if trouble is None or one.t - trouble.last > thresholds.incident_gap_seconds:
+            trouble = self._trouble = _Trouble(one.t - one.seconds, one.t)
+        trouble.last, trouble.after = one.t, _Sum()
+        trouble.total.add(one)
+        trouble.causes[cause] = trouble.causes.get(cause, 0.0) + one.seconds
+        if expected is None or expected <= 0:
+            return
+        self._lost = self._lost or 0.0
+        trouble.owed = (trouble.owed or 0.0) + expected * one.seconds - one.tokens
+        if trouble.owed > trouble.lost:
+            self._lost += trouble.owed - trouble.lost
+            trouble.owed_seconds += (trouble.owed - trouble.lost) / expected
+            trouble.lost = trouble.owed
+
+    def families(self) -> Derived:
+        """`lost_tokens_total`; absent until something tells what the engine would do without trouble."""
+        return {} if self._lost is None else {LOST_TOKENS: self._lost}
+
+    def incident(self, thresholds: Thresholds) -> Incident | None:
+        """Return the present one, or the last; None if there was none."""
+        trouble = self._trouble
+        if trouble is None:
+            return None
+        known, over = trouble.owed is not None, self._t - trouble.last > thresholds.incident_gap_seconds
+        long = over and trouble.after.seconds >= thresholds.baseline_min_seconds
+        return Incident(
+            cause=max(trouble.causes, key=trouble.causes.__getitem__),
+            began=trouble.began,
+            seconds=trouble.last - trouble.began,
+            tokens_per_second=trouble.total.rate,
+            lost_tokens=trouble.lost if known else None,
+            lost_seconds=trouble.owed_seconds if known else None,
+            ended=trouble.last if over else None,
+            restarted=trouble.restarted,
+            since=Since(trouble.after.seconds, trouble.after.rate) if long else None,
+        )
+
+
+def _newest(points: Sequence[Point], longest_seconds: float) -> _Interval | None:
+    """Return the time between the newest two polls; None where one lacks what is needed, or it is too long."""
+    if len(points) < 2:
+        return None
+    pair = points[-2], points[-1]
+    seconds, tokens = pair[1].t - pair[0].t, growth(pair, "generation_tokens")
+    demands = [demand for point in pair if (demand := _demand(point)) is not None]
+    if tokens is None or not demands or not 0 < seconds <= longest_seconds:
+        return None
+    return _Interval(pair[1].t, seconds, mean(demands), tokens)
+
+
+def _demand(point: Point) -> float | None:
+    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
+    return None if running is None or waiting is None else running + waiting

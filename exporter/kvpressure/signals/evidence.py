@@ -1,0 +1,145 @@
+"""Evidence from outside the engine's page: what its container's state, its log and its host tell, by symptom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
+from kvpressure.model.record import record
+
+OOM_KILLED = "OOMKilled"
+CRASH_LOOP = "CrashLoopBackOff"
+NODE = ContainerId("", "", "")
+MEMORY_EVENTS = ("Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory", "OOMKilling", "SystemOOM")
+
+
+@record
+class OutsideEvidence:
+    """Whether a symptom holds, None where that cannot be told, and the fact that says so, for people."""
+
+    state: bool | None
+    text: str
+
+
+@dataclass(slots=True)
+class Restarts:
+    """When the restart count of each container was seen to grow; `lately` counts them, the newest within `seconds`.
+
+    A pod made anew under an old name begins at 0: what its forerunner did is not held against it.
+    """
+
+    seconds: float = 600.0
+    _seen: dict[ContainerId, tuple[str, int]] = field(default_factory=dict)
+    _times: dict[ContainerId, list[float]] = field(default_factory=dict)
+
+    def update(self, now: float, containers: Mapping[ContainerId, ContainerState]) -> None:
+        """Take the newest states in; containers that are gone are forgotten."""
+        self._times = {
+            key: [t for t in self._kept(key, state) if now - t <= self.seconds] + [now] * self._grown(key, state)
+            for key, state in containers.items()
+        }
+        self._seen = {key: (state.pod_uid, state.restarts) for key, state in containers.items()}
+
+    def lately(self, key: ContainerId) -> int:
+        """Restarts seen in the last `seconds`."""
+        return len(self._times.get(key, ()))
+
+    def _kept(self, key: ContainerId, state: ContainerState) -> list[float]:
+        return self._times.get(key, []) if self._before(key, state) is not None else []
+
+    def _grown(self, key: ContainerId, state: ContainerState) -> int:
+        before = self._before(key, state)
+        # A count that jumps by dozens was not watched; a handful says as much and stays small.
+        return 0 if before is None else min(16, max(0, state.restarts - before))
+
+    def _before(self, key: ContainerId, state: ContainerState) -> int | None:
+        uid, restarts = self._seen.get(key, ("", None))
+        return restarts if uid == state.pod_uid else None
+
+
+def outside_evidence(
+    now: float, key: ContainerId, environment: Environment, restarts: int, thresholds: Thresholds
+) -> Mapping[str, OutsideEvidence]:
+    """Symptoms of one container that its surroundings can judge; one that nothing is known of has no key."""
+    found: dict[str, OutsideEvidence] = {}
+    state, report = environment.containers.get(key), environment.logs.get(key)
+    # A state that the API server has not confirmed for long may be another one by now.
+    if state is not None and _recent(now, state.t, thresholds):
+        found |= _container(now, state, restarts, environment, thresholds)
+    if report is not None:
+        found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", thresholds)
+        found["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", thresholds)
+    pressed = _cpu(key, environment, thresholds)
+    if pressed is not None:
+        found["cpu_pressed"] = pressed
+    return found
+
+
+def _container(
+    now: float, state: ContainerState, restarts: int, environment: Environment, thresholds: Thresholds
+) -> Mapping[str, OutsideEvidence]:
+    looping = state.waiting_reason == CRASH_LOOP
+    text = f"container restarts: {restarts} in ten minutes, {state.restarts} in all{_ended(now, state)}"
+    ended = state.termination
+    recent = ended is not None and _recent(now, ended.finished, thresholds)
+    killed = ended is not None and ended.reason == OOM_KILLED and recent
+    return {
+        "restarting": OutsideEvidence(looping or restarts >= thresholds.restarting_min_count, text),
+        "host_oom": OutsideEvidence(
+            killed, f"container's last end{_ended(now, state) or ': none'}{_node(now, state, environment, thresholds)}"
+        ),
+    }
+
+
+def _ended(now: float, state: ContainerState) -> str:
+    ended = state.termination
+    if ended is None:
+        return ""
+    ago = "" if ended.finished is None else f", {max(0.0, now - ended.finished) / 60:.0f} min ago"
+    return f": {ended.reason} (exit code {ended.exit_code}{ago})"
+
+
+def _node(now: float, state: ContainerState, environment: Environment, thresholds: Thresholds) -> str:
+    """Return what the node and the events of the pod say beside it."""
+    said = ["the node has MemoryPressure"] if environment.memory_pressure else []
+    events = [environment.events[key] for key in (state.id, NODE) if key in environment.events]
+    reasons = {
+        reason
+        for event in events
+        for reason, t in event.latest.items()
+        if reason in MEMORY_EVENTS and _recent(now, t, thresholds)
+    }
+    return "".join(f"; {part}" for part in (*said, *(f"event {reason}" for reason in sorted(reasons))))
+
+
+def _logged(now: float, report: LogReport, kind: str, what: str, thresholds: Thresholds) -> OutsideEvidence:
+    latest = report.latest.get(kind)
+    if latest is None or not _recent(now, latest, thresholds):
+        return OutsideEvidence(False, f"engine's log: no line says {what}")
+    line = report.lines.get(kind, "")
+    ago = f"{max(0.0, now - latest) / 60:.0f} min ago"
+    return OutsideEvidence(True, f"engine's log, {ago}: {line or what}")
+
+
+def _recent(now: float, t: float | None, thresholds: Thresholds) -> bool:
+    """Whether something happened lately; what has no time was seen just now by whoever told it."""
+    return t is None or now - t <= thresholds.failure_recent_max_seconds
+
+
+def _cpu(key: ContainerId, environment: Environment, thresholds: Thresholds) -> OutsideEvidence | None:
+    host = environment.host
+    if host is None:
+        return None
+    pressure, throttled = host.cpu_pressure_ratio, host.throttled_ratio.get(key)
+    if pressure is None and throttled is None:
+        return None
+    pressed = pressure is not None and pressure >= thresholds.alert_cpu_pressure_min_ratio
+    cut = throttled is not None and throttled >= thresholds.alert_cpu_throttled_min_ratio
+    parts = [
+        f"{text}: {value:.0%}"
+        for text, value in (("tasks waiting for a CPU", pressure), ("throttled periods", throttled))
+        if value is not None
+    ]
+    return OutsideEvidence(pressed or cut, ", ".join(parts))

@@ -1,0 +1,273 @@
+"""The fit test: whether requests wait because they do not fit the free KV cache.
+
+One definition: the share that is told here is the one that is judged, exported, charted and asked for in a recovery
+check.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.record import record
+from kvpressure.model.samples import CacheConfig
+from kvpressure.signals.admission import coming_in_tokens
+from kvpressure.signals.kv import free_tokens, kept_tokens
+from kvpressure.signals.latency import p95
+from kvpressure.signals.lengths import (
+    answer_mean_tokens,
+    computed_share,
+    long_prompt_tokens,
+    longest_of_histogram,
+    typical_prompt_tokens,
+)
+from kvpressure.signals.points import growth, mean, values
+from kvpressure.signals.waiting import waiting_of
+from kvpressure.signals.windows import EngineWindow, Point
+
+MOST_STARTS = 4.0
+"""Of more starts between two polls, what each computed is lost in the spread of all."""
+
+MIN_PEAK_POLLS = 3
+
+LEAST_USED_RATIO = 0.1
+"""Of a pool whose size nobody tells: with less in use, its shares are too coarse to learn it from."""
+
+LEAST_CAP = 2.0
+"""Nobody who has a queue runs one request at a time on purpose: a batch of one is held by something else, or fits."""
+
+
+@record
+class Fit:
+    """What the fit test says of some polls; every field is None where no poll could be judged.
+
+    `blocked_ratio` is the share of polls in which requests waited and did not fit: a typical prompt or, where no fixed
+    cap holds the batch, a long one of the traffic's. `starved` says that it is 1 because nothing at all starts.
+    `blocked_by_long_ratio` always takes the long one, `blocked_by_longest_ratio` the longest that was seen lately.
+    `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
+    under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
+    `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
+    `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
+    is kept free; None where nothing is, or it always fits.
+    """
+
+    blocked_ratio: float | None = None
+    blocked_by_long_ratio: float | None = None
+    blocked_by_longest_ratio: float | None = None
+    steadiness: float | None = None
+    at_cap: bool = False
+    starved: bool = False
+    fit_unknown: bool = False
+    by_watermark_ratio: float | None = None
+
+
+def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds, *, streams: bool = False) -> Fit:
+    """Test the polls `points`, the newest of `window`.
+
+    Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
+    while requests wait all the time, the polls with the largest batch decide.
+    And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
+    not fit: it may be a preempted request that brings its answer along.
+    Where layers differ, a request counts with what those before it took while they came in.
+    """
+    typical, share = typical_prompt_tokens(window), computed_share(window)
+    long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
+    if share is not None:
+        typical, long = typical and typical * share, long and long * share
+    steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, thresholds)
+    cache = window.cache
+    if cache.capacity_tokens is None:
+        cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
+    seen = [_seen(point, cache, streams=streams) for point in points]
+    ratio, by_long = _blocked_ratio(seen, typical), _blocked_ratio(seen, long)
+    waiting = [one.waiting for one in seen if one.waiting is not None]
+    always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
+    starved, by_longest = False, by_long
+    if any(value >= 1 for value in waiting):
+        longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
+        by_longest = _blocked_ratio(seen, longest)
+    if not capped and ratio is not None and by_long is not None:
+        ratio = max(ratio, by_long)
+        if always:
+            ratio = max(ratio, _blocked_ratio(_at_peak(seen), long) or 0.0)
+        fits = ratio < thresholds.admission_blocked_min_ratio
+        starved = always and fits and _starved(points, window, long, thresholds)
+    fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.admission_blocked_min_ratio
+    if fit_unknown:
+        learned = _blocked_ratio(seen, coming_in_tokens(window, thresholds)) or 0.0
+        if learned >= thresholds.admission_blocked_min_ratio:
+            ratio, fit_unknown = max(ratio or 0.0, learned), False
+    return Fit(
+        blocked_ratio=1.0 if starved else ratio,
+        blocked_by_long_ratio=by_long,
+        blocked_by_longest_ratio=by_longest,
+        steadiness=steadiness,
+        at_cap=capped,
+        starved=starved,
+        fit_unknown=fit_unknown,
+        by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
+    )
+
+
+def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
+    """Return the size of a pool that no page tells, by what those who run hold: prompts, and half of their answers.
+
+    What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the pool looks
+    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
+    is in use. Stores drop what tells the size: it comes with more labels than some of them take.
+    """
+    prompt, share = typical_prompt_tokens(window), computed_share(window)
+    seen = [(usage, running) for point in points if (usage := _used(point)) and (running := _runs(point))]
+    if prompt is None or not seen or sum(usage for usage, _ in seen) < LEAST_USED_RATIO * len(seen):
+        return None
+    own = prompt * (1.0 if share is None else share)
+    each = own + window.of_histograms(answer_mean_tokens) / 2
+    held = sum(prompt - own + running * each for _, running in seen)
+    return int(held / sum(usage for usage, _ in seen))
+
+
+def _used(point: Point) -> float:
+    return point.gauges.get("kv_usage", 0.0)
+
+
+def _runs(point: Point) -> float:
+    return point.gauges.get("running", 0.0)
+
+
+def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float | None) -> float | None:
+    if not kept_tokens(cache):
+        return None
+    held = [point for point in points if blocked(point, cache, long)]
+    whole = replace(cache, watermark_ratio=None)
+    return mean([float(not blocked(point, whole, long)) for point in held]) if held else None
+
+
+def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
+    """No start in a cache that has no room for a long request and its answer, while tokens come out.
+
+    Without any the engine hangs, another matter.
+    """
+    started, usage = growth(points, "started"), values(points, "kv_usage")
+    if started is None or started > 0 or not usage or not growth(points, "generation_tokens"):
+        return False
+    capacity, answer = window.cache.capacity_tokens, p95(window.shape("request_output_tokens"))
+    if capacity is None or long is None or answer is None:
+        return mean(usage) >= thresholds.kv_saturated_min_ratio
+    return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
+
+
+def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Whether a fixed cap holds the batch while requests wait: it is as large as ever, and free places do not last.
+
+    At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
+    poll are as many as requests start in so many steps, give or take what chance does to a count; places that stay free
+    for longer are kept free by something else.
+    """
+    highest, held = window.highest_running(), _queued(points)
+    steadiness = _steadiness(points, highest)
+    if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
+        return False
+    started, steps = growth(points, "started"), growth(points, "steps")
+    if started is None or not steps:
+        return True
+    free = sum(highest - running for running in values(held, "running"))
+    expected = thresholds.refill_max_step_count * started / steps * len(held)
+    # Where those that wait are put off, they may be what keeps places free: then chance gets no benefit of the doubt.
+    put_off = 2 * sum(values(held, "waiting_deferred")) >= sum(values(held, "waiting"))
+    spare = 0.0 if put_off else thresholds.refill_spare_count
+    return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def blocked(point: Point, cache: CacheConfig, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
+    """Return whether demand waits that does not fit in the free tokens (the fit test); None where not known."""
+    return _does_not_fit(_seen(point, cache, streams=streams), prompt_tokens)
+
+
+class _Seen(NamedTuple):
+    """What one poll shows of the room there is; None where it is not known."""
+
+    running: float | None
+    waiting: float | None
+    free_tokens: float | None
+
+
+def _seen(point: Point, cache: CacheConfig, *, streams: bool) -> _Seen:
+    return _Seen(point.gauges.get("running"), waiting_of(point, streams=streams), free_tokens(point, cache))
+
+
+def _does_not_fit(seen: _Seen, prompt_tokens: float | None) -> bool | None:
+    if seen.waiting is None:
+        return None
+    if seen.waiting <= 0:
+        return False
+    if seen.free_tokens is None or prompt_tokens is None:
+        return None
+    return seen.free_tokens < prompt_tokens
+
+
+def _blocked_ratio(polls: Sequence[_Seen], prompt: float | None) -> float | None:
+    if all(seen.free_tokens is None for seen in polls):
+        return None
+    tests = [test for seen in polls if (test := _does_not_fit(seen, prompt)) is not None]
+    return sum(tests) / len(tests) if tests else None
+
+
+def _at_peak(polls: Sequence[_Seen]) -> list[_Seen]:
+    """Return the polls with the largest batch; () where they are too few to say anything.
+
+    A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
+    after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
+    """
+    peak = max((seen.running for seen in polls if seen.running is not None), default=0.0)
+    found = [seen for seen in polls if peak > 0 and seen.running == peak]
+    return found if len(found) >= MIN_PEAK_POLLS else []
+
+
+def _longest_prompt_tokens(
+    points: Sequence[Point], window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
+) -> float | None:
+    """Return the longest prompt seen lately, or whatever a request may take where layers differ; at least `long`.
+
+    Of those that finished, the middle of their highest bucket; of those that only started, what the starts between two
+    polls computed, less typical ones for all but one of them.
+    """
+    if typical is None or long is None:
+        return None
+    found = [long, _most_of_one_request(points, window, thresholds)]
+    if (finished := window.of_histograms(longest_of_histogram, thresholds.last_bucket_middle_factor)) is not None:
+        found.append(finished)
+    for tokens, started in window.each_interval(_starts):
+        if tokens and started is not None and started <= MOST_STARTS:
+            found.append(tokens - max(0.0, started - 1) * typical)
+    return max(found)
+
+
+def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
+    """Prompt tokens computed between two polls, and requests started."""
+    return growth((before, after), "prompt_tokens"), growth((before, after), "started")
+
+
+def _most_of_one_request(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> float:
+    """Return the most tokens of the pool that one request may take where layers differ; 0 where they do not.
+
+    No more than one of full length, nor much more than those that run take on average.
+    """
+    cache, usage, running = window.cache, values(points, "kv_usage"), values(points, "running")
+    if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
+        return 0.0
+    held = mean(usage) * cache.capacity_tokens / mean(running)
+    return min(float(cache.max_model_len or cache.capacity_tokens), thresholds.layers_differ_cost_max_factor * held)
+
+
+def _queued(points: Sequence[Point]) -> Sequence[Point]:
+    """Return the polls with a queue: others say nothing of what holds it back; a batch may run empty between two."""
+    return [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
+
+
+def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
+    running = values(_queued(points), "running")
+    return statistics.median(running) / highest if running and highest else None

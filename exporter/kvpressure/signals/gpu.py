@@ -1,0 +1,145 @@
+"""GPU values: per device, and of an engine's devices beside its demand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kvpressure.model.family import engine_family, gpu_family
+from kvpressure.model.samples import GpuSample
+from kvpressure.model.target import ALL_GPUS
+from kvpressure.model.values import Derived, Value, known, ramp
+from kvpressure.signals.context import Context
+from kvpressure.signals.gpu_window import GpuWindow
+from kvpressure.signals.windows import EngineWindow
+
+GPU_FAMILIES: Final = (
+    gpu_family(
+        "gpu_info",
+        "1; device details as labels.",
+        "name",
+        "driver_version",
+        "profile",
+        "parent_uuid",
+        "memory_kind",
+    ),
+    gpu_family("gpu_memory_used_bytes", "Device memory in use."),
+    gpu_family("gpu_memory_total_bytes", "Device memory."),
+    gpu_family(
+        "gpu_utilization_ratio", "Share of time with a kernel running: mean of the driver's samples over the window."
+    ),
+    gpu_family("gpu_utilization_valid", "1 where the driver gives a utilization, 0 where it does not (MIG)."),
+    gpu_family("gpu_sm_active_ratio", "Share of time the streaming multiprocessors were active, mean over the window."),
+    gpu_family("gpu_tensor_active_ratio", "Share of time the tensor pipes were active, mean over the window."),
+    gpu_family("gpu_dram_active_ratio", "Share of the memory bandwidth in use, mean over the window."),
+)
+
+
+def derive_gpu(window: GpuWindow) -> Derived:
+    """Return the device's own series; `gpu_utilization_valid` is 0 where the driver gives no utilization (MIG)."""
+    last, utilization = window.last, window.utilization()
+    return known(
+        {
+            "gpu_info": _info(last),
+            "gpu_memory_used_bytes": last.memory_used_bytes,
+            "gpu_memory_total_bytes": last.memory_total_bytes,
+            "gpu_utilization_ratio": utilization,
+            "gpu_utilization_valid": float(utilization is not None),
+            "gpu_sm_active_ratio": window.mean(lambda sample: sample.sm_active_ratio),
+            "gpu_tensor_active_ratio": window.mean(lambda sample: sample.tensor_active_ratio),
+            "gpu_dram_active_ratio": window.mean(lambda sample: sample.dram_active_ratio),
+        }
+    )
+
+
+FAMILIES: Final = (
+    engine_family("engine_gpu_info", "1 for each GPU that serves this engine and no other.", "gpu_uuid"),
+    engine_family("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
+    engine_family("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
+    engine_family("memory_high_compute_low_score", "0 to 1: device memory high and compute low while there is demand."),
+)
+
+
+def derive(window: EngineWindow, context: Context) -> Derived:
+    """Return the engine's GPUs together, and the memory-high-compute-low score."""
+    memory = memory_used_ratio(context.gpus)
+    utilization = utilization_ratio(context.gpus)
+    score = None
+    if memory is not None and utilization is not None:
+        score = memory_high_compute_low_score(window, context, memory, utilization)
+    joined: dict[str, Value] = {gpu.last.uuid: 1.0 for gpu in context.gpus}
+    return known(
+        {
+            "engine_gpu_info": joined or None,
+            "engine_gpu_memory_used_ratio": memory,
+            "engine_gpu_utilization_ratio": utilization,
+            "memory_high_compute_low_score": score,
+        }
+    )
+
+
+def _info(sample: GpuSample) -> Value:
+    value: Value = 1.0
+    labels = (sample.name, sample.driver_version, sample.profile, sample.parent_uuid, sample.memory_kind)
+    for label in reversed(labels):
+        value = {label: value}
+    return value
+
+
+def memory_used_ratio(gpus: Sequence[GpuWindow]) -> float | None:
+    """Highest share of device memory used over the GPUs; None when one of them does not say."""
+    used = [(gpu.last.memory_used_bytes, gpu.last.memory_total_bytes) for gpu in gpus]
+    ratios = [a / b for a, b in used if a is not None and b]
+    return max(ratios) if ratios and len(ratios) == len(gpus) else None
+
+
+def utilization_ratio(gpus: Sequence[GpuWindow]) -> float | None:
+    """Mean utilization over the GPUs; None when one of them has none."""
+    ratios = [value for gpu in gpus if (value := gpu.utilization()) is not None]
+    return sum(ratios) / len(ratios) if ratios and len(ratios) == len(gpus) else None
+
+
+def memory_high_compute_low_score(
+    window: EngineWindow, context: Context, memory: float, utilization: float
+) -> float | None:
+    """ramp(memory) x ramp(1 - utilization) while there is demand, 0 without any, None when demand is unknown."""
+    running, waiting = window.mean("running"), window.mean("waiting")
+    if running is None or waiting is None:
+        return None
+    if running + waiting == 0:
+        return 0.0
+    thresholds = context.thresholds
+    high = ramp(memory, thresholds.score_memory_ramp_start_ratio, thresholds.score_memory_ramp_end_ratio)
+    low = ramp(1.0 - utilization, thresholds.score_idle_ramp_start_ratio, thresholds.score_idle_ramp_end_ratio)
+    return high * low
+
+
+def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
+    """Return the GPUs that a target's `gpus` names by uuid or index; none unless every one named is there.
+
+    `all` means every whole device or, where a device is split, its instances.
+    """
+    if not wanted:
+        return []
+    if ALL_GPUS in wanted:
+        parents = {gpu.last.parent_uuid for gpu in gpus}
+        return [gpu for gpu in gpus if gpu.last.uuid not in parents]
+    names: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
+    return [names[name] for name in wanted] if all(name in names for name in wanted) else []
+
+
+def whole_gpus(gpus: Sequence[GpuWindow]) -> int | None:
+    """How many GPUs these are; None of none, and where one is a part of a GPU."""
+    return None if not gpus or any(gpu.last.parent_uuid for gpu in gpus) else len(gpus)
+
+
+def memory_rise_ratio(context: Context) -> float | None:
+    """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
+    rises = []
+    for gpu in context.gpus:
+        fit, total = gpu.memory_trend(), gpu.last.memory_total_bytes
+        if fit is None or not total:
+            return None
+        steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2
+        rises.append(fit.slope * fit.seconds / total if steady else 0.0)
+    return max(rises, default=None)

@@ -1,0 +1,132 @@
+"""The KV pool: use, capacity, growth, whether waiting demand fits, and what preemption costs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.model.family import engine_family
+from kvpressure.model.samples import CacheConfig
+from kvpressure.model.values import Derived, known
+from kvpressure.signals.context import Context
+from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.summaries import Line
+from kvpressure.signals.windows import EngineWindow, Point
+
+FAMILIES: Final = (
+    engine_family(
+        "kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."
+    ),
+    engine_family("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
+    engine_family("kv_capacity_tokens", "Tokens that the KV cache can hold."),
+    engine_family(
+        "kv_free_tokens",
+        "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll.",
+    ),
+    engine_family("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
+    engine_family("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
+    engine_family("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
+    engine_family(
+        "kv_exhaustion_seconds",
+        "Predicted time until a typical prompt no longer fits; absent while use does not grow steadily.",
+    ),
+    engine_family(
+        "admission_blocked_ratio",
+        "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
+    ),
+    engine_family("preemptions_total", "Requests preempted, as the engine counts them.", kind="counter"),
+    engine_family(
+        "preemptions_per_second",
+        "Preemptions (requests put back into the queue and recomputed later) per second over the window.",
+    ),
+    engine_family(
+        "kv_preempted_tokens_per_second",
+        "KV cache tokens lost to preemption per second over the window: an estimate, preemptions times the mean held "
+        "per running request. What the prefix cache still holds of them is not recomputed.",
+    ),
+    engine_family(
+        "preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."
+    ),
+)
+
+
+def derive(window: EngineWindow, context: Context) -> Derived:
+    """Everything of the KV pool that the engine's own page tells."""
+    capacity = window.cache.capacity_tokens
+    trend = None if capacity is None else growth(window, capacity, window.seconds)
+    free = free_tokens(window.points[-1], window.cache) if window.points else None
+    per_request = tokens_per_request(window)
+    bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
+    return known(
+        {
+            "kv_cache_usage_ratio_max": window.max("kv_usage"),
+            "kv_capacity_tokens": capacity,
+            "kv_free_tokens": free,
+            "kv_tokens_per_request": per_request,
+            "kv_bytes_per_request": per_request * bytes_per_token if per_request and bytes_per_token else None,
+            "kv_growth_tokens_per_second": None if trend is None else trend.slope,
+            "kv_exhaustion_seconds": exhaustion_seconds(window, context),
+            "preemptions_total": window.newest("preemptions"),
+            "preemptions_per_second": window.rate("preemptions"),
+            "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
+        }
+    )
+
+
+def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
+    """KV thrown out with preempted requests, if each held as much as the mean; no page counts it (decision 0281)."""
+    preemptions = window.rate("preemptions")
+    if preemptions is None or (preemptions and per_request is None):
+        return None
+    return preemptions * (per_request or 0.0)
+
+
+def tokens_per_request(window: EngineWindow) -> float | None:
+    """Mean KV tokens held per running request; None while nothing runs or the capacity is unknown."""
+    capacity, usage, running = window.cache.capacity_tokens, window.mean("kv_usage"), window.mean("running")
+    return None if capacity is None or usage is None or not running else usage * capacity / running
+
+
+def growth(window: EngineWindow, capacity_tokens: float, seconds: float) -> Line | None:
+    """Trend of the used tokens over the last `seconds` of the window, by least squares."""
+    trend = window.trend("kv_usage", seconds)
+    return None if trend is None else Line(trend.slope * capacity_tokens, trend.r2)
+
+
+def exhaustion_seconds(window: EngineWindow, context: Context) -> float | None:
+    """Predicted seconds until a typical prompt no longer fits; None unless use grows steadily towards it.
+
+    Growth counts only where a straight line explains the window (a sawtooth has a slope too) and has not ended:
+    the smaller of the slopes over the window and over its second half is used.
+    """
+    capacity = window.cache.capacity_tokens
+    free = free_tokens(window.points[-1], window.cache) if window.points else None
+    if capacity is None or free is None:
+        return None
+    fit = growth(window, capacity, window.seconds)
+    if fit is None or fit.slope <= 0 or fit.r2 < context.thresholds.kv_growth_min_r2:
+        return None
+    late = growth(window, capacity, window.seconds / 2)
+    if late is None:
+        return None
+    slope = min(fit.slope, late.slope)
+    room = free - (typical_prompt_tokens(window) or 0.0)
+    if slope <= 0 or room > slope * context.thresholds.kv_exhaustion_horizon_seconds:
+        return None
+    return max(0.0, room) / slope
+
+
+def kept_tokens(cache: CacheConfig) -> int:
+    """Return the tokens that stay free when requests are admitted, in whole blocks (v1/core/kv_cache_manager.py)."""
+    if not cache.watermark_ratio or cache.capacity_tokens is None:
+        return 0
+    size = cache.block_size or 1
+    return int(cache.watermark_ratio * (cache.capacity_tokens // size + 1)) * size
+
+
+def free_tokens(point: Point, cache: CacheConfig) -> float | None:
+    """Return the tokens that no request holds, less those kept free; an engine that runs nothing keeps none."""
+    usage = point.gauges.get("kv_usage")
+    if usage is None or cache.capacity_tokens is None:
+        return None
+    kept = kept_tokens(cache) if point.gauges.get("running") else 0
+    return max(0.0, (1.0 - usage) * cache.capacity_tokens - kept)

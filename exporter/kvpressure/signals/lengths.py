@@ -1,0 +1,90 @@
+"""How long prompts and answers are, in tokens: of what finished, and of what has only begun."""
+
+from __future__ import annotations
+
+import math
+
+from kvpressure.model.samples import HistogramSample
+from kvpressure.signals.windows import EngineWindow
+
+RECENT_SECONDS = 10.0
+RECENT_STARTS = 4.0
+"""The newest starts say what prompts look like before any of them has finished; fewer than this many are chance."""
+
+
+def computed_share(window: EngineWindow) -> float | None:
+    """Share of the prompt tokens that no cache held: a prefix that others hold already costs the next one nothing.
+
+    None where the page does not tell. Preempted requests find their own blocks again: without preemptions only.
+    """
+    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
+    if computed is None or not prompts or window.delta("preemptions"):
+        return None
+    return min(1.0, computed / prompts)
+
+
+def typical_prompt_tokens(window: EngineWindow) -> float | None:
+    """Mean prompt length of the requests that want to get in, in tokens.
+
+    The larger of what finished in the window and what started most recently: prompt lengths are reported when
+    requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
+    to start may have done so a while ago. With neither, the mean since the server started.
+    """
+    finished = _ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
+    started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
+    means = [mean for mean in (finished, started) if mean is not None]
+    if means:
+        return max(means)
+    newest = window.points[-1].counters if window.points else {}
+    whole = _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
+    # Before anybody has finished: what was computed so far is the prompts of those that have begun.
+    return _ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
+
+
+def long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_factor: float) -> float | None:
+    """Return the prompt that a token of the traffic belongs to on average: beyond the mean where lengths differ.
+
+    Waiting requests are served in order, so a long prompt at the head that does not fit holds up short ones that
+    would; and it is the long ones that get there and stay. Sum of squares over sum, from the buckets' middles; that of
+    the last, which has no end, is `beyond_factor` times its start.
+    """
+    long = window.of_histograms(_long_of_histogram, beyond_factor)
+    return typical if typical is None or long is None else max(typical, long)
+
+
+def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
+    histogram = _prompts(window)
+    if histogram is None:
+        return None
+    weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
+    middles = [
+        (low + high) / 2 if math.isfinite(high) else beyond_factor * low
+        for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
+    ]
+    total = sum(w * m for w, m in zip(weights, middles, strict=True))
+    return sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total if total else None
+
+
+def longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
+    """Return the middle of its highest bucket."""
+    histogram = _prompts(window)
+    if histogram is None:
+        return None
+    last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
+    low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
+    return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
+
+
+def _prompts(window: EngineWindow) -> HistogramSample | None:
+    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
+    return histogram if histogram is not None and histogram.count else None
+
+
+def answer_mean_tokens(window: EngineWindow) -> float:
+    """Mean answer, in tokens, over the longer window; 0 before anybody has ended, so that only less is asked for."""
+    answers = window.shape("request_output_tokens") or window.total("request_output_tokens")
+    return answers.sum / answers.count if answers is not None and answers.count else 0.0
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None

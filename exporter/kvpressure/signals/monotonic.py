@@ -1,0 +1,82 @@
+"""PURE: cumulative values that never fall, out of counters that fall when a server restarts."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Mapping
+
+from kvpressure.model.samples import EngineSample, HistogramSample
+
+
+class Monotonic:
+    """Turns cumulative values that fall when a server restarts into values that never fall."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._carry: dict[str, float] = {}
+        self._last_histograms: dict[str, HistogramSample] = {}
+        self._carry_histograms: dict[str, HistogramSample] = {}
+
+    def restart(self) -> None:
+        """Every cumulative value starts again from zero: the server says that its process is a new one."""
+        for name, value in self._last.items():
+            self._carry[name] = self._carry.get(name, 0.0) + value
+        for name, histogram in self._last_histograms.items():
+            self._carry_histograms[name] = _added(histogram, self._carry_histograms.get(name))
+        self._last.clear()
+        self._last_histograms.clear()
+
+    def join(self, sample: EngineSample) -> None:
+        """Go on from `sample` without any growth: it is of a process that has counted for a while, unseen."""
+        for name, value in sample.counters.items():
+            if name in self._last:
+                self._carry[name] = self._carry.get(name, 0.0) + self._last[name] - value
+                self._last[name] = value
+        for name, histogram in sample.histograms.items():
+            before = self._last_histograms.get(name)
+            if before is not None and before.bounds == histogram.bounds:
+                self._carry_histograms[name] = _added(_less(before, histogram), self._carry_histograms.get(name))
+                self._last_histograms[name] = histogram
+
+    def fell(self, values: Mapping[str, float]) -> bool:
+        """Whether a counter is lower than it was: another process counts."""
+        return any(value < self._last.get(name, value) for name, value in values.items())
+
+    def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        """`values` plus what was counted before each one's last fall."""
+        last, carry = self._last, self._carry
+        for name, value in values.items():
+            before = last.get(name, 0.0)
+            if value < before:
+                carry[name] = carry.get(name, 0.0) + before
+            last[name] = value
+        if not carry:
+            return values
+        return {name: value + carry.get(name, 0.0) for name, value in values.items()}
+
+    def histograms(self, values: Mapping[str, HistogramSample]) -> Mapping[str, HistogramSample]:
+        """Return the same for histograms; a change of bounds forgets the carry, since the two cannot be added."""
+        for name, value in values.items():
+            before = self._last_histograms.get(name)
+            if before is not None and before.bounds != value.bounds:
+                self._carry_histograms.pop(name, None)
+            elif before is not None and value.count < before.count:
+                self._carry_histograms[name] = _added(before, self._carry_histograms.get(name))
+            self._last_histograms[name] = value
+        if not self._carry_histograms:
+            return values
+        return {name: _added(value, self._carry_histograms.get(name)) for name, value in values.items()}
+
+
+def _added(histogram: HistogramSample, other: HistogramSample | None) -> HistogramSample:
+    if other is None or other.bounds != histogram.bounds:
+        return histogram
+    # What was joined to may be no growth of what was before it, bucket by bucket: it is still to be a histogram.
+    counts = tuple(itertools.accumulate(map(operator.add, histogram.counts, other.counts), max))
+    return HistogramSample(histogram.bounds, counts, max(0.0, histogram.sum + other.sum))
+
+
+def _less(histogram: HistogramSample, other: HistogramSample) -> HistogramSample:
+    counts = tuple(a - b for a, b in zip(histogram.counts, other.counts, strict=True))
+    return HistogramSample(histogram.bounds, counts, histogram.sum - other.sum)

@@ -1,0 +1,98 @@
+"""An engine's window as a prediction of consequences needs it; asked for only where there is something to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvpressure.model.observed import Interval, Observed, Unfinished
+from kvpressure.model.samples import HistogramSample
+from kvpressure.signals.baseline import BATCH
+from kvpressure.signals.windows import EngineWindow, Point
+
+LEAST_ENDED = 8.0
+"""Of fewer lengths than this in a window, those of a longer one say more."""
+
+CHANGED_FACTOR = 1.3
+"""Where requests of the window are so many times as long, or as short, as those of the longer one, they are others."""
+
+
+def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
+    """Return what the window and the engine's healthy state tell."""
+    newest = window.points[-1].counters if window.points else {}
+    prompts = window.of_histograms(_lengths, "request_prompt_tokens")
+    return Observed(
+        intervals=tuple(window.each_interval(_interval)),
+        cache=window.cache,
+        prompts=prompts,
+        outputs=window.of_histograms(_lengths, "request_output_tokens"),
+        unfinished=window.of_histograms(_unfinished),
+        prefill_seconds=_ratio(_latest(window, "prefill_seconds"), _latest(window, "prefilled")),
+        prefill_tokens=_ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts")),
+        cached_ratio=_cached_ratio(window),
+        healthy_seconds=baseline.get("e2e"),
+        healthy_step_seconds=baseline.get("inter_token"),
+        healthy_batch=baseline.get(BATCH),
+        adapter_slots=window.max("adapter_slots"),
+        adapters_seen=window.max("adapters_seen"),
+    )
+
+
+def _interval(before: Point, after: Point) -> Interval:
+    def grew(counter: str) -> float | None:
+        first, last = before.counters.get(counter), after.counters.get(counter)
+        return None if first is None or last is None else last - first
+
+    return Interval(
+        seconds=after.t - before.t,
+        running=after.gauges.get("running"),
+        waiting=after.gauges.get("waiting"),
+        usage_ratio=after.gauges.get("kv_usage"),
+        steps=grew("steps"),
+        generated=grew("generation_tokens"),
+        prompted=grew("prompt_tokens"),
+        computed=grew("computed_prompt_tokens"),
+        started=grew("started"),
+        finished=grew("finished"),
+        preempted=grew("preemptions"),
+    )
+
+
+def _lengths(window: EngineWindow, name: str) -> HistogramSample | None:
+    newest, longer, total = window.histogram(name), window.shape(name), window.total(name)
+    if longer is None or longer.count < LEAST_ENDED:
+        return total if total is not None and total.count else longer
+    if newest is None or newest.count < LEAST_ENDED or not newest.sum or not longer.sum:
+        return longer
+    factor = (newest.sum / newest.count) / (longer.sum / longer.count)
+    return longer if 1 / CHANGED_FACTOR < factor < CHANGED_FACTOR else newest
+
+
+def _unfinished(window: EngineWindow) -> Unfinished | None:
+    """Of all requests since the server's start, less what those that ended brought: what those under way have.
+
+    None where one of the counts is missing, or they contradict each other.
+    """
+    newest = window.points[-1].counters if window.points else {}
+    started, prompts, outputs = (newest.get(name) for name in ("started", "prompt_tokens", "generation_tokens"))
+    ended_prompts, ended_outputs = window.total("request_prompt_tokens"), window.total("request_output_tokens")
+    if started is None or prompts is None or outputs is None or ended_prompts is None or ended_outputs is None:
+        return None
+    requests = started - ended_prompts.count
+    prompt, output = prompts - ended_prompts.sum, outputs - ended_outputs.sum
+    if requests < 1 or prompt <= 0 or output < 0:
+        return None
+    return Unfinished(requests, prompt / requests, output / requests)
+
+
+def _cached_ratio(window: EngineWindow) -> float | None:
+    """Share of the prompt tokens that a cache held, over the window."""
+    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
+    return None if computed is None or not prompts else max(0.0, 1.0 - computed / prompts)
+
+
+def _latest(window: EngineWindow, counter: str) -> float | None:
+    return next((point.counters[counter] for point in reversed(window.points) if counter in point.counters), None)
+
+
+def _ratio(total: float | None, count: float | None) -> float | None:
+    return total / count if total is not None and count else None

@@ -1,0 +1,125 @@
+"""Whether an engine gets anywhere: what moves between polls, what stands still, and since when.
+
+Engines set their gauges when the outputs of a step come back. So the page of an engine whose core hangs stands still
+as a whole, with requests in its batch; a long prefill moves the use of the cache chunk by chunk, and pooling moves
+prompts and steps without one generated token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from kvpressure.model.record import record
+from kvpressure.signals.windows import EngineWindow, Point
+
+_COUNTERS: Final = (
+    "steps",
+    "prompt_tokens",
+    "generation_tokens",
+    "finished",
+    "started",
+    "finished_prompts",
+    "preemptions",
+)
+_GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
+_OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
+
+
+@record
+class Progress:
+    """Seconds up to the newest poll.
+
+    `frozen_seconds`: requests run, and nothing that work moves has moved. `still_seconds`: nothing runs, requests wait
+    for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
+    and nothing comes out: no token, no prompt done, nobody finished. `standing` names the signals of the page that have
+    not moved for `standing_seconds`, the longest of the three. `paused_by` is how somebody has stopped the engine on
+    purpose, a detail of that cause, "" where nobody has.
+    """
+
+    frozen_seconds: float = 0.0
+    still_seconds: float = 0.0
+    looping_seconds: float = 0.0
+    standing_seconds: float = 0.0
+    paused_by: str = ""
+    moved: bool = True
+    standing: tuple[str, ...] = ()
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is asleep, paused, or its weights are being exchanged."""
+        return bool(self.paused_by)
+
+
+def progress_of(window: EngineWindow) -> Progress:
+    """Return what the window's polls show."""
+    points = [point for point in window.points if point.t >= window.joined]
+    newest = points[-1]
+    if paused_by := _paused_by(newest):
+        return Progress(paused_by=paused_by)
+    unmoved = _since(points, (*_COUNTERS,), (*_GAUGES,))
+    running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
+    deferred = newest.gauges.get("waiting_deferred", 0.0)
+    counted = any(name in newest.counters for name in _OUTPUT)
+    seconds = newest.t - unmoved if counted else 0.0
+    frozen = seconds if running else 0.0
+    still = newest.t - _still(points) if running == 0 and waiting - deferred >= 1 else 0.0
+    looping = _looping(points) if running and counted else 0.0
+    return Progress(
+        frozen_seconds=frozen,
+        still_seconds=still,
+        looping_seconds=looping,
+        standing_seconds=max(frozen, still, looping),
+        moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[0].t,
+        standing=_standing(newest, everything=frozen >= max(still, looping)) if max(frozen, still, looping) else (),
+    )
+
+
+def _standing(point: Point, *, everything: bool) -> tuple[str, ...]:
+    """Return the signals of the page that stand still: all that work moves, or what comes out of it."""
+    counters = [name for name in (_COUNTERS if everything else _OUTPUT) if name in point.counters]
+    return (*counters, *(name for name in _GAUGES if everything and name in point.gauges))
+
+
+def _paused_by(point: Point) -> str:
+    gauges = point.gauges
+    if gauges.get("awake", 1.0) <= 0 or gauges.get("falling_asleep", 0.0) > 0:
+        return "asleep"
+    if gauges.get("updating", 0.0) > 0:
+        return "weight_update"
+    return "pause_call" if gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0) else ""
+
+
+def _since(points: Sequence[Point], counters: Sequence[str], gauges: Sequence[str]) -> float:
+    """Since when all of these have been what they are in the newest poll."""
+    newest = points[-1]
+    since = newest.t
+    for point in reversed(points):
+        if any(point.counters.get(name) != newest.counters.get(name) for name in counters):
+            break
+        if any(point.gauges.get(name) != newest.gauges.get(name) for name in gauges):
+            break
+        since = point.t
+    return since
+
+
+def _still(points: Sequence[Point]) -> float:
+    """Since when nothing has run while requests waited, and nothing came out."""
+    newest = points[-1]
+    since = newest.t
+    for point in reversed(points):
+        waits = point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
+        if not waits or any(point.counters.get(name) != newest.counters.get(name) for name in _OUTPUT):
+            break
+        since = point.t
+    return since
+
+
+def _looping(points: Sequence[Point]) -> float:
+    """For how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
+    since = _since(points, _OUTPUT, ())
+    usages = [point.gauges.get("kv_usage", 0.0) for point in points if point.t >= since]
+    ran = all(point.gauges.get("running", 0.0) >= 1 for point in points if point.t >= since)
+    falls = sum(after < before for before, after in itertools.pairwise(usages))
+    return points[-1].t - since if ran and falls >= 2 else 0.0

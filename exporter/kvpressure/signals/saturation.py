@@ -1,0 +1,199 @@
+"""How much of what binds an engine is in use, how much would serve everyone who asks, and how long the queue takes.
+
+Three things can bind: KV cache tokens, places in the batch, and the time that prompts take (prefill). Each is told as a
+share of what the engine has of it, so that replicas can be counted: two engines that are asked for 0.9 each are asked
+for 1.8 replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import engine_family
+from kvpressure.model.record import record
+from kvpressure.model.values import Derived, Value, known
+from kvpressure.signals.context import Context
+from kvpressure.signals.kv import kept_tokens
+from kvpressure.signals.lengths import RECENT_STARTS, answer_mean_tokens, computed_share, typical_prompt_tokens
+from kvpressure.signals.verdict_window import VerdictWindow
+from kvpressure.signals.waiting import Queue
+from kvpressure.signals.windows import EngineWindow
+
+KV: Final = "kv_tokens"
+SEQUENCES: Final = "sequences"
+PREFILL: Final = "prefill"
+
+
+@record
+class _Load:
+    """Of one constraint, as shares of what there is: in use now, and asked for by everyone; None is not known."""
+
+    used: float | None = None
+    asked: float | None = None
+
+
+FAMILIES: Final = (
+    engine_family(
+        "saturation_ratio",
+        "Share in use of what binds the engine: the highest known one of KV cache tokens, places in the batch (where "
+        "the cap is known) and the time that prompts take (prefill). Absent where none is known.",
+    ),
+    engine_family(
+        "demand_replicas",
+        "What everyone who runs or waits asks for, in engines like this one: 1.5 takes one and a half of it. "
+        "constraint is kv_tokens, sequences or prefill; one that is not known is absent.",
+        "constraint",
+    ),
+    engine_family(
+        "queue_drain_seconds",
+        "Waiting requests over the requests admitted per second over the window; 0 while nobody waits, absent while "
+        "nobody is admitted.",
+    ),
+)
+
+
+def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
+    """`saturation_ratio`, `demand_replicas` by constraint and `queue_drain_seconds`."""
+    drain = queue_drain_seconds(window, newest.queue)
+    more = _more(window, drain, context.thresholds)
+    loads = {
+        KV: _kv(window, newest, more),
+        SEQUENCES: _sequences(context, newest.queue, more),
+        PREFILL: _prefill(window, context, newest.queue, more),
+    }
+    used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
+    asked: dict[str, Value] = {name: load.asked for name, load in loads.items() if load.asked is not None}
+    return known(
+        {
+            "saturation_ratio": max(used, default=None),
+            "demand_replicas": asked or None,
+            "queue_drain_seconds": drain,
+        }
+    )
+
+
+def _more(window: EngineWindow, drain_seconds: float | None, thresholds: Thresholds) -> float | None:
+    """How much more than is served now it takes, as a share, to serve all who come and to drain the queue in time.
+
+    In time is as long as replicas are kept once they are asked for. None where nobody is admitted or it is not known.
+    """
+    if drain_seconds == 0:
+        return 0.0
+    started, trend = window.rate("started"), window.trend("waiting", window.seconds)
+    if not started or drain_seconds is None:
+        return None
+    growth = 0.0 if trend is None else trend.slope
+    return max(0.0, growth / started + drain_seconds / thresholds.scaling_down_hold_seconds)
+
+
+def _with_queue(held: float, waiting: float, more: float | None) -> float:
+    """Return what those who run hold and those who wait ask for: all at once, or less where the queue is long.
+
+    Then it is as much more than all there is as it takes to serve those who come and drain the queue in time.
+    """
+    return held + waiting if more is None else min(held + waiting, max(held, 1.0) * (1.0 + more))
+
+
+def queue_drain_seconds(window: EngineWindow, queue: Queue) -> float | None:
+    """Seconds until those who wait now are admitted, at the rate of the window, if nobody else came.
+
+    0 where nobody waits; None where the queue is not known, and while nothing is admitted.
+    """
+    if queue.waiting is None:
+        return None
+    if queue.waiting <= 0:
+        return 0.0
+    started = window.rate("started")
+    rate = window.rate("finished") if started is None else started
+    return queue.waiting / rate if rate else None
+
+
+def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None) -> _Load:
+    """Tokens of the pool: in use, and what those who run and wait take in the middle of their lives.
+
+    A request holds its prompt when it comes in and its answer too when it ends, so many at once hold half of their
+    answers. Those who run hold at least what they hold.
+    """
+    usage, usable, queue = newest.kv_usage_ratio, _usable_ratio(window), newest.queue
+    if usage is None or queue.demand is None or queue.waiting is None:
+        return _Load(usage)
+    running, each = queue.demand - queue.waiting, _share_of_one(window, usage, queue)
+    if each is None:
+        return _Load(usage, usage / usable if queue.waiting <= 0 else None)
+    return _Load(usage, _with_queue(max(usage, running * each), queue.waiting * each, more) / usable)
+
+
+def _usable_ratio(window: EngineWindow) -> float:
+    """Share of the pool that requests may have, but for what is kept free."""
+    capacity = window.cache.capacity_tokens
+    return 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
+
+
+def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | None:
+    """Share of the pool that one more request takes; None where neither its tokens nor those who run tell.
+
+    Where layers differ, tokens do not say what a request takes, and it counts as much as those who run hold.
+    """
+    running = (queue.demand or 0.0) - (queue.waiting or 0.0)
+    held = usage / running if running >= 1 and usage > 0 else None
+    capacity, prompt = window.cache.capacity_tokens, typical_prompt_tokens(window)
+    if capacity is None or prompt is None or window.cache.layers_differ:
+        return held
+    share = computed_share(window)
+    return (prompt * (1.0 if share is None else share) + window.of_histograms(answer_mean_tokens) / 2) / capacity
+
+
+def _sequences(context: Context, queue: Queue, more: float | None) -> _Load:
+    cap = context.max_num_seqs
+    if not cap or queue.demand is None or queue.waiting is None:
+        return _Load()
+    running = (queue.demand - queue.waiting) / cap
+    return _Load(running, _with_queue(running, queue.waiting / cap, more))
+
+
+def _prefill(window: EngineWindow, context: Context, queue: Queue, more: float | None) -> _Load:
+    """Return the time that prompts take: by Little's law, how many are computed at a time, if each fills its steps.
+
+    Prompts too short to fill a step share one, and as many more fit in as it has room for.
+    """
+    many = _prefilling(window, context)
+    if many is None:
+        return _Load()
+    used = min(1.0, many) if (queue.waiting or 0.0) >= 1.0 else _busy_ratio(many)
+    return _Load(used, None if more is None else used * (1.0 + more))
+
+
+def _busy_ratio(many: float) -> float:
+    """Share of the time in which prompts are computed, where so many are there on average, waiting for each other.
+
+    Prompts come at random and are computed one after the other, each for as long as the others, so that at 0.6 of the
+    time there is one of them on average already: L = r + r^2 / (2 (1 - r)), the queue M/D/1 (Pollaczek-Khinchine),
+    solved for r.
+    """
+    return 1.0 + many - math.hypot(1.0, many)
+
+
+def _prefilling(window: EngineWindow, context: Context) -> float | None:
+    """How many prompts are being computed at a time, on average, if each filled its steps."""
+    seconds = window.per_event("prefill_seconds", "prefilled", least=RECENT_STARTS, seconds=window.seconds)
+    finished = window.per_event(
+        "finished_prompt_tokens", "finished_prompts", least=RECENT_STARTS, seconds=window.seconds
+    )
+    tokens, started = window.rate("prompt_tokens"), window.rate("started")
+    if tokens is None or started is None:
+        return None
+    if not tokens or not started:
+        return 0.0
+    if seconds is None or not finished:
+        return None
+    prompt, share = tokens / started, computed_share(window)
+    fill = min(1.0, prompt * (1.0 if share is None else share) / _full_step_tokens(context))
+    return tokens * seconds / finished * fill
+
+
+def _full_step_tokens(context: Context) -> float:
+    """Prompt tokens from which a step takes no more, or takes longer for each that is added."""
+    enough = context.thresholds.prefill_full_step_min_tokens
+    return min(enough, context.max_num_batched_tokens or enough)

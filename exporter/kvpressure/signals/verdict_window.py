@@ -1,0 +1,170 @@
+"""The verdict window: the newest polls, counted for a verdict. Exported series of the same meaning are these values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import field
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.record import record
+from kvpressure.signals.context import Context
+from kvpressure.signals.deferral import Deferral, deferral_of
+from kvpressure.signals.fit import Fit, fit_of
+from kvpressure.signals.latency import Answers, answers_of, p95
+from kvpressure.signals.outside import TimeOutsideEngine, time_outside_engine
+from kvpressure.signals.points import growth, mean, rate, values
+from kvpressure.signals.progress import Progress, progress_of
+from kvpressure.signals.refusals import refused_ratio
+from kvpressure.signals.waiting import Queue, queue_of, streams_idle
+from kvpressure.signals.windows import EngineWindow, Point
+
+BURST_SECONDS = 5.0
+
+
+@record
+class Preemption:
+    """Preemptions of the window; None where the page does not count them.
+
+    `burst_count` is the number of five-second spans with any, `request_ratio` preemptions per request served, at most
+    1. `in_window` and `in_long_window` are whether any request was preempted in the window, in the longer one.
+    """
+
+    burst_count: int | None = None
+    request_ratio: float | None = None
+    in_window: bool = False
+    in_long_window: bool = False
+
+
+@record
+class Throughput:
+    """Tokens of the window and of its steps; None where not known.
+
+    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one.
+    `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
+    had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
+    """
+
+    generated_tokens: float | None = None
+    step_tokens: float | None = None
+    slowdown_factor: float | None = None
+    prefill_ratio: float | None = None
+    prefilling: float | None = None
+
+
+@record
+class VerdictWindow:
+    """What the newest polls say, in groups. Ratios are shares of polls, None where no poll could be judged.
+
+    `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
+    engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
+    `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
+    `progress` and `deferral` are over the whole window, of which they say more than a verdict needs.
+    """
+
+    polls: int
+    seconds: float
+    coverage: float = 1.0
+    busy: bool | None = None
+    kv_usage_ratio: float | None = None
+    refused_ratio: float | None = None
+    gpu_utilization_ratio: float | None = None
+    queue: Queue = field(default_factory=Queue)
+    fit: Fit = field(default_factory=Fit)
+    preemption: Preemption = field(default_factory=Preemption)
+    throughput: Throughput = field(default_factory=Throughput)
+    answers: Answers = field(default_factory=Answers)
+    outside: TimeOutsideEngine | None = None
+    progress: Progress = field(default_factory=Progress)
+    deferral: Deferral = field(default_factory=Deferral)
+
+
+def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
+    """Return what the newest polls of `window` say."""
+    thresholds = context.thresholds
+    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
+    if not points:
+        return VerdictWindow(0, 0.0)
+    deferral = deferral_of(window)
+    streams = not _adapters_wait(deferral, window, thresholds) and streams_idle(points, window, thresholds)
+    usage = values(points, "kv_usage")
+    return VerdictWindow(
+        polls=len(points),
+        seconds=points[-1].t - points[0].t,
+        coverage=_coverage(points, thresholds),
+        busy=_busy(points),
+        kv_usage_ratio=mean(usage) if usage else None,
+        refused_ratio=refused_ratio(points, window),
+        gpu_utilization_ratio=_gpu_utilization(context, points[0].t),
+        queue=queue_of(points, streams=streams),
+        fit=fit_of(points, window, thresholds, streams=streams),
+        preemption=Preemption(
+            burst_count=_preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio),
+            request_ratio=_preempted_ratio(points),
+            in_window=bool(window.delta("preemptions")),
+            in_long_window=window.increased_in_long_window("preemptions"),
+        ),
+        throughput=_throughput(points, window, context),
+        answers=answers_of(window, context.baseline),
+        outside=time_outside_engine(points, window, thresholds.verdict_window_seconds),
+        progress=progress_of(window),
+        deferral=deferral,
+    )
+
+
+def _adapters_wait(deferral: Deferral, window: EngineWindow, thresholds: Thresholds) -> bool:
+    """More adapters are asked for than may run at once, as far as those that have not run yet can be known."""
+    known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
+    return bool(deferral.slots_taken) and (bool(deferral.adapters_oversubscribed) or not known)
+
+
+def _coverage(points: Sequence[Point], thresholds: Thresholds) -> float:
+    inside = sum(points[-1].t - point.t <= thresholds.verdict_window_seconds for point in points)
+    return min(1.0, inside / thresholds.verdict_min_poll_count)
+
+
+def _gpu_utilization(context: Context, since: float) -> float | None:
+    """Mean over the engine's GPUs of the driver's samples since `since`; None when one of them has none."""
+    means = [value for gpu in context.gpus if (value := gpu.utilization_since(since)) is not None]
+    return mean(means) if means and len(means) == len(context.gpus) else None
+
+
+def _preemption_bursts(points: Sequence[Point], usage: Sequence[float], least: float) -> int | None:
+    """In how many five-second spans requests were preempted; none of them to make room where there was plenty."""
+    known = [(point.t, point.counters["preemptions"]) for point in points if "preemptions" in point.counters]
+    if len(known) < 2:
+        return None
+    if usage and max(usage) < least:
+        return 0
+    return len({int((points[-1].t - t) // BURST_SECONDS) for (_, a), (t, b) in itertools.pairwise(known) if b > a})
+
+
+def _preempted_ratio(points: Sequence[Point]) -> float | None:
+    preempted, started = growth(points, "preemptions"), growth(points, "started")
+    if preempted is None or started is None:
+        return None
+    served = started + next(iter(values(points, "running")), 0.0)
+    return min(1.0, preempted / served) if served > 0 else float(preempted > 0)
+
+
+def _throughput(points: Sequence[Point], window: EngineWindow, context: Context) -> Throughput:
+    prompt, output, steps = (growth(points, name) for name in ("prompt_tokens", "generation_tokens", "steps"))
+    computed = None if prompt is None or output is None else prompt + output
+    latency = p95(window.histogram("inter_token", context.thresholds.verdict_window_seconds))
+    healthy = context.baseline.get("inter_token")
+    return Throughput(
+        generated_tokens=output,
+        step_tokens=computed / steps if steps and computed is not None else None,
+        slowdown_factor=latency / healthy if latency is not None and healthy else None,
+        prefill_ratio=prompt / computed if prompt is not None and computed else None,
+        prefilling=rate(points, "prefill_seconds"),
+    )
+
+
+def _busy(points: Sequence[Point]) -> bool | None:
+    """Return whether there was anything to do; pooling shows in prompts and finished requests only."""
+    running, waiting = values(points, "running"), values(points, "waiting")
+    worked = (growth(points, name) for name in ("generation_tokens", "prompt_tokens", "finished"))
+    if any(running) or any(waiting) or any(worked):
+        return True
+    return False if running and waiting else None

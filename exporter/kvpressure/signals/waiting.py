@@ -1,0 +1,94 @@
+"""How many requests wait for a place in the batch: streams between two pieces of input are counted as waiting too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.record import record
+from kvpressure.signals.points import growth, mean, values
+from kvpressure.signals.windows import EngineWindow, Point
+
+
+@record
+class Queue:
+    """Requests that run and wait, over some polls; None where not known.
+
+    `demand` are those that run or wait and `waiting` those that wait, on average; `waiting_ratio` is the share of polls
+    in which any waited. `waited_steps` is how many steps pass while a request waits, by Little's law.
+    `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
+    in which any waited, `fetching_ratio` of those whose KV comes from elsewhere; `reasons_known` is whether the page
+    tells. `all_deferred_ratio` is the share of polls in which nothing ran and all that waited were put off, `unchanged`
+    whether they were as many all the time.
+    """
+
+    demand: float | None = None
+    waiting: float | None = None
+    waiting_ratio: float | None = None
+    waited_steps: float | None = None
+    reasons_known: bool = True
+    deferred_ratio: float | None = None
+    fetching_ratio: float | None = None
+    all_deferred_ratio: float | None = None
+    unchanged: bool = False
+
+
+def queue_of(points: Sequence[Point], *, streams: bool) -> Queue:
+    """Return what at least one poll shows of running and waiting requests; idle `streams` do not count as waiting."""
+    running, queue, deferred = (values(points, name) for name in ("running", "waiting", "waiting_deferred"))
+    waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
+    return Queue(
+        demand=mean(running) + mean(waiting) if running and waiting else None,
+        waiting=mean(waiting) if waiting else None,
+        waiting_ratio=mean([float(value >= 1) for value in waiting]) if waiting else None,
+        waited_steps=_waited_steps(points, waiting),
+        reasons_known=bool(deferred),
+        deferred_ratio=0.0 if streams else _share(deferred, queue),
+        fetching_ratio=_share(values(points, "fetching"), queue),
+        all_deferred_ratio=mean([float(_all_deferred(point)) for point in points]),
+        unchanged=len(set(queue)) == 1,
+    )
+
+
+def _waited_steps(points: Sequence[Point], waiting: Sequence[float]) -> float | None:
+    """Return how many steps pass while a request waits; where nobody has started, at least as many as there were."""
+    steps, started = growth(points, "steps"), growth(points, "started")
+    return mean(waiting) * steps / max(1.0, started) if waiting and steps and started is not None else None
+
+
+def _share(some: Sequence[float], waiting: Sequence[float]) -> float | None:
+    """Return the share of some kind in all that wait over the polls."""
+    return min(1.0, sum(some) / sum(waiting)) if some and sum(waiting) > 0 else None
+
+
+def _all_deferred(point: Point) -> bool:
+    waiting, deferred = point.gauges.get("waiting", 0.0), point.gauges.get("waiting_deferred", 0.0)
+    return point.gauges.get("running") == 0 and waiting >= 1 and deferred >= waiting
+
+
+def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Whether the requests that are put off want nothing now, by Little's law.
+
+    Whoever waits n at a time, and starts r a second, waits n / r seconds. Where first tokens come much sooner than
+    that, or no later than for those that wait for their turn, those that are put off are not on their way to one: they
+    are streams whose next piece of input is missing.
+    """
+    deferred, started = values(points, "waiting_deferred"), window.rate("started")
+    ttft = window.histogram("ttft")
+    if not deferred or mean(deferred) <= 0 or not started or ttft is None:
+        return False
+    if window.t - window.points[0].t < thresholds.stream_known_min_seconds:
+        return False
+    seconds, queued = ttft.sum / ttft.count, values(points, "waiting_capacity")
+    turn = mean(queued) if queued else 0.0
+    if turn < 1 and seconds > thresholds.stream_first_token_max_seconds:
+        return False
+    return started * seconds < turn + thresholds.deferred_min_expected_ratio * mean(deferred)
+
+
+def waiting_of(point: Point, *, streams: bool) -> float | None:
+    """Return how many requests wait at one poll, None where not known; deferred ones count unless idle `streams`."""
+    waiting = point.gauges.get("waiting")
+    if waiting is None or not streams:
+        return waiting
+    return waiting - point.gauges.get("waiting_deferred", 0.0)

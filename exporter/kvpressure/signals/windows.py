@@ -1,0 +1,345 @@
+"""PURE: bounded history of one engine; counter deltas with resets, histogram deltas, series.
+
+Time arrives inside the samples. Counters are made monotonic as they enter (a fall is a restart from zero, as in
+Prometheus), so that every delta is simply last minus first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kvpressure.model.record import record
+from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
+from kvpressure.signals.monotonic import Monotonic
+from kvpressure.signals.summaries import Line, line
+
+MAX_POINTS = 600
+"""Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
+
+MAX_HISTOGRAM_POINTS = 32
+SHAPE_POINTS = 24
+
+T = TypeVar("T")
+
+
+CLOCK_SKEW_SECONDS = 60.0
+"""How far the clock of an engine's host may be behind ours, at least: a process that began this long before the last
+poll may still be one that began after it."""
+
+CLOCK_STEP_SECONDS = 5.0
+"""A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
+
+
+def stepped_back(before: float, t: float) -> bool:
+    """Whether the wall clock was set back between two readings."""
+    return t < before - CLOCK_STEP_SECONDS
+
+
+@record
+class Point:
+    """One poll: gauges as read, counters made monotonic."""
+
+    t: float
+    gauges: Mapping[str, float]
+    counters: Mapping[str, float]
+
+
+class EngineWindow:
+    """The recent history of one engine: polls over `seconds`, histograms over `long_window_seconds`.
+
+    >>> window = EngineWindow(seconds=60, long_window_seconds=600)
+    >>> window.add(0.0, EngineSample("m", "0", {"running": 1.0}, {"steps": 10.0}))
+    >>> window.add(1.0, EngineSample("m", "0", {"running": 3.0}, {"steps": 25.0}))
+    >>> window.mean("running"), window.delta("steps"), window.rate("steps")
+    (2.0, 15.0, 15.0)
+    """
+
+    def __init__(self, seconds: float, long_window_seconds: float) -> None:
+        self.seconds = seconds
+        self.long_window_seconds = long_window_seconds
+        self.points: deque[Point] = deque()
+        self.cache = CacheConfig()
+        self.multiprocess = False
+        self.joined = -math.inf
+        """When a process answered last that had counted elsewhere before: its progress is known since."""
+        self._monotonic = Monotonic()
+        self._recent: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=MAX_HISTOGRAM_POINTS)
+        self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
+        self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
+        self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
+        self._seen: dict[str, float] = {}
+        self._once: dict[tuple[object, ...], Any] = {}
+        self._once_of_histograms: dict[tuple[object, ...], Any] = {}
+        self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
+        self._series: dict[str, deque[float]] = {}
+
+    @property
+    def t(self) -> float:
+        """Time of the newest point; -inf before the first."""
+        return self.points[-1].t if self.points else -math.inf
+
+    def add(
+        self,
+        t: float,
+        sample: EngineSample,
+        *,
+        restarted: bool = False,
+        started: float | None = None,
+        multiprocess: bool = False,
+    ) -> bool:
+        """Take one poll in; False for a poll that is not newer than the last one, which is dropped.
+
+        `started` is when the process that answered began, None where it does not tell. One that began long before the
+        last poll and counts less, or is another one, has counted elsewhere: one of several replicas behind one address.
+        What it counted before is not growth.
+        """
+        if t <= self.t:
+            return False
+        older = started is not None and started < self.t - CLOCK_SKEW_SECONDS
+        if older and (restarted or self._monotonic.fell(sample.counters)):
+            self._monotonic.join(sample)
+            self.joined = t
+        elif restarted:
+            self._monotonic.restart()
+        if restarted:
+            self._highest.clear()
+        self.multiprocess = multiprocess
+        if sample.cache is not None:
+            self.cache = sample.cache
+        self._enter(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
+        self._seen.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
+        self._note_highest(t, sample.gauges.get("running"))
+        if sample.histograms:
+            self._add_histograms(t, self._monotonic.histograms(sample.histograms))
+        return True
+
+    def _enter(self, point: Point) -> None:
+        if len(self.points) == MAX_POINTS:
+            self._leave()
+        self.points.append(point)
+        for gauge, readings in self._series.items():
+            if (value := point.gauges.get(gauge)) is not None:
+                readings.append(value)
+        while self.points[0].t < point.t - self.seconds:
+            self._keep_older(self._leave())
+        self._once.clear()
+
+    def _leave(self) -> Point:
+        point = self.points.popleft()
+        for gauge, readings in self._series.items():
+            if gauge in point.gauges:
+                readings.popleft()
+        return point
+
+    def _note_highest(self, t: float, running: float | None) -> None:
+        """Keep the running maximum: readings that no later one reached."""
+        while self._highest and self._highest[0][0] < t - self.long_window_seconds:
+            self._highest.popleft()
+        if running is not None:
+            while self._highest and self._highest[-1][1] <= running:
+                self._highest.pop()
+            self._highest.append((t, running))
+
+    def highest_running(self) -> float | None:
+        """Return the largest batch read over the longer `long_window_seconds`, since the server last started."""
+        return self._highest[0][1] if self._highest else None
+
+    def _keep_older(self, point: Point) -> None:
+        """Thin what leaves the window out to a few points of the longer one."""
+        if not self._older or point.t - self._older[-1].t >= self.long_window_seconds / SHAPE_POINTS:
+            self._older.append(point)
+        while self._older and self._older[0].t < self.t - self.long_window_seconds:
+            self._older.popleft()
+
+    def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
+        self._once_of_histograms.clear()
+        _append_spaced(self._recent, t, histograms, self.seconds / (MAX_HISTOGRAM_POINTS - 2))
+        _keep_one_older(self._recent, t - self.seconds)
+        _append_spaced(self._shape, t, histograms, self.long_window_seconds / SHAPE_POINTS)
+        _keep_one_older(self._shape, t - self.long_window_seconds)
+
+    def _kept(self, compute: Callable[..., T], *arguments: Any) -> T:
+        """Return what `compute` gives of this window and `arguments`, computed once for each poll."""
+        key = (compute, *arguments)
+        if key not in self._once:
+            self._once[key] = compute(self, *arguments)
+        value: T = self._once[key]
+        return value
+
+    def of_histograms(self, compute: Callable[..., T], *arguments: float | str) -> T:
+        """Return what `compute` gives of this window's histograms and `arguments`, anew when a page has brought some.
+
+        Histograms come with every few polls only, and quantiles of them are dear.
+        """
+        key = (compute, *arguments)
+        if key not in self._once_of_histograms:
+            self._once_of_histograms[key] = compute(self, *arguments)
+        value: T = self._once_of_histograms[key]
+        return value
+
+    def signals(self) -> frozenset[str]:
+        """Names of the gauges and counters that some poll of the window had."""
+        first = self.points[0].t if self.points else math.inf
+        return frozenset(name for name, t in self._seen.items() if t >= first)
+
+    def shows(self, signal: str) -> bool:
+        """Whether some poll of the window had this gauge or counter."""
+        return bool(self.points) and self._seen.get(signal, -math.inf) >= self.points[0].t
+
+    def series(self, gauge: str) -> Sequence[float]:
+        """Return the window's readings of a gauge, oldest first, polls without it left out."""
+        readings = self._series.get(gauge)
+        if readings is None:
+            found = (point.gauges.get(gauge) for point in self.points)
+            readings = self._series[gauge] = deque(value for value in found if value is not None)
+        return readings
+
+    def trend(self, gauge: str, seconds: float) -> Line | None:
+        """Straight line through the readings of a gauge over the last `seconds`; None with too few."""
+        return self._kept(EngineWindow._trend, gauge, seconds)
+
+    def _trend(self, gauge: str, seconds: float) -> Line | None:
+        since = self.t - seconds
+        points = [point for point in self.points if point.t >= since]
+        return line([(point.t, value) for point in points if (value := point.gauges.get(gauge)) is not None])
+
+    def last(self, gauge: str) -> float | None:
+        """Return the newest reading, None when the newest poll has none."""
+        return self.points[-1].gauges.get(gauge) if self.points else None
+
+    def mean(self, gauge: str) -> float | None:
+        """Mean of the window's readings."""
+        values = self.series(gauge)
+        return sum(values) / len(values) if values else None
+
+    def max(self, gauge: str) -> float | None:
+        """Highest of the window's readings."""
+        return max(self.series(gauge), default=None)
+
+    def delta(self, counter: str, seconds: float | None = None) -> float | None:
+        """Growth of a counter over the window, or over its last `seconds`; None with fewer than two readings."""
+        ends = self._ends(counter, seconds)
+        return None if ends is None else ends[1].counters[counter] - ends[0].counters[counter]
+
+    def rate(self, counter: str) -> float | None:
+        """Growth per second over the window; None with fewer than two readings."""
+        ends = self._ends(counter, None)
+        if ends is None:
+            return None
+        first, last = ends
+        return (last.counters[counter] - first.counters[counter]) / (last.t - first.t)
+
+    def newest(self, counter: str) -> float | None:
+        """Return the newest reading of a counter in the window."""
+        return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
+
+    def _ends(self, counter: str, seconds: float | None) -> tuple[Point, Point] | None:
+        since = -math.inf if seconds is None else self.t - seconds
+        first = next((p for p in self.points if p.t >= since and counter in p.counters), None)
+        last = next((p for p in reversed(self.points) if counter in p.counters), None)
+        return (first, last) if first and last and last.t > first.t else None
+
+    def increased_in_long_window(self, counter: str) -> bool:
+        """Whether a counter grew within the longer `long_window_seconds`."""
+        known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
+        newest = self.points[-1].counters.get(counter) if self.points else None
+        return newest is not None and newest > next(known)
+
+    def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
+        """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
+
+        Looks back at least `seconds` and until `events` grew by `least`, beyond the window if need be; with fewer
+        than `least` in all, over everything known. None when there was none.
+        """
+        newest, found = None, None
+        for point in itertools.chain(reversed(self.points), reversed(self._older)):
+            if total not in point.counters or events not in point.counters:
+                continue
+            newest = newest or point
+            count = newest.counters[events] - point.counters[events]
+            if count > 0:
+                found = (newest.counters[total] - point.counters[total]) / count
+            if count >= least and newest.t - point.t >= seconds:
+                break
+        return found
+
+    def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
+        """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
+
+        `compute` is a pure function of the module that asks: each interval is put to it once, and the answer is kept
+        for as long as both polls are in the window.
+        """
+        kept = self._intervals.setdefault(compute, deque())
+        since, fresh = kept[-1][0] if kept else -math.inf, []
+        for later, earlier in itertools.pairwise(reversed(self.points)):
+            if later.t <= since:
+                break
+            fresh.append((later.t, compute(earlier, later)))
+        kept.extend(reversed(fresh))
+        while kept and kept[0][0] <= self.points[0].t:
+            kept.popleft()
+        return [value for _, value in kept]
+
+    def latest(self, seconds: float, least: int) -> list[Point]:
+        """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
+        points = list(self.points)
+        first = next((i for i, point in enumerate(points) if point.t >= self.t - seconds), len(points))
+        return points[max(0, min(first, len(points) - least)) :]
+
+    def histogram(self, name: str, seconds: float | None = None) -> HistogramSample | None:
+        """Return what a histogram observed within the window, or its last `seconds`.
+
+        None when unknown or when nothing was observed.
+        """
+        since = -math.inf if seconds is None else self.t - seconds
+        older = sum(t <= since for t, _ in self._recent)
+        return self.of_histograms(EngineWindow._observed_since, name, max(0, older - 1))
+
+    def _observed_since(self, name: str, first: int) -> HistogramSample | None:
+        """Return what came after that of the index `first`, the newest that is older than the time asked for."""
+        return _difference(list(itertools.islice(self._recent, first, None)), name)
+
+    def shape(self, name: str) -> HistogramSample | None:
+        """Return what a histogram observed within `long_window_seconds`."""
+        return self.of_histograms(EngineWindow._of_shape, name)
+
+    def _of_shape(self, name: str) -> HistogramSample | None:
+        return _difference(self._shape, name)
+
+    def total(self, name: str) -> HistogramSample | None:
+        """Return the histogram since this engine was first seen or its server started, monotonic over restarts."""
+        return self._recent[-1][1].get(name) if self._recent else None
+
+
+_Histograms = deque[tuple[float, Mapping[str, HistogramSample]]]
+
+
+def _append_spaced(points: _Histograms, t: float, values: Mapping[str, HistogramSample], spacing: float) -> None:
+    """Append, or replace the newest while it is closer than `spacing` to the one before: keeps both ends exact."""
+    if len(points) >= 2 and points[-1][0] - points[-2][0] < spacing * 0.999:
+        points.pop()
+    points.append((t, values))
+
+
+def _keep_one_older(points: _Histograms, since: float) -> None:
+    """Drop what lies before `since`, but the newest of it: the baseline that a delta over the window starts from."""
+    while len(points) > 1 and points[1][0] <= since:
+        points.popleft()
+
+
+def _difference(points: Sequence[tuple[float, Mapping[str, HistogramSample]]], name: str) -> HistogramSample | None:
+    if len(points) < 2:
+        return None
+    last = points[-1][1].get(name)
+    if last is None:
+        return None
+    alike = (values[name] for _, values in points if name in values and values[name].bounds == last.bounds)
+    first = next(alike)
+    if last.count <= first.count:
+        return None
+    counts = tuple(max(0.0, a - b) for a, b in zip(last.counts, first.counts, strict=True))
+    return HistogramSample(last.bounds, counts, max(0.0, last.sum - first.sum))

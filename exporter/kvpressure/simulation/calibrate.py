@@ -1,0 +1,277 @@
+"""From what is known of an engine to what is simulated: its steps, its pool, and who asks it.
+
+Every figure is the engine's own, from its page. Where the simulation of the engine as it is does not do what the engine
+does, nothing is predicted of it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.limits import Limits
+from kvpressure.model.observed import Interval, Observed
+from kvpressure.simulation.lengths import LengthDistribution, lengths
+from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.steps import MOST_SHARE, StepsUnknownError, step_seconds
+
+LEAST_INTERVALS: Final = 10
+STEP_TOKENS: Final = 8192.0
+"""Of a step where nobody said."""
+ASKED: Final = 512
+FEW_ENDED: Final = 3.0
+"""Ended requests tell all there is to know, where they are so many times as many as those under way."""
+LONG_FACTOR: Final = 1.3
+"""Requests under way that are so many times as long as those that ended are others."""
+GROWTH_RATIO: Final = 0.25
+"""A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
+GROWTH_SHARE: Final = 0.75
+MOST_GROWING: Final = 0.95
+"""Of a step's time, that may grow with the batch where healthy steps say how much does."""
+LEAST_GROWTH: Final = 1.5
+"""Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
+SHARED_RATIO: Final = 0.05
+"""Of prompt tokens, that are found in the cache again: fewer are chance."""
+FITS: Final = 4
+FITTED_RATIO: Final = 0.02
+FIT_MAX_FACTOR: Final = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of the engine: generated tokens a second, requests that run and that wait, and so on."""
+
+    tokens_per_second: float
+    running: float
+    waiting: float
+    preempted_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An engine as it can be simulated, its lengths, and what was measured of it."""
+
+    server: Server
+    demand: Demand
+    prompts: LengthDistribution
+    outputs: LengthDistribution
+    measured: Measured
+
+
+class UnknownError(Exception):
+    """Nothing can be predicted; the message says for lack of what."""
+
+
+def known(
+    observed: Observed | None,
+    limits: Limits,
+    thresholds: Thresholds,
+    *,
+    spread: float = 1.0,
+    per_sequence: float | None = None,
+    alike: float = 0.0,
+    held: float | None = None,
+) -> Known:
+    """Return the engine as it can be simulated. Raises UnknownError.
+
+    `spread` is how widely lengths lie in their buckets, 0 to 1; `per_sequence` the share of a step's time that grows
+    with the batch, where the page is to be asked no more about that. `alike`: 0 where the length of an answer has
+    nothing to do with that of its prompt, 1 where the longest belong together. `held` says that requests wait for
+    something else than the pool: at most so many run at once, infinity where another limit of the server does it.
+    """
+    if observed is None:
+        raise UnknownError("the traffic of this engine is not known")
+    cache = observed.cache
+    pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
+    prompts, outputs = (
+        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread)
+        for histogram in (observed.prompts, observed.outputs)
+    )
+    if pool is None:
+        raise UnknownError("the size of the KV pool is not known")
+    if prompts is None or outputs is None:
+        raise UnknownError("no request has finished yet, so their lengths are not known")
+    intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
+    if len(intervals) < LEAST_INTERVALS:
+        raise UnknownError("there are too few polls yet")
+    running, waiting = (mean_of(one.running for one in intervals), mean_of(one.waiting for one in intervals))
+    usage = mean_of(one.usage_ratio for one in intervals)
+    seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
+    if not generated or not running:
+        raise UnknownError("no tokens were generated")
+    preempted = sum_of(intervals, "preempted") or 0.0
+    server = Server(
+        pool_tokens=pool,
+        steps=_steps(observed, intervals, per_sequence),
+        block_tokens=float(cache.block_size or 16),
+        max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
+        step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
+        reuses=cache.prefix_caching is not False,
+    )
+    cached = _cached(observed)
+    if cached:
+        server = replace(
+            server, pool_tokens=pool - _shared_in_pool(cached, prompts, outputs, usage * pool, running, pool)
+        )
+    measured = Measured(generated / seconds, running, waiting, preempted / seconds)
+    demand = _demand(observed, intervals, prompts, outputs, cached, alike)
+    most_error = thresholds.advice_simulated_error_max_ratio
+    return _fitted(Known(server, demand, prompts, outputs, measured), most_error, pool_limits=held is None)
+
+
+def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
+    """Fit the pool so that as many run as were observed, and the steps so that they take as long.
+
+    Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run; where
+    something else holds the batch back, how many run says nothing of the pool.
+    """
+    measured, nominal = found.measured, found.server
+    for _ in range(FITS):
+        outcome = simulate(found.server, found.demand)
+        if outcome is None or not outcome.tokens_per_second or not outcome.running:
+            raise UnknownError("the simulation completes no request")
+        fits = measured.running / outcome.running
+        speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
+        if (abs(fits - 1) < FITTED_RATIO or not pool_limits) and abs(speed - 1) < FITTED_RATIO:
+            return found
+        pool, steps = found.server.pool_tokens, found.server.steps
+        if pool_limits and measured.waiting >= 1:
+            pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
+        found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
+    outcome = simulate(found.server, found.demand)
+    if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > most_error:
+        raise UnknownError("the simulation does not reproduce the current throughput of this engine")
+    return found
+
+
+def held_at(observed: Observed | None) -> float | None:
+    """How many requests run, where something else than the pool holds the batch at that; None where it is not known."""
+    running = [] if observed is None else [one.running for one in observed.intervals if one.running is not None]
+    return max(1.0, float(round(mean_of(running)))) if running else None
+
+
+def growing_share(observed: Observed | None) -> float:
+    """Return the share of a step's time that grows with the batch, from healthy steps, where the GPU is the limit.
+
+    Without healthy ones, or against a batch like theirs, the most that is ever believed: such a GPU has no time left.
+    """
+    if observed is None or observed.healthy_step_seconds is None or observed.healthy_batch is None:
+        return MOST_SHARE
+    busy = [one for one in observed.intervals if one.steps and one.running is not None]
+    steps, batch = sum_of(busy, "steps"), mean_of(one.running for one in busy)
+    if not steps or batch < LEAST_GROWTH * observed.healthy_batch:
+        return MOST_SHARE
+    seconds = sum(one.seconds for one in busy) / steps
+    each = (seconds - observed.healthy_step_seconds) / (batch - observed.healthy_batch)
+    return min(MOST_GROWING, max(0.0, each * batch / seconds))
+
+
+def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:
+    try:
+        return step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence)
+    except StepsUnknownError as error:
+        raise UnknownError("how long steps take is not known") from error
+
+
+def prefill_of(observed: Observed) -> tuple[float, float] | None:
+    """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
+    if not observed.prefill_seconds or not observed.prefill_tokens:
+        return None
+    return observed.prefill_seconds, observed.prefill_tokens * (1.0 - _cached(observed))
+
+
+def _cached(observed: Observed) -> float:
+    ratio = observed.cached_ratio or 0.0
+    return ratio if ratio >= SHARED_RATIO else 0.0
+
+
+def _shared_in_pool(
+    cached: float, prompts: LengthDistribution, outputs: LengthDistribution, used: float, running: float, pool: float
+) -> float:
+    """Tokens of the pool that shared beginnings take: what those that run hold beyond their own."""
+    own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
+    return min(0.8 * pool, max(cached * prompts.mean, used - own))
+
+
+def _demand(
+    observed: Observed,
+    intervals: Sequence[Interval],
+    prompts: LengthDistribution,
+    outputs: LengthDistribution,
+    cached: float,
+    alike: float,
+) -> Demand:
+    made = requests(prompts, outputs, cached, alike)
+    made += _under_way(observed, prompts, outputs, cached)
+    made.sort(key=lambda one: one.prompt)
+    present, grown = _present(intervals), growth(intervals)
+    came = grown + (sum_of(intervals, "finished") or 0.0) * GROWTH_SHARE
+    seconds = sum(one.seconds for one in intervals)
+    if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
+        return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
+    return Demand(tuple(made), clients=max(1, round(statistics.median(present))))
+
+
+def growth(intervals: Sequence[Interval]) -> float:
+    """How many more requests run and wait in the last quarter of the intervals than in the first.
+
+    Between the middles of these lies `GROWTH_SHARE` of the time.
+    """
+    present = _present(intervals)
+    quarter = max(1, len(present) // 4)
+    return mean_of(present[-quarter:]) - mean_of(present[:quarter])
+
+
+def _present(intervals: Sequence[Interval]) -> list[float]:
+    """Return the mean number of running and waiting requests."""
+    return [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
+
+
+def requests(
+    prompts: LengthDistribution, outputs: LengthDistribution, cached: float, alike: float
+) -> list[RequestShape]:
+    """Draw requests of these lengths, in order of prompt length; `alike` and `cached` as of an engine's page."""
+    rng = random.Random(1)
+    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
+    return [
+        _request_shape(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares
+    ]
+
+
+def _request_shape(prompt: int, output: int, cached: float) -> RequestShape:
+    return RequestShape(prompt, max(1, round(prompt * (1.0 - cached))), output)
+
+
+def _under_way(
+    observed: Observed, prompts: LengthDistribution, outputs: LengthDistribution, cached: float
+) -> list[RequestShape]:
+    """Return running requests that are unlike the finished ones, which alone would not represent them."""
+    one, ended = observed.unfinished, observed.outputs
+    if one is None or ended is None or ended.count >= FEW_ENDED * one.requests:
+        return []
+    long_prompts = one.prompt_tokens > LONG_FACTOR * prompts.mean
+    long_answers = 2 * one.output_tokens > LONG_FACTOR * outputs.mean
+    if not (long_prompts or long_answers):
+        return []
+    output = max(round(outputs.mean), round(2 * one.output_tokens))
+    share = one.requests / (one.requests + ended.count)
+    count = round(ASKED * share / max(0.05, 1.0 - share))
+    return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
+
+
+def mean_of(values: Iterable[float | None]) -> float:
+    """Mean of those that are known, 0 without any."""
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else 0.0
+
+
+def sum_of(intervals: Sequence[Interval], name: str) -> float | None:
+    """Sum of a field where it is known, None where it is nowhere."""
+    found = [value for one in intervals if (value := getattr(one, name)) is not None]
+    return sum(found) if found else None

@@ -1,0 +1,174 @@
+"""Configuration changes that can be simulated on an engine, and the values to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.simulation.calibrate import Known
+from kvpressure.simulation.server import Demand, LengthRouting, Server
+
+MEMORY: Final = "gpu_memory_utilization"
+KV_DTYPE: Final = "kv_cache_dtype"
+STEP: Final = "max_num_batched_tokens"
+APART: Final = "apart"
+SHORT_FIRST: Final = "short_first"
+PREFIX_CACHING: Final = "prefix_caching"
+OFFLOAD: Final = "kv_offloading"
+WATERMARK_RATIO: Final = 0.02
+KV_8_BIT_POOL_FACTOR: Final = 2.0
+"""8 bits keep two values where 16 bits keep one."""
+MAX_REPLICAS: Final = 8
+SEQUENCES_TRIED: Final = (1.0, 1.25)
+"""Of the requests that the pool holds to their end."""
+
+State = tuple[Server, Demand]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change: the kind (`key`), its value, and what it makes of a server and those who ask it.
+
+    `by` is how many servers there are afterwards for each one before, `long` how many of them are for long requests
+    only. `at_best` says that what it costs is not simulated, so that it gains that much at the most.
+    """
+
+    key: str
+    value: float
+    apply: Callable[[State], State]
+    by: int = 1
+    long: int = 0
+    at_best: bool = False
+
+
+def cap_prompt(tokens: int) -> ConfigChange:
+    """Refuse longer prompts at the edge."""
+    return ConfigChange("cap_prompt", tokens, lambda state: (replace(state[0], cap_prompt=tokens), state[1]))
+
+
+def cap_output(tokens: int) -> ConfigChange:
+    """End longer answers early."""
+    return ConfigChange("cap_output", tokens, lambda state: (replace(state[0], cap_output=tokens), state[1]))
+
+
+def cap_total(tokens: int) -> ConfigChange:
+    """No request is longer with its answer: longer prompts are refused, longer answers end early."""
+    return ConfigChange("max_model_len", tokens, lambda state: (replace(state[0], cap_total=tokens), state[1]))
+
+
+def sequences(most: int) -> ConfigChange:
+    """Run at most so many at once."""
+    return ConfigChange("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
+
+
+def keep_free(ratio: float) -> ConfigChange:
+    """Keep a share of the pool free of new requests, for those that run to grow into."""
+
+    def apply(state: State) -> State:
+        return replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1]
+
+    return ConfigChange("kept_free", ratio, apply)
+
+
+def step_tokens(tokens: int) -> ConfigChange:
+    """Compute at most so many tokens in a step. What memory that gives the pool is not known, and not counted."""
+    return ConfigChange(STEP, tokens, lambda state: (replace(state[0], step_tokens=tokens), state[1]))
+
+
+def pool(key: str, factor: float, value: float) -> ConfigChange:
+    """Multiply the pool by `factor`."""
+
+    def apply(state: State) -> State:
+        return replace(state[0], pool_tokens=state[0].pool_tokens * factor), state[1]
+
+    return ConfigChange(key, value, apply)
+
+
+def kv_in_8_bits() -> ConfigChange:
+    """Keep the KV cache in 8 bits instead of 16."""
+    return pool(KV_DTYPE, KV_8_BIT_POOL_FACTOR, 8)
+
+
+def memory_share(current: float, new: float) -> ConfigChange:
+    """Another share of the GPU's memory: the pool changes by the same factor, or more."""
+    return pool(MEMORY, new / current, new)
+
+
+def short_first(tokens: int) -> ConfigChange:
+    """Prompts up to so many tokens before longer ones, whenever they come."""
+    return ConfigChange(
+        SHORT_FIRST, tokens, lambda state: (replace(state[0], priority_max_prompt_tokens=tokens), state[1])
+    )
+
+
+def prefix_caching() -> ConfigChange:
+    """Let preempted requests reuse what is left of their blocks; common prefixes are unknown and not counted."""
+    return ConfigChange(PREFIX_CACHING, 1, lambda state: (replace(state[0], reuses=True), state[1]))
+
+
+def offload(gib: int) -> ConfigChange:
+    """Let preempted requests reload all their blocks from host memory. The time to load is not counted."""
+    return ConfigChange(OFFLOAD, gib, lambda state: (replace(state[0], kv_offload=True), state[1]), at_best=True)
+
+
+def replicas(total: int) -> ConfigChange:
+    """Run `total` servers for each one now, which share the load."""
+    return ConfigChange("add_replica", total, lambda state: (state[0], state[1].divided(total)), by=total)
+
+
+def apart(tokens: int, short: int, long: int) -> ConfigChange:
+    """So many servers for prompts up to so many tokens, and others for longer ones, instead of each one now."""
+    kept = LengthRouting(tokens, short, long)
+    return ConfigChange(
+        APART, tokens, lambda state: (state[0], replace(state[1], length_routing=kept)), by=short + long, long=long
+    )
+
+
+def caps(known: Known, most_refused: float) -> Iterator[ConfigChange]:
+    """Caps at the bounds of buckets, as long as they hit no more than a share `most_refused` of the requests.
+
+    Between two bounds nobody knows how many requests are longer.
+    """
+    for make, lengths in ((cap_prompt, known.prompts), (cap_output, known.outputs)):
+        for bucket in reversed(lengths.buckets[1:]):
+            _, most = lengths.above(bucket.low)
+            if most > most_refused:
+                break
+            yield make(round(bucket.low))
+
+
+def length_bounds(known: Known, most: float) -> Iterator[int]:
+    """Bounds of buckets beyond which lies a share `most` of the prompts, or less; the longest first."""
+    for bucket in reversed(known.prompts.buckets[1:]):
+        if known.prompts.above(bucket.low)[1] > most:
+            break
+        yield round(bucket.low)
+
+
+def fewer_sequences(known: Known, state: State, running: float) -> Iterator[ConfigChange]:
+    """From what the pool holds to the end of every request up to what runs, and only against preemption."""
+    if known.measured.preempted_per_second <= 0:
+        return
+    least = holds(state)
+    for value in sorted({max(2, math.ceil(least * factor)) for factor in SEQUENCES_TRIED}):
+        if value < min(running, state[0].max_num_seqs):
+            yield sequences(value)
+
+
+def holds(state: State) -> int:
+    """Return how many requests of average length, within the caps, the pool holds until they finish."""
+    server, demand = state
+    inside = [one for one in demand.requests if one.prompt <= server.cap_prompt]
+    if not inside:
+        return 1
+    each = sum(one.own + min(one.output, server.cap_output) for one in inside) / len(inside)
+    return max(1, int(server.pool_tokens // (each + server.block_tokens / 2)))
+
+
+def applied(state: State, changes: Sequence[ConfigChange]) -> State:
+    """One after the other."""
+    for change in changes:
+        state = change.apply(state)
+    return state

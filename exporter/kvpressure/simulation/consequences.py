@@ -1,0 +1,212 @@
+"""Consequences of changes: an engine as it is beside what it would be, with the range of what is not known of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.expected import Expected, Shift
+from kvpressure.model.limits import Limits
+from kvpressure.model.observed import Observed
+from kvpressure.simulation.calibrate import Known, UnknownError, known
+from kvpressure.simulation.config_changes import ConfigChange, State, applied
+from kvpressure.simulation.described import Traffic, under, within_caps
+from kvpressure.simulation.figures import Figures, Span
+from kvpressure.simulation.length_routing import simulated
+from kvpressure.simulation.scheduler import Outcome, simulate
+
+ROOM_FOR_ALL_FACTOR: Final = 100.0
+OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
+"""What is not known of an engine, at its other end: lengths all alike in their bucket; steps of which a third grows
+with the batch, which shows only once that is another; and long answers that are those to long prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much more an engine would do: `weighted_goodput` counts answers, late ones for less, `goodput` those in time.
+
+    `sure` is the least `weighted_goodput` over all engines that fit the page; `helps` whether the change is worth
+    making on each of them.
+    """
+
+    weighted_goodput: float
+    goodput: float
+    sure: float
+    helps: bool
+
+
+class Model:
+    """One engine as it can be simulated, and what was simulated of it already.
+
+    `limit_seconds` is what an answer may take. `others` are engines that would show the same page.
+    """
+
+    def __init__(
+        self, known: Known, limit_seconds: float, thresholds: Thresholds, others: Sequence[Model] = ()
+    ) -> None:
+        self.known, self.limit_seconds, self.thresholds = known, limit_seconds, thresholds
+        self._others = others
+        self._runs: dict[tuple[object, ...], Outcome | None] = {}
+
+    @property
+    def state(self) -> State:
+        """As it is."""
+        return self.known.server, self.known.demand
+
+    def outcome(self, state: State) -> Outcome | None:
+        """Return the outcome of a state, simulated once."""
+        server, demand = state
+        key = (server, demand.clients, demand.rate, demand.length_routing)
+        if key not in self._runs:
+            self._runs[key] = simulated(server, demand, self.limit_seconds)
+        return self._runs[key]
+
+    def outcomes(self, changes: Sequence[ConfigChange]) -> list[Outcome]:
+        """Return the outcome with `changes` of each engine that would show the same page."""
+        found = [model.outcome(applied(model.state, changes)) for model in (self, *self._others)]
+        return [outcome for outcome in found if outcome is not None]
+
+    def gain(self, before: Sequence[ConfigChange], change: ConfigChange) -> Gain | None:
+        """Return the gain of a change made after others; None where no request would be answered."""
+        pair = _pair(self, before, [change])
+        if pair is None:
+            return None
+        first, second = pair
+        thresholds, weighted_goodput = self.thresholds, _more(pair, change)
+        least = thresholds.advice_at_best_gain_min_ratio if change.at_best else thresholds.advice_gain_min_ratio
+        goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
+        sure = weighted_goodput
+        if weighted_goodput >= least:
+            others = (_pair(other, before, [change]) for other in self._others)
+            sure = min(weighted_goodput, *(_more(one, change) for one in others if one is not None), weighted_goodput)
+        helps = sure >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
+        return Gain(weighted_goodput, goodput, sure, helps)
+
+    def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
+        """Return the figures with `changes`, over all servers; None where no request would be answered."""
+        nominal = self.outcome(applied(self.state, changes))
+        if nominal is None:
+            return None
+        others = (other.outcome(applied(other.state, changes)) for other in self._others)
+        outcomes = [nominal, *(outcome for outcome in others if outcome is not None)]
+        by = math.prod(change.by for change in changes)
+
+        def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
+            values = [factor * read(one) for one in outcomes]
+            return Span(values[0], min(values), max(values))
+
+        return Figures(
+            tokens_per_second=span(lambda one: one.tokens_per_second, by * self.tokens_factor),
+            goodput=span(lambda one: one.goodput, by),
+            latency_p95=span(lambda one: one.latency_p95),
+            waiting=span(lambda one: one.waiting, by),
+            refused_ratio=self._refused(span(lambda one: one.refused_ratio), changes),
+            shortened_ratio=span(lambda one: one.shortened_ratio),
+        )
+
+    def _refused(self, simulated: Span, changes: Sequence[ConfigChange]) -> Span:
+        """Widen the refused share: a cap between two bounds of a bucket may hit all requests in it, or none."""
+        cap = applied(self.state, changes)[0].cap_prompt
+        if math.isinf(cap):
+            return simulated
+        least, most = self.known.prompts.above(cap)
+        return Span(simulated.value, min(simulated.low, least), max(simulated.high, most))
+
+    def expected(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Expected | None:
+        """Return what `changes` do once those of `before` are in force; None where no request would be answered."""
+        first, second = self.figures(before), self.figures([*before, *changes])
+        if first is None or second is None:
+            return None
+
+        def shift(read: Callable[[Figures], Span]) -> Shift:
+            after = read(second)
+            return Shift(read(first).value, after.value, after.low, after.high)
+
+        return Expected(
+            tokens_per_second=shift(lambda one: one.tokens_per_second),
+            goodput=shift(lambda one: one.goodput),
+            latency_p95=shift(lambda one: one.latency_p95),
+            waiting=shift(lambda one: one.waiting),
+            refused_ratio=second.refused_ratio.value,
+            shortened_ratio=second.shortened_ratio.value,
+            limit_seconds=self.limit_seconds,
+            at_best=any(change.at_best for change in changes),
+        )
+
+    @cached_property
+    def tokens_factor(self) -> float:
+        """What the engine gets done over what the simulation of it does, which is about 1."""
+        now = self.outcome(self.state)
+        if now is None:
+            raise UnknownError("the simulation completes no request")
+        return self.known.measured.tokens_per_second / now.tokens_per_second
+
+
+def _pair(
+    model: Model, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]
+) -> tuple[Outcome, Outcome] | None:
+    start = applied(model.state, before)
+    first, second = model.outcome(start), model.outcome(applied(start, changes))
+    return None if first is None or second is None else (first, second)
+
+
+def _more(pair: tuple[Outcome, Outcome], change: ConfigChange) -> float:
+    first, second = pair
+    return change.by * second.weighted_goodput / first.weighted_goodput - 1 if first.weighted_goodput else 0.0
+
+
+def model_of(
+    observed: Observed | None,
+    limits: Limits,
+    thresholds: Thresholds,
+    *,
+    limit_seconds: float | None = None,
+    traffic: Traffic | None = None,
+    held: float | None = None,
+    growing: float | None = None,
+) -> Model:
+    """Return the model of an engine, under `traffic` instead of its own where given.
+
+    `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
+    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls.
+    Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
+    """
+    found = known(observed, limits, thresholds, held=held, per_sequence=growing)
+    if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
+        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
+    others, share = [], {} if growing is None else {"per_sequence": growing}
+    for otherwise in OTHERWISE:
+        try:
+            others.append(known(observed, limits, thresholds, held=held, **share | otherwise))
+        except UnknownError:
+            continue
+    if traffic is not None:
+        others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
+        found, *others = others
+    return modelled(found, others, thresholds, limit_seconds)
+
+
+def modelled(
+    found: Known, others: Iterable[Known], thresholds: Thresholds, limit_seconds: float | None = None
+) -> Model:
+    """Return the model of an engine, with `others` that fit the page as well. Raises UnknownError.
+
+    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run.
+    """
+    limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
+    return Model(found, limit, thresholds, [Model(other, limit, thresholds) for other in others])
+
+
+def _alone(known: Known) -> float:
+    """p95 with as many at once as run now, and room for all."""
+    server, demand = known.server, known.demand
+    held = max(1, round(known.measured.running))
+    alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)
+    outcome = simulate(alone, replace(demand, clients=held, rate=0.0, queue=0))
+    if outcome is None:
+        raise UnknownError("the simulation completes no request")
+    return outcome.latency_p95

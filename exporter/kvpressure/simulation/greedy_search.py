@@ -1,0 +1,223 @@
+"""Greedy search for the changes to make: one after the other, each simulated on the engine with those before it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvpressure.model.expected import Expected
+from kvpressure.simulation.config_changes import (
+    APART,
+    MAX_REPLICAS,
+    ConfigChange,
+    State,
+    apart,
+    applied,
+    caps,
+    fewer_sequences,
+    length_bounds,
+    replicas,
+)
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.server import RequestShape
+
+MAX_LENGTH_ROUTING_BOUNDS: Final = 2
+"""Bounds of prompt length that are tried for routing by length."""
+CALM_MAX_WAITING: Final = 0.5
+"""Mean number of waiting requests below which most polls see an empty queue, so that the pool is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change, and what it is expected to do after those before it."""
+
+    change: ConfigChange
+    expected: Expected
+    against: str = ""
+    """What speaks against it though it gains, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Changes to make, in order, and what all of them do; and those that would not help, each judged by itself."""
+
+    steps: tuple[Step, ...] = ()
+    declined: tuple[Step, ...] = ()
+    together: Expected | None = None
+
+    def step(self, key: str) -> Step | None:
+        """Return the chosen change of a kind."""
+        return next((step for step in self.steps if step.change.key == key), None)
+
+
+@dataclass(slots=True)
+class Search:
+    """What was chosen of the changes of an engine, and the first that was tried of each kind."""
+
+    model: Model
+    chosen: list[ConfigChange] = field(default_factory=list)
+    tried: dict[str, ConfigChange] = field(default_factory=dict)
+    against: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State:
+        """The engine with what was chosen."""
+        return applied(self.model.state, self.chosen)
+
+    def add(self, changes: Iterable[ConfigChange]) -> bool:
+        """Take the best of `changes` that helps; False where none does."""
+        best: tuple[float, ConfigChange] | None = None
+        for change in changes:
+            gain = self.model.gain(self.chosen, change)
+            if gain is None:
+                continue
+            # Of each kind the first value that was tried is the one that would have been advised.
+            self.tried.setdefault(change.key, change)
+            if gain.helps and (best is None or gain.weighted_goodput > best[0] + 1e-9):
+                best = gain.weighted_goodput, change
+        if best is None:
+            return False
+        self.chosen.append(best[1])
+        return True
+
+
+def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[ConfigChange]) -> Choice:
+    """Choose the best of caps, sequences and `settings` while one helps, then `more` memory, then replicas."""
+    search = Search(model)
+    now = model.known.measured.running
+
+    def left() -> list[ConfigChange]:
+        kinds = {change.key for change in search.chosen}
+        found = [
+            *caps(model.known, model.thresholds.advice_refused_max_ratio),
+            *fewer_sequences(model.known, search.state, now),
+            *settings,
+        ]
+        return [change for change in found if change.key not in kinds]
+
+    while search.add(left()):
+        pass
+    for change in more:
+        _let_grow(search, change, now)
+        search.add([change])
+    add_replicas(search)
+    _route_by_length(search)
+    return build_choice(search)
+
+
+def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
+    """Revise a cut of max_num_seqs for a larger pool, where another value, or none, gains more."""
+    cut = next((one for one in search.chosen if one.key == "max_num_seqs"), None)
+    if cut is None or search.model.gain(search.chosen, change) is None:
+        return
+    model, others = search.model, [one for one in search.chosen if one is not cut]
+    larger = change.apply(applied(model.state, others))
+    options = [search.chosen, others, *([*others, one] for one in fewer_sequences(model.known, larger, running))]
+
+    def weighted_goodput(option: list[ConfigChange]) -> float:
+        outcome = model.outcome(applied(model.state, [*option, change]))
+        return 0.0 if outcome is None else outcome.weighted_goodput
+
+    best = max(options, key=weighted_goodput)
+    if weighted_goodput(best) > (1 + model.thresholds.advice_gain_min_ratio) * weighted_goodput(search.chosen):
+        search.chosen = best
+
+
+def add_replicas(search: Search, *, in_time: bool = False) -> None:
+    """Add the fewest replicas with which no request waits for the pool, on every engine that fits; or as many as help.
+
+    With `in_time` 95 % must be answered within the model's limit as well, and two is the least that is tried.
+    """
+    if not in_time and is_calm(search.model, search.chosen):
+        return
+    best: ConfigChange | None = None
+    for total in range(2, MAX_REPLICAS + 1):
+        change = replicas(total)
+        if search.model.outcome(change.apply(search.state)) is None:
+            break
+        best = change
+        if is_calm(search.model, [*search.chosen, change], in_time=in_time):
+            break
+    if best is not None:
+        search.add([best])
+
+
+def _route_by_length(search: Search) -> None:
+    """Route by prompt length where that gains more than as many replicas for all, or needs fewer of them."""
+    plain = next((change for change in search.chosen if change.key == "add_replica"), None)
+    if plain is None:
+        return
+    model = search.model
+    before = [change for change in search.chosen if change is not plain]
+    usual = model.outcomes([*before, plain])
+    best: tuple[float, ConfigChange] | None = None
+    for change in _length_routings(model, applied(model.state, before), plain.by):
+        fewer = change.by < plain.by and is_calm(model, [*before, change])
+        outcomes = model.outcomes([*before, change])
+        if len(outcomes) != len(usual):
+            continue
+        gains = [
+            change.by * one.weighted_goodput / (plain.by * other.weighted_goodput) - 1
+            for one, other in zip(outcomes, usual, strict=True)
+        ]
+        if change.by == plain.by:
+            search.tried.setdefault(APART, change)
+            search.against.setdefault(APART, "does no more than as many servers for all of them")
+        if fewer or (change.by == plain.by and min(gains) >= model.thresholds.advice_gain_min_ratio):
+            weighted_goodput = min(gains) + (plain.by - change.by)
+            best = max(best or (weighted_goodput, change), (weighted_goodput, change), key=lambda one: one[0])
+    if best is not None:
+        search.chosen[search.chosen.index(plain)] = best[1]
+        search.against["add_replica"] = "does less than as many servers for short and long requests apart"
+
+
+def _length_routings(model: Model, state: State, servers: int) -> Iterator[ConfigChange]:
+    """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
+    requests = state[1].requests
+    whole = sum(_takes(one) for one in requests)
+    bounds = length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
+    for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
+        if bound >= state[0].cap_prompt:
+            continue
+        share = sum(_takes(one) for one in requests if one.prompt > bound) / whole
+        for total in (servers - 1, servers):
+            around = {math.floor(share * total), math.ceil(share * total)}
+            yield from (apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
+
+
+def _takes(one: RequestShape) -> float:
+    return (one.prompt + one.output / 2) * one.output
+
+
+def is_calm(model: Model, changes: Sequence[ConfigChange], *, in_time: bool = False) -> bool:
+    """Return whether no request waits for the pool or is preempted; with `in_time`, nor answered too late."""
+    latest = model.limit_seconds if in_time else math.inf
+    return preempts_nobody(model, changes) and all(
+        outcome.waiting < CALM_MAX_WAITING and outcome.latency_p95 <= latest for outcome in model.outcomes(changes)
+    )
+
+
+def preempts_nobody(model: Model, changes: Sequence[ConfigChange]) -> bool:
+    """Return whether preemptions stay below the threshold of `preempting`, for every engine that fits the page."""
+    most = model.thresholds.preempting_min_ratio
+    return all(outcome.preempted_ratio < most for outcome in model.outcomes(changes))
+
+
+def build_choice(search: Search) -> Choice:
+    """Return the chosen changes with the gain of each step, and the declined ones with what each would do alone."""
+    model, steps = search.model, []
+    for number, change in enumerate(search.chosen):
+        expected = model.expected(search.chosen[:number], [change])
+        if expected is not None:
+            steps.append(Step(change, expected))
+    kinds = {change.key for change in search.chosen}
+    declined = [
+        Step(change, expected, search.against.get(key, ""))
+        for key, change in search.tried.items()
+        if key not in kinds and (expected := model.expected([], [change])) is not None
+    ]
+    together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
+    return Choice(tuple(steps), tuple(declined), together)

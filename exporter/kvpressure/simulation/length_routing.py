@@ -1,0 +1,88 @@
+"""Routing by prompt length: the servers for short and for long prompts are simulated apart and averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.server import Demand, LengthRouting, RequestShape, Server
+
+
+def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
+    """Return the outcome, the mean over all servers with length routing; None where some clients are never answered."""
+    if demand.length_routing is None:
+        return simulate(server, demand, limit_seconds)
+    found = []
+    for part, servers in parts(demand, demand.length_routing):
+        outcome = simulate(server, part, limit_seconds)
+        if outcome is None:
+            return None
+        found.append((servers, outcome))
+    return _together(found) if found else None
+
+
+def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Demand, int]]:
+    """Yield the demand of one server of each kind, and the number of such servers."""
+    short = tuple(one for one in demand.requests if one.prompt <= length_routing.tokens)
+    long = tuple(one for one in demand.requests if one.prompt > length_routing.tokens)
+    for requests, servers in ((short, length_routing.short), (long, length_routing.long)):
+        if requests:
+            yield _part(demand, requests).divided(servers), servers
+
+
+def _part(demand: Demand, requests: tuple[RequestShape, ...]) -> Demand:
+    share = len(requests) / len(demand.requests)
+    clients = max(1, round(share * demand.clients)) if demand.clients else 0
+    return replace(
+        demand,
+        requests=requests,
+        clients=clients,
+        rate=share * demand.rate,
+        queue=round(share * demand.queue),
+        length_routing=None,
+    )
+
+
+def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
+    """Return the mean over servers; latencies and ratios are weighted by answers."""
+    total = sum(servers for servers, _ in found)
+    answers = sum(servers * one.answers_per_second for servers, one in found)
+
+    def mean(name: str) -> float:
+        return float(sum(servers * getattr(one, name) for servers, one in found) / total)
+
+    def by_answers(name: str) -> float:
+        return float(sum(servers * one.answers_per_second * getattr(one, name) for servers, one in found) / answers)
+
+    weighted = sorted(
+        (seconds, servers * one.answers_per_second / len(one.latencies))
+        for servers, one in found
+        for seconds in one.latencies
+    )
+    return Outcome(
+        tokens_per_second=mean("tokens_per_second"),
+        goodput=mean("goodput"),
+        weighted_goodput=mean("weighted_goodput"),
+        latency_p50=_quantile(weighted, 0.5 * answers),
+        latency_p95=_quantile(weighted, 0.95 * answers),
+        running=mean("running"),
+        waiting=mean("waiting"),
+        preempted_per_second=mean("preempted_per_second"),
+        preempted_ratio=by_answers("preempted_ratio"),
+        refused_ratio=by_answers("refused_ratio"),
+        shortened_ratio=by_answers("shortened_ratio"),
+        answers=sum(one.answers for _, one in found),
+        answers_per_second=answers / total,
+        latencies=tuple(seconds for seconds, _ in weighted),
+    )
+
+
+def _quantile(weighted: Sequence[tuple[float, float]], wanted: float) -> float:
+    below = 0.0
+    for seconds, weight in weighted:
+        below += weight
+        if below >= wanted:
+            return seconds
+    return weighted[-1][0]

@@ -1,0 +1,99 @@
+"""Scheduling policies: the order in which the queue is served, and which running request is preempted.
+
+First come, first served: a preempted request goes back to the head, and the last one scheduled is preempted. Priority:
+the first class before all others, by arrival within a class; the last to arrive of the last class is preempted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from kvpressure.simulation.server import RequestShape, Server
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """The state of one request in the simulated server. Times are seconds of virtual time, `since` is a step number."""
+
+    shape: RequestShape
+    output: int
+    arrived: float
+    client: int
+    tokens: int = 0
+    """Tokens of the prompt and of the answer so far, which have to be in the pool."""
+    generated: int = 0
+    left: int = 0
+    """Prompt tokens to be computed before it decodes."""
+    since: int = 0
+    preempted_at_allocated_tokens: float = -1.0
+    free_tokens_at_preemption: float = 0.0
+    decoding: bool = False
+    turn: int = 0
+
+
+class FirstComeFirstServed(deque[Request]):
+    """First come, first served."""
+
+    def add(self, request: Request) -> None:
+        """Append a new request."""
+        self.append(request)
+
+    def push_back(self, request: Request) -> None:
+        """Put a preempted request at the head."""
+        self.appendleft(request)
+
+    def first(self) -> Request:
+        """Return the next request, and leave it."""
+        return self[0]
+
+    def take(self) -> Request:
+        """Remove and return the next request."""
+        return self.popleft()
+
+    @staticmethod
+    def victim(running: dict[Request, None]) -> Request:
+        """Return the request to preempt: the last one scheduled."""
+        return next(reversed(running))
+
+
+class ShortPromptsFirst:
+    """Prompts up to so many tokens before longer ones."""
+
+    def __init__(self, tokens: float) -> None:
+        self._tokens = tokens
+        self._heap: list[tuple[bool, float, int, Request]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, request: Request) -> None:
+        """Insert a request into its class, by arrival."""
+        self._number += 1
+        heapq.heappush(self._heap, (request.shape.prompt > self._tokens, request.arrived, self._number, request))
+
+    push_back = add
+
+    def first(self) -> Request:
+        """Return the next request, and leave it."""
+        return self._heap[0][-1]
+
+    def take(self) -> Request:
+        """Remove and return the next request."""
+        return heapq.heappop(self._heap)[-1]
+
+    def victim(self, running: dict[Request, None]) -> Request:
+        """Return the request to preempt: the last to arrive of the last class."""
+        return max(running, key=lambda one: (one.shape.prompt > self._tokens, one.arrived))
+
+
+def queue_of(server: Server) -> FirstComeFirstServed | ShortPromptsFirst:
+    """Return an empty queue with the server's scheduling policy."""
+    return (
+        FirstComeFirstServed()
+        if math.isinf(server.priority_max_prompt_tokens)
+        else ShortPromptsFirst(server.priority_max_prompt_tokens)
+    )

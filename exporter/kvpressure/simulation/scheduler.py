@@ -1,0 +1,345 @@
+"""Discrete-event simulation of an engine's scheduler: minutes of virtual time in milliseconds of CPU.
+
+Running requests are scheduled first. One that finds no free block preempts the last one scheduled, which is
+recomputed; a step with a preemption admits nothing. Waiting requests are admitted in order, when the whole prompt fits
+and the batch is below `max_num_seqs`. Prompts are computed in chunks of a step's token budget. Consecutive steps in
+which every sequence only decodes one token are taken at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.simulation.queue_order import Request, queue_of
+from kvpressure.simulation.server import Demand, RequestShape, Server
+
+WARM_UP_TURNS: Final = 2.0
+"""Answers per running request that are not counted at the start, when all clients begin at once."""
+WARM_UP_ANSWERS: Final = 20
+ANSWERS: Final = 240
+"""Least number of counted answers; with many clients twice their number."""
+MAX_SIMULATED_SECONDS: Final = 7200.0
+"""Limit of virtual time, however slow the server."""
+OPEN_WARM_UP_RATIO: Final = 0.1
+MAX_TURNS: Final = 40_000
+"""Limit of loop turns of one run: about a tenth of a second of CPU."""
+START_SECONDS: Final = 2.0
+THINK_SECONDS: Final = 0.05
+REFUSED_SECONDS: Final = 30.0
+SEED: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What clients get. Latencies are seconds from arrival to the last token, of answered requests.
+
+    `goodput` is whole answers a second within the latency limit; `weighted_goodput` counts late ones too, each by the
+    limit over its latency, so that late and later differ. `running` and `waiting` are means. `preempted_ratio` is
+    preemptions per answer, `refused_ratio` a share of the requests sent today, `shortened_ratio` a share of answers.
+    """
+
+    tokens_per_second: float
+    goodput: float
+    weighted_goodput: float
+    latency_p50: float
+    latency_p95: float
+    running: float
+    waiting: float
+    preempted_per_second: float
+    preempted_ratio: float
+    refused_ratio: float
+    shortened_ratio: float
+    answers: int
+    answers_per_second: float
+    latencies: tuple[float, ...] = ()
+    """Seconds, in rising order."""
+
+
+def simulate(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
+    """Return what clients get in steady state; None where no request is ever answered."""
+    return _Run(server, demand, limit_seconds).outcome()
+
+
+class _Run:
+    def __init__(self, server: Server, demand: Demand, limit: float) -> None:
+        self.server, self.demand, self.limit = server, demand, limit
+        self.rng = random.Random(SEED)
+        self.now = 0.0
+        self.step = 0
+        self.arrivals: list[tuple[float, int]] = []
+        self.waiting = queue_of(server)
+        self.running: dict[Request, None] = {}
+        self.prefilling: list[Request] = []
+        self.ends: list[tuple[int, int, Request]] = []
+        self.decoding = 0
+        self.used = 0.0
+        self.allocated = 0.0
+        self.number = 0
+        self.counting = False
+        self.begun = 0.0
+        self.tokens = self.preempted = 0
+        self.running_seconds = self.waiting_seconds = 0.0
+        self.latencies: list[float] = []
+        self.good = self.shortened = 0
+        self.weighted_goodput = 0.0
+        self.answered = 0
+
+    # the load
+
+    def _start(self) -> None:
+        demand, rng = self.demand, self.rng
+        if demand.clients:
+            self.arrivals = [(rng.random() * START_SECONDS, client) for client in range(demand.clients)]
+        else:
+            self.arrivals = [(0.0, -2)] * demand.queue + [(rng.expovariate(demand.rate), -1)]
+        heapq.heapify(self.arrivals)
+
+    def _drawn(self, client: int) -> RequestShape:
+        """Draw a request: of the client's own part, or in an open loop any."""
+        every = self.demand.requests
+        if client < 0:
+            return every[int(self.rng.random() * len(every))]
+        place = (client + self.rng.random()) / self.demand.clients
+        return every[int(place * len(every))]
+
+    def _come(self) -> None:
+        server = self.server
+        while self.arrivals and self.arrivals[0][0] <= self.now:
+            at, client = heapq.heappop(self.arrivals)
+            if client == -1:
+                heapq.heappush(self.arrivals, (at + self.rng.expovariate(self.demand.rate), -1))
+            one = self._drawn(client)
+            if self._is_refused(one):
+                if client >= 0:
+                    # The client sends another request later: one of the same part may be short enough.
+                    heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
+                continue
+            output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
+            self.waiting.add(Request(one, output, at, client, tokens=one.prompt))
+
+    def _is_refused(self, one: RequestShape) -> bool:
+        """Too long for the edge, or for the pool."""
+        server = self.server
+        most = min(server.cap_prompt, server.cap_total - 1)
+        return one.prompt > most or self._holds(one.prompt) > server.pool_tokens
+
+    # the pool
+
+    def _holds(self, tokens: float) -> float:
+        return (tokens + self.server.block_tokens / 2) * self.server.footprint_factor
+
+    def _shared(self, request: Request) -> int:
+        return request.shape.prompt - request.shape.own
+
+    @property
+    def free(self) -> float:
+        return self.server.pool_tokens - self.used
+
+    def _tokens_now(self, request: Request) -> int:
+        return request.tokens + (self.step - request.since if request.decoding else 0)
+
+    def _release(self, request: Request) -> None:
+        tokens = self._tokens_now(request) - self._shared(request)
+        self.used -= self._holds(tokens)
+
+    def _preempt(self) -> None:
+        request = self.waiting.victim(self.running)
+        del self.running[request]
+        self._release(request)
+        if request.decoding:
+            grown = self.step - request.since
+            request.tokens += grown
+            request.generated += grown
+            request.decoding = False
+            self.decoding -= 1
+        else:
+            self.prefilling.remove(request)
+        request.turn += 1
+        request.preempted_at_allocated_tokens, request.free_tokens_at_preemption = (
+            self.allocated,
+            max(0.0, self.free - self._holds(request.tokens)),
+        )
+        self.waiting.push_back(request)
+        self.preempted += self.counting
+
+    def _cached(self, request: Request) -> int:
+        """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
+        shared = self._shared(request)
+        if request.preempted_at_allocated_tokens >= 0 and self.server.kv_offload:
+            return request.tokens - 1
+        if request.preempted_at_allocated_tokens < 0 or not self.server.reuses:
+            return shared
+        lost = (
+            max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
+            / self.server.footprint_factor
+        )
+        return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
+
+    # steps
+
+    def _admit(self, budget: float) -> float:
+        server = self.server
+        while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
+            request = self.waiting.first()
+            needed = self._holds(request.tokens - self._shared(request))
+            if needed > self.free - server.watermark_tokens and self.running:
+                break
+            self.waiting.take()
+            request.left = request.tokens - self._cached(request)
+            self.used += needed
+            self.allocated += needed
+            self.running[request] = None
+            self.prefilling.append(request)
+            budget -= request.left
+        return budget
+
+    def _turn(self) -> None:
+        """One step, or as many as nothing happens in."""
+        server = self.server
+        each = server.footprint_factor
+        preempted = False
+        while self.decoding and self.free < self.decoding * each and len(self.running) > 1:
+            self._preempt()
+            preempted = True
+        budget = server.step_tokens - self.decoding
+        if not preempted:
+            self._admit(budget - sum(one.left for one in self.prefilling))
+        if self.prefilling:
+            self._prefill(budget)
+            return
+        if not self.decoding:
+            return
+        steps = self.ends[0][0] - self.step
+        while self.ends[0][2].turn != self.ends[0][1] or not self.ends[0][2].decoding:
+            heapq.heappop(self.ends)
+            steps = self.ends[0][0] - self.step
+        room = int(self.free / (self.decoding * each))
+        steps = max(1, min(steps, room))
+        seconds = server.steps.of(self.decoding, 0.0)
+        blocked = self.waiting and not preempted
+        if not blocked and self.arrivals:
+            until = self.arrivals[0][0] - self.now
+            steps = max(1, min(steps, math.ceil(until / seconds)))
+        if preempted:
+            steps = 1
+        self._advance(steps, seconds * steps, self.decoding)
+
+    def _prefill(self, budget: float) -> None:
+        computed, done = 0.0, []
+        for request in self.prefilling:
+            chunk = min(request.left, max(0.0, budget - computed))
+            computed += chunk
+            request.left -= int(chunk)
+            if request.left <= 0:
+                done.append(request)
+        self._advance(1, self.server.steps.of(self.decoding, computed), self.decoding)
+        for request in done:
+            self.prefilling.remove(request)
+            request.decoding, request.since = True, self.step
+            self.decoding += 1
+            self.number += 1
+            request.turn = self.number
+            request.generated += 1
+            request.tokens += 1
+            self.used += self.server.footprint_factor
+            self.allocated += self.server.footprint_factor
+            self.tokens += self.counting
+            end = self.step + request.output - request.generated
+            if end <= self.step:
+                self._end(request)
+            else:
+                heapq.heappush(self.ends, (end, request.turn, request))
+
+    def _advance(self, steps: int, seconds: float, decoding: int) -> None:
+        self.step += steps
+        self.now += seconds
+        grown = steps * decoding * self.server.footprint_factor
+        self.used += grown
+        self.allocated += grown
+        if self.counting:
+            self.tokens += steps * decoding
+            self.running_seconds += seconds * len(self.running)
+            self.waiting_seconds += seconds * len(self.waiting)
+        while self.ends and self.ends[0][0] <= self.step:
+            _, turn, request = heapq.heappop(self.ends)
+            if request.decoding and request.turn == turn:
+                self._end(request)
+
+    def _end(self, request: Request) -> None:
+        self._release(request)
+        del self.running[request]
+        self.decoding -= 1
+        request.decoding = False
+        self.answered += 1
+        if self.counting:
+            seconds = self.now - request.arrived
+            self.latencies.append(seconds)
+            short = request.output < request.shape.output
+            self.shortened += short
+            self.good += seconds <= self.limit and not short
+            self.weighted_goodput += 0.0 if short else min(1.0, self.limit / seconds)
+        if request.client >= 0:
+            heapq.heappush(self.arrivals, (self.now + THINK_SECONDS, request.client))
+
+    def outcome(self) -> Outcome | None:
+        self._start()
+        demand = self.demand
+        warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
+        wanted = max(ANSWERS, 2 * demand.clients)
+        for _ in range(MAX_TURNS):
+            self._come()
+            if not self.running and not self.waiting:
+                if not self.arrivals or self.now >= MAX_SIMULATED_SECONDS:
+                    break
+                self._idle_until(self.arrivals[0][0])
+                continue
+            self._turn()
+            if not self.counting and self._is_warm(warm):
+                self._count()
+            if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
+                break
+            if demand.clients and len(self.latencies) >= wanted:
+                break
+        return self._outcome()
+
+    def _is_warm(self, answers: float) -> bool:
+        return self.answered >= answers if self.demand.clients else self.now >= OPEN_WARM_UP_RATIO * self.demand.seconds
+
+    def _count(self) -> None:
+        self.counting, self.begun = True, self.now
+
+    def _idle_until(self, t: float) -> None:
+        self.now = max(self.now, t)
+
+    def _outcome(self) -> Outcome | None:
+        seconds = self.now - self.begun
+        if not self.latencies or seconds <= 0:
+            return None
+        ordered = sorted(self.latencies)
+        return Outcome(
+            tokens_per_second=self.tokens / seconds,
+            goodput=self.good / seconds,
+            weighted_goodput=self.weighted_goodput / seconds,
+            latency_p50=_quantile(ordered, 0.5),
+            latency_p95=_quantile(ordered, 0.95),
+            running=self.running_seconds / seconds,
+            waiting=self.waiting_seconds / seconds,
+            preempted_per_second=self.preempted / seconds,
+            preempted_ratio=self.preempted / len(ordered),
+            refused_ratio=sum(self._is_refused(one) for one in self.demand.requests) / len(self.demand.requests),
+            shortened_ratio=self.shortened / len(ordered),
+            answers=len(ordered),
+            answers_per_second=len(ordered) / seconds,
+            latencies=tuple(ordered),
+        )
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

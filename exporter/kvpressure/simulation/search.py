@@ -1,0 +1,151 @@
+"""The best limits under an objective: every set of some values of each limit is simulated, the best ones with range."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.simulation.compare import Row, row
+from kvpressure.simulation.config_changes import (
+    MAX_REPLICAS,
+    WATERMARK_RATIO,
+    ConfigChange,
+    applied,
+    caps,
+    holds,
+    keep_free,
+    replicas,
+    sequences,
+    step_tokens,
+)
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.scheduler import Outcome
+
+SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+"""Of the requests that the pool holds to their end."""
+STEPS: Final = (1024, 2048, 4096, 8192, 16_384)
+SURE_TRIED: Final = 12
+"""Of the best sets, that are simulated for every engine that this one may be."""
+
+Told = Callable[[int, int], None]
+"""How many sets were simulated, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best set (its base first) and whether it keeps the objective; `surely` for all engines that this may be.
+
+    Where it does not, `more` is the same with as few replicas as would, None where not even the most that are tried do.
+    """
+
+    best: Row
+    kept: bool
+    surely: bool
+    tried: int
+    more: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    config_changes: tuple[ConfigChange, ...]
+    outcome: Outcome
+
+    @property
+    def spoilt(self) -> float:
+        """Share of the requests that get no whole answer."""
+        return self.outcome.refused_ratio + self.outcome.shortened_ratio
+
+
+def search(model: Model, base: Sequence[ConfigChange], keeps_free: bool, told: Told = lambda _, __: None) -> Found:
+    """Return the best limits, on top of `base`, that keep the p95 within the model's limit of seconds.
+
+    Best is who refuses and cuts short fewest requests; of those, who answers most in time; of those who gain hardly
+    less, who changes least.
+    """
+    fixed = {change.key for change in base}
+    sets = [tuple(one for one in chosen if one) for chosen in itertools.product(*_values(model, base, fixed))]
+    tried: list[_Tried] = []
+    for number, changes in enumerate(sets, 1):
+        outcome = model.outcome(applied(model.state, (*base, *changes)))
+        if outcome is not None:
+            tried.append(_Tried(changes, outcome))
+        told(number, len(sets))
+    ordered = _best_first(model, tried)
+    more = [
+        (*one.config_changes, change)
+        for one in ordered[:SURE_TRIED]
+        for change in _refinements(model, fixed, keeps_free)
+    ]
+    for changes in more:
+        outcome = model.outcome(applied(model.state, (*base, *changes)))
+        if outcome is not None:
+            tried.append(_Tried(changes, outcome))
+    ordered = _best_first(model, tried)
+    if not ordered:
+        closest = min(
+            tried, key=lambda one: (one.outcome.latency_p95, len(one.config_changes)), default=_Tried((), _NOBODY)
+        )
+        changes = (*base, *closest.config_changes)
+        return Found(row(model, changes), False, False, len(tried), _with_replicas(model, base, changes))
+    for one in ordered[:SURE_TRIED]:
+        found = row(model, (*base, *one.config_changes))
+        if found.figures is not None and found.figures.latency_p95.high <= model.limit_seconds:
+            return Found(found, True, True, len(tried))
+    return Found(row(model, (*base, *ordered[0].config_changes)), True, False, len(tried))
+
+
+def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iterator[list[ConfigChange | None]]:
+    """Of each limit that is free: as it is, and what is worth trying."""
+    server, demand = state = applied(model.state, base)
+    if "max_num_seqs" not in fixed:
+        room, most = holds(state), demand.clients or math.inf
+        values = {max(1, round(room * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
+        yield [None, *(sequences(value) for value in sorted(values) if value <= most)]
+    found: dict[str, list[ConfigChange | None]] = {}
+    for change in caps(model.known, model.thresholds.advice_refused_max_ratio):
+        found.setdefault(change.key, [None]).append(change)
+    yield from (values for key, values in found.items() if key not in fixed)
+
+
+def _refinements(model: Model, fixed: set[str], keeps_free: bool) -> Iterator[ConfigChange]:
+    """Yield changes that hardly ever decide, tried on the best sets only."""
+    if keeps_free and "kept_free" not in fixed:
+        yield keep_free(WATERMARK_RATIO)
+    if "max_num_batched_tokens" not in fixed:
+        least = model.thresholds.advice_step_tokens_min_tokens
+        yield from (step_tokens(value) for value in STEPS if least <= value != model.state[0].step_tokens)
+
+
+def _best_first(model: Model, tried: Sequence[_Tried]) -> list[_Tried]:
+    kept = [one for one in tried if one.outcome.latency_p95 <= model.limit_seconds]
+    if not kept:
+        return []
+    thresholds = model.thresholds
+    bearable = min(one.spoilt for one in kept) + thresholds.advice_goodput_loss_max_ratio
+    most = max(one.outcome.goodput for one in kept if one.spoilt <= bearable)
+    enough = most * (1 - thresholds.advice_gain_min_ratio)
+
+    def order(one: _Tried) -> tuple[float, ...]:
+        if one.spoilt > bearable:
+            return 2, one.spoilt, -one.outcome.goodput
+        if one.outcome.goodput < enough:
+            return 1, -one.outcome.goodput, one.spoilt
+        return 0, len(one.config_changes), -one.outcome.goodput
+
+    return sorted(kept, key=order)
+
+
+def _with_replicas(model: Model, base: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Row | None:
+    if any(change.key == "add_replica" for change in base):
+        return None
+    for total in range(2, MAX_REPLICAS + 1):
+        outcome = model.outcome(applied(model.state, (*changes, replicas(total))))
+        if outcome is not None and outcome.latency_p95 <= model.limit_seconds:
+            return row(model, (*changes, replicas(total)))
+    return None
+
+
+_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0, 0.0)

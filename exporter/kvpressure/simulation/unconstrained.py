@@ -1,0 +1,75 @@
+"""Tokens a second that an engine would generate for the present load if the pool were no limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from kvpressure.model.limits import Limits
+from kvpressure.model.observed import Interval, Observed
+from kvpressure.simulation.calibrate import GROWTH_SHARE, UnknownError, growth, mean_of, prefill_of, sum_of
+from kvpressure.simulation.steps import StepsUnknownError, step_seconds
+
+LEAST_CHANGE: Final = 3.0
+"""Requests by which the queue of clients who wait may grow or shrink: some think a while, some are new."""
+CHANCE_DEVIATIONS: Final = 2.0
+
+EVERY_SECONDS: Final = 10.0
+
+
+class UnconstrainedThroughput:
+    """Throughput of an engine under pressure if the pool were no limit, computed again every `EVERY_SECONDS`."""
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._t = -math.inf
+
+    def update(self, t: float, observed: Observed | None, limits: Limits) -> None:
+        """Compute the rate at time `t`; `observed` is None where the engine is not under pressure."""
+        if observed is None:
+            self.rate, self._t = None, -math.inf
+        elif abs(t - self._t) >= EVERY_SECONDS:
+            self.rate, self._t = unconstrained_tokens_per_second(observed, limits), t
+
+
+def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float | None:
+    """By the engine's own steps over the window; None where these do not tell.
+
+    Clients who wait for their answers would all be in the batch. Where requests come at a rate, so that the queue grows
+    or drains, nobody would have queued: as many tokens come out as are asked for.
+    """
+    intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
+    generated, seconds = sum_of(intervals, "generated"), sum(one.seconds for one in intervals)
+    if not generated or generated < 0 or seconds <= 0:
+        return None
+    try:
+        steps = step_seconds(intervals, prefill_of(observed))
+    except (StepsUnknownError, UnknownError):
+        return None
+    batch = mean_of(one.running for one in intervals) + mean_of(one.waiting for one in intervals)
+    if limits.max_num_seqs is not None:
+        batch = min(batch, limits.max_num_seqs.value)
+    computed = sum_of(intervals, "computed")
+    prompts = computed if computed is not None else sum_of(intervals, "prompted") or 0.0
+    step = steps.of(batch, batch * max(0.0, prompts) / generated)
+    if not (step > 0 and math.isfinite(batch / step)):
+        return None
+    offered = _offered_tokens_per_second(intervals, observed, seconds, generated / seconds)
+    return batch / step if offered is None else min(batch / step, offered)
+
+
+def _offered_tokens_per_second(
+    intervals: Sequence[Interval], observed: Observed, seconds: float, generated_per_second: float
+) -> float | None:
+    """Tokens a second that are asked for, where clients do not wait for their answers; None where they do.
+
+    Clients who wait are as many as before. A change that is more than chance does to arrivals tells of others.
+    """
+    grown, outputs = growth(intervals), observed.outputs
+    came = max(0.0, sum_of(intervals, "finished") or 0.0) + max(0.0, grown)
+    if abs(grown) <= max(LEAST_CHANGE, CHANCE_DEVIATIONS * math.sqrt(came)):
+        return None
+    if outputs is None or not outputs.count or not outputs.sum:
+        return None
+    return max(0.0, generated_per_second + grown / (GROWTH_SHARE * seconds) * outputs.sum / outputs.count)

@@ -1,0 +1,142 @@
+"""What else should be there: monitoring, alerts, and words on where the limits come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kvpressure.launch.declared import ANNOTATION_PREFIX
+from kvpressure.runtimes.registry import TABLES
+from kvpressure.tools.audit import fixes
+from kvpressure.tools.audit.checks.context import Context
+from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.manifests import Item, get, mapping, sequence, strings, text
+from kvpressure.tools.audit.model import Verdict
+
+LIMITS: Final = f"{ANNOTATION_PREFIX}limits"
+"""Annotation: where the limits come from, as an address or a sentence."""
+
+LOAD_TEST: Final = f"{ANNOTATION_PREFIX}load-test"
+"""Annotation: the address of a load test's result, or the day it was run."""
+
+_EVIDENCE: Final = re.compile(r"https?://\S+|\d{4}-\d{2}-\d{2}([T ].*)?")
+_PREFIXES: Final = sorted({re.escape(spelling) for table in TABLES for spelling in table.spellings})
+_SERIES: Final = re.compile(rf"\b(kvpressure_|{'|'.join(_PREFIXES)})")
+_EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
+
+
+def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """The annotation says where the limits come from."""
+    place = engine.annotation_place(LIMITS)
+    if told := engine.annotations.get(LIMITS, "").strip():
+        return Verdict("pass", told[:100], place)
+    fix = fixes.annotation(LIMITS, "https://wiki.example.com/llm/limits")
+    return Verdict("fail", f"annotation {LIMITS} is missing", place, fix)
+
+
+def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """The annotation is an address or a day."""
+    place, told = engine.annotation_place(LOAD_TEST), engine.annotations.get(LOAD_TEST, "").strip()
+    fix = fixes.annotation(LOAD_TEST, "https://wiki.example.com/llm/load-test")
+    if not told:
+        return Verdict("fail", f"annotation {LOAD_TEST} is missing", place, fix)
+    if not _EVIDENCE.fullmatch(told):
+        return Verdict("fail", f"{told[:60]!r} is neither an address nor a day such as 2025-06-30", place, fix)
+    return Verdict("pass", told[:100], place)
+
+
+def monitored(engine: Engine, context: Context) -> Verdict:
+    """A PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
+    for who in _watchers(engine, context):
+        return Verdict("pass", who, engine.place())
+    monitors = list(context.given.of("PodMonitor", "ServiceMonitor"))
+    if monitors:
+        named = ", ".join(f"{one.kind} {one.name}" for one in monitors[:3])
+        return Verdict("fail", f"not selected by {named}", engine.place(), _pod_monitor(engine))
+    reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
+    if context.given.complete:
+        return Verdict("fail", f"{reason}in the cluster", engine.place(), _pod_monitor(engine))
+    return Verdict("unknown", f"{reason}among the manifests", engine.place())
+
+
+def alerted(engine: Engine, context: Context) -> Verdict:
+    """Some PrometheusRule uses series of kvpressure or of a runtime."""
+    rules = list(context.given.of("PrometheusRule"))
+    for rule in rules:
+        if any(_SERIES.search(expression) for expression in _expressions(rule)):
+            return Verdict("pass", f"PrometheusRule {rule.name}", rule.place())
+    fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
+    if rules or context.given.complete:
+        return Verdict("fail", "no PrometheusRule uses series of kvpressure or of the engine", engine.place(), fix)
+    return Verdict("unknown", "no PrometheusRule among the manifests", engine.place())
+
+
+def _watchers(engine: Engine, context: Context) -> Iterator[str]:
+    given = context.given
+    for item in given.of("DaemonSet"):
+        images = [text(get(one, "image")) for one in sequence(get(item.data, "spec", "template", "spec", "containers"))]
+        if any(_EXPORTER.search(image) for image in images):
+            yield f"DaemonSet {item.name} of kvpressure"
+    for item in given.of("PodMonitor"):
+        if _reaches(item, engine) and selects(get(item.data, "spec", "selector"), engine.labels):
+            yield f"PodMonitor {item.name}"
+    for item in given.of("ServiceMonitor"):
+        for service in given.of("Service"):
+            chosen = strings(get(service.data, "spec", "selector"))
+            selected = bool(chosen) and chosen.items() <= engine.labels.items() and _near(service, engine)
+            labels = strings(get(service.data, "metadata", "labels"))
+            if selected and _reaches(item, engine) and selects(get(item.data, "spec", "selector"), labels):
+                yield f"ServiceMonitor {item.name}"
+    if engine.scraped:
+        yield "servingEngineSpec.serviceMonitor is enabled"
+    if engine.annotations.get("prometheus.io/scrape", "").lower() == "true":
+        yield "annotation prometheus.io/scrape"
+
+
+def selects(selector: Any, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector matches; an empty one matches everything."""
+    if not strings(get(selector, "matchLabels")).items() <= labels.items():
+        return False
+    return all(_matches(mapping(one), labels) for one in sequence(get(selector, "matchExpressions")))
+
+
+def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, operator = text(expression.get("key")), text(expression.get("operator"))
+    among = labels.get(key) in [text(value) for value in sequence(expression.get("values"))]
+    return {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}.get(
+        operator, False
+    )
+
+
+def _reaches(monitor: Item, engine: Engine) -> bool:
+    selector = get(monitor.data, "spec", "namespaceSelector")
+    if get(selector, "any") is True:
+        return True
+    names = [text(name) for name in sequence(get(selector, "matchNames"))]
+    return engine.namespace in names if names and engine.namespace else bool(names) or _near(monitor, engine)
+
+
+def _near(item: Item, engine: Engine) -> bool:
+    """The same namespace, as far as both say."""
+    return not item.namespace or not engine.namespace or item.namespace == engine.namespace
+
+
+def _expressions(rule: Item) -> Iterator[str]:
+    for group in sequence(get(rule.data, "spec", "groups")):
+        for one in sequence(get(group, "rules")):
+            yield text(get(one, "expr"))
+
+
+def _pod_monitor(engine: Engine) -> str:
+    """A PodMonitor for this engine, with two of its labels at most."""
+    labels = [f"      {key}: {fixes.quoted(value)}" for key, value in list(engine.labels.items())[:2]]
+    head = [
+        "apiVersion: monitoring.coreos.com/v1",
+        "kind: PodMonitor",
+        "metadata:",
+        f"  name: {engine.item.name or engine.runtime.name}",
+    ]
+    chosen = ["    matchLabels:", *labels] if labels else ["    matchLabels: {}"]
+    tail = ["  podMetricsEndpoints:", "    - path: /metrics", "      interval: 15s"]
+    return "\n".join([*head, "spec:", "  selector:", *chosen, *tail])

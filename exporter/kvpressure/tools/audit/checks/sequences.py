@@ -1,0 +1,140 @@
+"""Limits on a batch: how many sequences, and how many tokens in one step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.capacity.capacity_plan import Plan
+from kvpressure.tools.audit import fixes
+from kvpressure.tools.audit.checks.context import Context, number, unseen
+from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.model import Verdict
+from kvpressure.tools.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force
+
+_LIMIT: Final = "max_num_seqs"
+_STEP: Final = "max_num_batched_tokens"
+
+
+def declared(engine: Engine, context: Context) -> Verdict:
+    """As many sequences as find room in the KV cache; what is not declared is the server's default."""
+    if (verdict := unseen(engine, _LIMIT)) is not None:
+        return verdict
+    place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
+    count = None if isinstance(sized, str) else sequences_in_force(engine, sized)
+    shown = _default(engine, count) if limit is None else number(limit.value)
+    if limit is not None and _refused(engine):
+        return Verdict("unknown", f"{shown}: the server would not start (max-num-seqs-plausible)", place)
+    if not isinstance(sized, str) and count is not None and not sized.refused:
+        return _measured(engine, sized, count, shown)
+    if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
+        whose = "" if limit is None else f", a default of {engine.runtime.title}"
+        why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
+        return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}", place)
+    return Verdict("pass", f"{number(limit.value)} sequences", place)
+
+
+def _default(engine: Engine, count: int | None) -> str:
+    if count is None:
+        return f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}"
+    return f"not declared, so {number(count)}"
+
+
+def _measured(engine: Engine, sized: Sized, count: int, shown: str) -> Verdict:
+    place = engine.limit_place(_LIMIT)
+    if sized.plan is not None and sized.plan.max_num_seqs:
+        return _planned(engine, sized, sized.plan, (count, shown))
+    fits = sized.pool().fit(sized.longest, 1.0)
+    if not fits:
+        return Verdict("unknown", f"{shown}; the server would not start (memory-target)", place)
+    if count <= fits:
+        return Verdict("pass", f"{shown}: {number(fits)} fit the KV cache at their longest", place)
+    if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
+        reason = f"{shown}: {number(fits)} fit at their longest; how long they are is not known ({PROMPT}, {OUTPUT})"
+        return Verdict("unknown", reason, place)
+    return Verdict("pass", f"{shown} sequences; {number(fits)} fit the KV cache at their longest", place)
+
+
+def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
+    """By the lengths that are annotated; `in_force` is the number of sequences, and how it is written."""
+    place, (count, shown), fits = engine.limit_place(_LIMIT), in_force, plan.max_num_seqs
+    found = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
+    if count <= fits:
+        return Verdict("pass", f"{shown}: {found}", place)
+    if fits == engine.runtime.audit.largest_sequences:
+        return Verdict("unknown", f"{shown}: {found}, and more are never planned (max-num-seqs-plausible)", place)
+    fix = fixes.limit(engine, _LIMIT, str(fits), sized.command)
+    return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
+
+
+def plausible(engine: Engine, context: Context) -> Verdict:
+    """At most what the server itself would take, what the token budget and the KV cache allow; at least a batch."""
+    limits = engine.reading.limits
+    limit = limits.get(_LIMIT)
+    if limit is None:
+        return Verdict("unknown", "max_num_seqs is not known", engine.limit_place(_LIMIT))
+    place, fix = engine.limit_place(_LIMIT), _fix(engine, context)
+    batched, pool = limits.get(_STEP), limits.get("kv_capacity_tokens")
+    count, title, largest = number(limit.value), engine.runtime.title, engine.runtime.audit.largest_sequences
+    if batched is not None and _refused(engine):
+        reason = f"{count} is above max_num_batched_tokens ({number(batched.value)}): {title} refuses to start"
+        return Verdict("fail", reason, place, fix)
+    if largest is not None and limit.value > largest:
+        reason = f"{count} is above {title}'s largest default ({number(largest)}): the KV cache is the limit then"
+        return Verdict("fail", reason, place, fix)
+    if limit.value <= context.thresholds.batch_collapse_max_sequences:
+        return Verdict("fail", f"{count} leaves nothing to batch", place, fix)
+    if pool is not None and limit.value > pool.value:
+        reason = f"{count} sequences do not find a token each in a KV cache of {number(pool.value)}"
+        return Verdict("fail", reason, place, fix)
+    return Verdict("pass", f"{count} is between a batch and {_most(engine)}", place)
+
+
+def _refused(engine: Engine) -> bool:
+    """Whether there are more sequences than tokens in a step, which the server refuses."""
+    count, step = (engine.reading.limits.get(name) for name in (_LIMIT, _STEP))
+    return engine.runtime.audit.needs_step and count is not None and step is not None and count.value > step.value
+
+
+def _fix(engine: Engine, context: Context) -> str:
+    """What a plan would set; "" where it cannot be computed, or where `declared` prints it."""
+    sized = context.sized(engine)
+    if declared(engine, context).status == "fail":
+        return ""
+    plan = None if isinstance(sized, str) else sized.plan
+    if isinstance(sized, str) or plan is None or plan.max_num_seqs <= context.thresholds.batch_collapse_max_sequences:
+        return ""
+    return fixes.limit(engine, _LIMIT, str(plan.max_num_seqs), sized.command)
+
+
+def _most(engine: Engine) -> str:
+    return (
+        f"{engine.runtime.title}'s largest default" if engine.runtime.audit.largest_sequences else "any that is known"
+    )
+
+
+def batched_tokens(engine: Engine, context: Context) -> Verdict:
+    """Not more tokens in a step than the server itself would take; what is not declared is that."""
+    if (verdict := unseen(engine, _STEP)) is not None:
+        return verdict
+    place, limit, most = (
+        engine.limit_place(_STEP),
+        engine.reading.limits.get(_STEP),
+        engine.runtime.audit.defaults[_STEP][-1],
+    )
+    if limit is None:
+        return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}", place)
+    shown = number(limit.value)
+    if limit.value <= most:
+        return Verdict("pass", f"{shown} tokens a step", place)
+    sized = context.sized(engine)
+    planned = None if isinstance(sized, str) or sized.plan is None else sized.plan
+    reason = (
+        f"{shown} is above {number(most)}, the most that {engine.runtime.title} takes by itself: a step's memory comes "
+        "out of the KV cache"
+    )
+    tokens = min(most, planned.max_num_batched_tokens) if planned is not None else most
+    sequences = engine.reading.limits.get(_LIMIT)
+    # Fewer tokens in a step leave more to the pool: what starts now still does, but for more sequences than tokens.
+    fits = sequences is None or sequences.value <= tokens
+    fix = fixes.limit(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
+    return Verdict("fail", reason, place, fix)

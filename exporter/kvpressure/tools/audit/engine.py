@@ -1,0 +1,129 @@
+"""One engine as the manifests describe it, whatever kind of object it stands in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvpressure.config.strict_yaml import Path
+from kvpressure.launch.declared import Reading
+from kvpressure.runtimes.deploying import Chart
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.tools.audit.manifests import Item
+from kvpressure.tools.audit.model import Place
+
+Style = Literal["args", "shell", "values", "env", "kwargs"]
+"""How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, or as a keyword
+argument of the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many pods are asked for, None where that cannot be read; `why` is the sentence.
+
+    `place` is where the number stands, or would, under the name `key`, which is "" where a number alone would not do;
+    `ceiling` is what an autoscaler may go up to.
+    """
+
+    count: int | None
+    why: str
+    place: Place | None = None
+    key: str = "replicas"
+    ceiling: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A container that serves an engine. `at` is the container's path in its object, `pod` that of the pod's metadata.
+
+    `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
+    is a template in another object whose arguments come before these; `gpu` is the GPU's name as written, `gpus` how
+    many are asked for under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
+    /dev/shm larger ("" for nothing, None where that is not known), and `chart` the one whose values these are.
+    """
+
+    item: Item
+    title: str
+    container: str
+    at: Path
+    pod: Path
+    style: Style
+    reading: Reading
+    replicas: Replicas
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    resources_at: Path = ()
+    mounted: Mapping[str, tuple[Item, Path]] = field(default_factory=dict)
+    behind: tuple[Item, Path] | None = None
+    scraped: bool | None = None
+    model: str = ""
+    gpu: str = ""
+    gpus: int | str | None = None
+    gpu_key: str = "count"
+    shared_memory: str | None = None
+    chart: Chart | None = None
+    _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, "" where the manifest leaves it open."""
+        return self.item.namespace
+
+    def place(self) -> Place:
+        """Where the container begins."""
+        return self.item.place(self.at)
+
+    def arguments_place(self) -> Place:
+        """Where flags are written, or would be."""
+        config = () if self.chart is None else (self.chart.config,)
+        names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(self.style, ("args", "command"))
+        found = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
+        return self.item.place(found)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Whose options its command line has."""
+        return self.reading.runtime
+
+    def limit_place(self, limit: str) -> Place:
+        """The line that gives a limit, by its name, or where it would stand."""
+        return self.option_place(self.runtime.starting.flags.option(limit))
+
+    def option_place(self, option: str) -> Place:
+        """The line that gives `option` (without dashes), in the container or in its configuration file."""
+        if option not in self._places:  # several checks are about one option, and looking for its line is slow
+            self._places[option] = self._find_option(option)
+        return self._places[option]
+
+    def _find_option(self, option: str) -> Place:
+        given = self.reading.options.get(option)
+        if given is None:
+            return self.arguments_place()
+        pattern = _spellings(option, given.written)
+        own = self.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
+        for item, path in (own, *([self.behind] if self.behind else ())):
+            if (line := item.find(pattern, path)) is not None:
+                return Place(item.source.name, line)
+        return self.arguments_place()
+
+    def annotation_place(self, name: str) -> Place:
+        """The line of an annotation, or where it would stand."""
+        for path in ((*self.pod, "annotations", name), ("metadata", "annotations", name), (*self.pod, "annotations")):
+            if (*self.item.at, *path) in self.lines:
+                return self.item.place(path)
+        return self.item.place(self.pod)
+
+    @property
+    def lines(self) -> Mapping[Path, int]:
+        """Lines of the file by path."""
+        return self.item.source.lines
+
+
+def _spellings(option: str, written: str) -> re.Pattern[str]:
+    """--max-num-seqs, --max_num_seqs, maxNumSeqs, and the beginning that was written."""
+    words = "[-_]?".join(map(re.escape, option.split("-")))
+    short = re.escape(re.split(r"[=\s:]", written, maxsplit=1)[0]) or words
+    return re.compile(f"{words}|{short}", re.IGNORECASE)

@@ -1,0 +1,163 @@
+"""Engines in KServe's InferenceService and LLMInferenceService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.options import Given
+from kvpressure.config.strict_yaml import Path
+from kvpressure.launch.declared import Reading, annotated, read_limits
+from kvpressure.launch.start import read_start
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.tools.audit.engine import Engine, Replicas
+from kvpressure.tools.audit.hardware import gpu_text, gpus_asked
+from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
+from kvpressure.tools.audit.model import Problem
+from kvpressure.tools.audit.pods import Container, cautious, container, misplaced
+from kvpressure.tools.audit.scaling import counted, replicas, scaled
+
+_PREDICTOR: Final[Path] = ("spec", "predictor")
+
+
+def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """The predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
+    predictor = mapping(get(item.data, *_PREDICTOR))
+    model = mapping(predictor.get("model"))
+    yield from misplaced(item, (*_PREDICTOR, "containers"))
+    for position, spec in enumerate(sequence(predictor.get("containers"))):
+        at: Path = (*_PREDICTOR, "containers", position)
+        read = container(mapping(spec), predictor, item, given, at)
+        if read.runtime is not None:
+            yield from read.wrong
+            yield _predictor(item, given, read, mapping(spec), at)
+    if model and any(one.kserve.serves(model) for one in RUNTIMES):
+        read = container(model, predictor, item, given, (*_PREDICTOR, "model"))
+        yield from read.wrong
+        yield _predictor(item, given, read, model, (*_PREDICTOR, "model"), model=model)
+
+
+def _predictor(
+    item: Item,
+    given: Manifests,
+    read: Container,
+    spec: Mapping[str, Any],
+    at: Path,
+    *,
+    model: Mapping[str, Any] | None = None,
+) -> Engine:
+    annotations = strings(get(item.data, "metadata", "annotations"))
+    annotations |= strings(get(item.data, *_PREDICTOR, "annotations"))
+    runtime = None if model is None else _runtime(given, text(model.get("runtime")))
+    reading = read.reading if model is None else _with_runtime(given, read, model, runtime)
+    reading = annotated(reading, annotations)
+    asked, key = gpus_asked(mapping(spec.get("resources")))
+    return Engine(
+        item=item,
+        title=f"{item.kind}/{item.name}",
+        container=read.name or "model",
+        at=at,
+        pod=_PREDICTOR if get(item.data, *_PREDICTOR, "annotations") is not None else ("metadata",),
+        style="shell" if read.in_shell else "args",
+        reading=reading,
+        replicas=_bounds(item),
+        annotations=annotations,
+        labels={"serving.kserve.io/inferenceservice": item.name, **strings(get(item.data, "metadata", "labels"))},
+        resources=mapping(spec.get("resources")),
+        resources_at=(*at, "resources"),
+        mounted=read.mounted,
+        behind=None if runtime is None else (runtime, ("spec", "containers", 0)),
+        model=text(get(model, "storageUri")) or reading.model,
+        gpu=gpu_text(mapping(get(item.data, *_PREDICTOR)), annotations),
+        gpus=asked,
+        gpu_key=key,
+    )
+
+
+def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None) -> Reading:
+    if found is None:
+        name = text(model.get("runtime"))
+        reading = read.reading
+        which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
+        return replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
+    spec = mapping(get(found.data, "spec", "containers", 0))
+    base = container(spec, mapping(found.data.get("spec")), found, given, ("spec", "containers", 0))
+    words = (read.command or base.command, (*base.args, *read.args))
+    start = read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files})
+    return cautious(read_limits(start), (*base.wrong, *read.wrong))
+
+
+def _runtime(given: Manifests, name: str) -> Item | None:
+    return next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
+
+
+def _bounds(item: Item) -> Replicas:
+    if get(item.data, *_PREDICTOR, "maxReplicas") is None:
+        return counted(item, (*_PREDICTOR, "minReplicas"))
+    return scaled(item, _PREDICTOR, ("minReplicas", "maxReplicas"), "KServe")
+
+
+def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """The decode pods and, where prefill is apart, its pods. KServe's own template starts one where none is given."""
+    yield from _role(item, given, ("spec",), "")
+    if isinstance(get(item.data, "spec", "prefill"), dict):
+        yield from _role(item, given, ("spec", "prefill"), " prefill")
+
+
+def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine | Problem]:
+    pod = mapping(get(item.data, *at, "template"))
+    containers = sequence(pod.get("containers"))
+    main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
+    spec = mapping(containers[main]) if containers else {}
+    where: Path = (*at, "template", "containers", main) if containers else at
+    read = container(spec, pod, item, given, where)
+    yield from misplaced(item, (*at, "template", "containers"))
+    if read.runtime is None and (read.image or not ASSUMED.kserve.by_default):
+        return
+    yield from read.wrong
+    annotations = strings(get(item.data, "metadata", "annotations"))
+    annotations |= strings(get(item.data, *at, "annotations"))
+    reading = annotated(read.reading, annotations)
+    references = [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]
+    if references:
+        reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
+    reading = _divided(reading, mapping(get(item.data, *at, "parallelism")))
+    asked, key = gpus_asked(mapping(spec.get("resources")))
+    yield Engine(
+        item=item,
+        title=f"{item.kind}/{item.name}{role}",
+        container=read.name or "main",
+        at=where,
+        pod=at if get(item.data, *at, "annotations") is not None else ("metadata",),
+        style="shell" if read.in_shell else "args" if read.args else "env",
+        reading=reading,
+        replicas=_llm_replicas(item, given, at),
+        annotations=annotations,
+        labels={"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))},
+        resources=mapping(spec.get("resources")),
+        resources_at=(*where, "resources"),
+        mounted=read.mounted,
+        model=text(get(item.data, "spec", "model", "uri")) or reading.model,
+        gpu=gpu_text(pod, annotations),
+        gpus=asked,
+        gpu_key=key,
+    )
+
+
+def _divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
+    """With the ranks that KServe's template makes options of; those of the command win."""
+    flags, options = reading.runtime.starting.flags.sizing, dict(reading.options)
+    for field, option in (("tensor", flags.tensor), ("pipeline", flags.pipeline), ("data", flags.data)):
+        if option and (count := text(parallelism.get(field))):
+            options.setdefault(option, Given(count, f"parallelism.{field}: {count}"))
+    if flags.expert and parallelism.get("expert") is True:
+        options.setdefault(flags.expert, Given("", "parallelism.expert: true"))
+    return replace(reading, options=options)
+
+
+def _llm_replicas(item: Item, given: Manifests, at: Path) -> Replicas:
+    if isinstance(get(item.data, *at, "scaling"), dict):
+        return scaled(item, (*at, "scaling"), ("minReplicas", "maxReplicas"), "KServe")
+    return replicas(item, (*at, "replicas"), given)

@@ -1,0 +1,271 @@
+"""What `kvpressure plan` says of an engine in a manifest: its model, its GPU, what fits; or why that is not known."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
+from kvpressure.capacity.division import smallest_pool, smallest_tensor_parallel
+from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
+from kvpressure.capacity.gpus import Gpu, gpu_named
+from kvpressure.capacity.parallel import Parallel, RefusedError, length_refused, refusals
+from kvpressure.capacity.pool import BytePool, Memory, weights_step
+from kvpressure.capacity.traffic import Traffic
+from kvpressure.commandline.numbers import human, whole
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.launch.declared import ANNOTATION_PREFIX
+from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.hardware import GPU_ANNOTATION, slice_asked
+
+PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
+OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
+"""Annotations: how long prompts and outputs are at p95, in tokens; what the limits are to be made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known besides the manifests: `models` finds a configuration by the name a model is served under."""
+
+    models: Callable[[str], Mapping[str, Any] | None] = lambda served: None  # noqa: ARG005 - knows none
+    gpu: Gpu | None = None
+    _geometries: dict[tuple[int, str, str | None], tuple[Mapping[str, Any], Geometry]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def geometry(self, config: Mapping[str, Any], model: str, dtype: str | None) -> Geometry:
+        """The geometry of a configuration, read once: a fleet serves the same few models. Raises ModelConfigError."""
+        key = (id(config), model, dtype)
+        if key not in self._geometries:  # the configuration is kept too: its id is then nobody else's
+            self._geometries[key] = config, read_geometry(config, model, dtype=dtype)
+        return self._geometries[key][1]
+
+
+NOTHING_KNOWN: Final = Knowledge()
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """An engine whose memory can be computed.
+
+    `longest` is the longest request in force, `declared` that of a flag, `own` the model's own length.
+    `refused` is why the server would not start at all; `plan` is there where traffic is known. `command` computes it.
+    """
+
+    geometry: Geometry
+    cost: KvCost
+    memory: Memory
+    traffic: Traffic
+    longest: int
+    command: str
+    gpu: Gpu
+    declared: int | None = None
+    refused: tuple[str, ...] = ()
+    plan: Plan | None = None
+    _pools: dict[int, tuple[Memory, BytePool]] = field(default_factory=dict, compare=False, repr=False)
+    """By the id of the memory, which is kept too: several checks need the same pool, and computing it is slow."""
+
+    @property
+    def own(self) -> int | None:
+        """The model's own context length."""
+        return self.geometry.max_model_len
+
+    def pool(self, memory: Memory | None = None) -> BytePool:
+        """Return what is left for the cache."""
+        used = memory or self.memory
+        if id(used) not in self._pools:
+            step = used.max_num_batched_tokens or batched_tokens(self.traffic, used.runtime.planning)
+            self._pools[id(used)] = used, smallest_pool(self.geometry, self.cost, used, self.traffic, step)[0]
+        return self._pools[id(used)][1]
+
+    def starts(self, memory: Memory | None = None) -> bool:
+        """Whether the weights fit, and one longest request where the server ends at once without."""
+        least = self.longest if self.memory.runtime.planning.needs_longest else self.cost.block_tokens
+        return not self.refused and self.pool(memory).fit(least, 1.0) >= 1
+
+    def starts_at(self, utilization: float) -> bool:
+        """The same at another share of the memory."""
+        return self.starts(self.memory.at(utilization))
+
+    @property
+    def needs(self) -> Parallel | None:
+        """The fewest GPUs with which it starts, None where no usual number does."""
+        return smallest_tensor_parallel(self.geometry, self.memory, self.starts)
+
+    @property
+    def weights_bytes(self) -> float:
+        """On one GPU."""
+        return weights_step(self.geometry, self.memory).value
+
+
+def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized | str:
+    """The engine's memory, or why it cannot be computed, as a sentence without a full stop."""
+    if engine.reading.hidden:
+        return f"not everything of the command is known: {engine.reading.hidden[0]}"
+    config = knowledge.models(engine.model) if engine.model else None
+    if config is None:
+        which = engine.model or "the model"
+        return f"the configuration of {which} is not known (--model-config NAME=FILE)"
+    if part := slice_asked(engine.resources):
+        return f"a part of a GPU is asked for ({part}), whose memory is not known here"
+    gpu = knowledge.gpu if (told := engine.gpu) == "" else gpu_named(told)
+    if gpu is None:
+        which = f"the GPU {told!r} is not known" if told else "no GPU is named"
+        return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
+    try:
+        return _sized(engine, config, gpu, thresholds, knowledge)
+    except (ModelConfigError, ValueError, KeyError) as error:
+        return f"{engine.model}: {error}".splitlines()[0]
+
+
+def traffic_of(engine: Engine) -> Traffic | None:
+    """Lengths as annotated; None without both."""
+    prompt, output = (human(engine.annotations.get(name, "")) for name in (PROMPT, OUTPUT))
+    return Traffic(prompt, output) if prompt and output and prompt >= 1 <= output else None
+
+
+def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
+    """How many sequences may run: as declared, else the server's default, which is no more than a step has tokens."""
+    limit, step = (engine.reading.limits.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    if limit is not None:
+        return int(limit.value)
+    count = engine.runtime.audit.default_sequences(sized.gpu.name, sized.gpu.memory_bytes)
+    if count is None or step is None or not engine.runtime.audit.needs_step:
+        return count
+    return min(count, int(step.value))
+
+
+def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds, knowledge: Knowledge) -> Sized:
+    flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
+    dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
+    geometry = knowledge.geometry(_quantized(engine, config), engine.model, dtype)
+    if any(option in engine.reading.options for option in flags.stretches):
+        geometry = replace(geometry, stretched=True)
+    ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
+    expert = flags.expert in engine.reading.options
+    utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
+    for name in ("gpu_memory_utilization", "max_model_len", *_options(engine)):
+        if name in engine.reading.unclear:
+            raise ValueError(engine.reading.unclear[name])
+    if engine.runtime.starting.flags.sizes_pool in engine.reading.options:
+        raise ValueError(f"--{engine.runtime.starting.flags.sizes_pool} sizes the pool")
+    memory = Memory(
+        gpu_memory_bytes=(gpu.memory_bytes,),
+        tensor_parallel=ranks[0],
+        pipeline_parallel=ranks[1],
+        data_parallel=ranks[2],
+        expert_parallel=expert,
+        gpu_memory_utilization=engine.runtime.planning.memory_share if utilization is None else utilization.value,
+        max_num_batched_tokens=None if step is None else int(step.value),
+        runtime=engine.runtime,
+        gpu=gpu.name,
+    )
+    declared = limits.get("max_model_len")
+    limit = None if declared is None else int(declared.value)
+    longest = limit or geometry.max_model_len
+    if longest is None:
+        raise ValueError("neither the model nor a flag says how long a request may be")
+    refused = (*refusals(geometry, memory.parallel, engine.runtime), *length_refused(geometry, limit, engine.runtime))
+    kv = _choice(engine, flags.kv_cache_dtype, KV_DTYPE_BYTES) or "auto"
+    traffic = traffic_of(engine)
+    # Without known lengths a request is the longest one, which fewer of fit than of any other.
+    assumed = traffic or Traffic(longest, 1)
+    sized = Sized(
+        geometry=geometry,
+        cost=geometry.cost(kv, memory.tensor_parallel),
+        memory=memory
+        if memory.max_num_batched_tokens or traffic
+        else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
+        traffic=assumed,
+        longest=longest,
+        command=_command(engine, memory, kv, traffic, limit),
+        gpu=gpu,
+        declared=limit,
+        refused=refused,
+    )
+    return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
+
+
+def _options(engine: Engine) -> tuple[str, ...]:
+    """The options that memory follows from."""
+    flags = engine.runtime.starting.flags
+    named = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
+    return (*named, *flags.sizing.stretches, flags.sizes_pool)
+
+
+def _step(engine: Engine, gpu: Gpu) -> int:
+    """Tokens of a step where neither a flag nor the traffic says: what the server takes on such a GPU."""
+    small, large = engine.runtime.planning.step_tokens
+    sequences = engine.runtime.audit.default_sequences(gpu.name, gpu.memory_bytes)
+    return large if sequences in {None, engine.runtime.audit.largest_sequences} else small
+
+
+def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
+    """The plan that the same values give at the prompt."""
+    try:
+        return plan_model(
+            sized.geometry,
+            sized.cost,
+            sized.memory,
+            sized.traffic,
+            thresholds,
+            limit=sized.declared,
+            runtime=sized.memory.runtime,
+        )
+    except RefusedError:
+        return None
+
+
+def _rank(engine: Engine, option: str) -> int:
+    given = engine.reading.options.get(option)
+    if given is None:
+        return 1
+    count = whole(given.text)
+    if count is None or not 1 <= count <= 1024:
+        raise ValueError(f"{given.written} is no number of GPUs that is known")
+    return int(count)
+
+
+def _choice(engine: Engine, option: str, known: Mapping[str, int]) -> str | None:
+    given = engine.reading.options.get(option)
+    if given is None or given.text == "auto":
+        return None
+    if given.text not in known:
+        raise ValueError(f"{given.written} is a type that we cannot size")
+    return given.text
+
+
+def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the quantization that a flag asks for, where the weights have none of their own."""
+    given = engine.reading.options.get(engine.runtime.starting.flags.sizing.quantization)
+    if given is None or config.get("quantization_config") is not None:
+        return config
+    return {**config, "quantization_config": {"quant_method": given.text}}
+
+
+def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None, longest: int | None) -> str:
+    """`kvpressure plan` with the same values."""
+    words = ["kvpressure", "plan", "--model", engine.model, "--gpu", memory.gpu]
+    for kind, count in (
+        ("tensor", memory.tensor_parallel),
+        ("pipeline", memory.pipeline_parallel),
+        ("data", memory.data_parallel),
+    ):
+        words += [f"--{kind}-parallel-size", str(count)] if count > 1 else []
+    words += ["--runtime", engine.runtime.name] if not engine.runtime.assumed else []
+    words += ["--enable-expert-parallel"] if memory.expert_parallel else []
+    words += ["--kv-cache-dtype", kv_cache_dtype] if kv_cache_dtype != "auto" else []
+    dtype = _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES)
+    words += ["--dtype", dtype] if dtype is not None else []
+    words += ["--max-model-len", str(longest)] if longest is not None else []
+    step = memory.max_num_batched_tokens
+    words += ["--max-num-batched-tokens", str(step)] if step is not None else []
+    share = memory.gpu_memory_utilization
+    words += ["--gpu-memory-utilization", f"{share:g}"] if share != engine.runtime.planning.memory_share else []
+    if traffic is None:
+        words += ["--prompt-p95", "TOKENS", "--output-p95", "TOKENS"]
+    else:
+        words += ["--prompt-p95", f"{traffic.prompt_p95:g}", "--output-p95", f"{traffic.output_p95:g}"]
+    return shlex.join(words)

@@ -1,0 +1,123 @@
+"""Engines in the Helm values of a production stack: `servingEngineSpec.modelSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.numbers import whole
+from kvpressure.config.strict_yaml import Path
+from kvpressure.launch.declared import annotated, read_limits
+from kvpressure.launch.start import read_start
+from kvpressure.runtimes.deploying import Chart
+from kvpressure.runtimes.registry import RUNTIMES
+from kvpressure.tools.audit.engine import Engine, Replicas
+from kvpressure.tools.audit.hardware import gpu_text
+from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, shape, strings, text, texts
+from kvpressure.tools.audit.model import Problem
+from kvpressure.tools.audit.pods import cautious, container, is_list, wrong_list
+from kvpressure.tools.audit.scaling import counted, scaled
+
+_SECTION: Final = "servingEngineSpec"
+_PORT: Final = 8000
+
+
+def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """The models that a chart's values deploy; the values may be those of a parent chart, one level up."""
+    for outer in ((), *((key,) for key in item.data)):
+        section = get(item.data, *outer, _SECTION)
+        if not isinstance(section, dict) or section.get("enableEngine") is False:
+            continue
+        listed: Path = (*outer, _SECTION, "modelSpec")
+        if not is_list(section.get("modelSpec"), dict):
+            yield wrong_list(section["modelSpec"], item, listed, "mappings")
+        for position, spec in enumerate(sequence(section.get("modelSpec"))):
+            if isinstance(spec, dict) and spec.get("enabled") is not False:
+                at: Path = (*listed, position)
+                chart = chart_of(spec)
+                wrong = tuple(_wrong(item, at, spec, chart))
+                yield from wrong
+                yield _engine(item, given, at, spec, section, chart, wrong)
+
+
+def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Iterator[Problem]:
+    config = spec.get(chart.config)
+    if config is not None and not isinstance(config, dict):
+        where: Path = (*at, chart.config)
+        message = f"{'.'.join(map(str, where))} is {shape(config)} and should be a mapping; what it says is not judged"
+        yield Problem(message, item.place(where))
+    if not is_list(extra := mapping(config).get(chart.extra), str):
+        yield wrong_list(extra, item, (*at, chart.config, chart.extra), "strings")
+
+
+def chart_of(spec: Mapping[str, Any]) -> Chart:
+    """The chart whose options an entry holds; one without any is the first chart's, with what its server chooses."""
+    charts = [chart for runtime in RUNTIMES for chart in runtime.charts]
+    return next((chart for chart in charts if chart.config in spec), charts[0])
+
+
+def _engine(
+    item: Item,
+    given: Manifests,
+    at: Path,
+    spec: dict[str, Any],
+    section: Mapping[str, Any],
+    chart: Chart,
+    wrong: Sequence[Problem],
+) -> Engine:
+    # Mounts and variables have the same fields here as in a pod, under other names.
+    as_pod = {"volumes": spec.get("extraVolumes")}
+    as_container = {"env": spec.get("env"), "volumeMounts": spec.get("extraVolumeMounts")}
+    read = container(as_container, as_pod, item, given, at)
+    annotations = strings(spec.get("annotations")) | strings(spec.get("podAnnotations"))
+    name = text(spec.get("name"))
+    env = {**strings(section.get("configs")), **read.env}
+    start = read_start(chart.command, _arguments(spec, section, chart), env, Budget(), read.files)
+    whole = mapping(spec.get("resources"))
+    return Engine(
+        item=item,
+        title=f"values/{name}",
+        container=chart.container,
+        at=at,
+        pod=at,
+        style="values",
+        chart=chart,
+        reading=annotated(cautious(read_limits(start), (*wrong, *read.wrong)), annotations),
+        replicas=_replicas(item, at, spec),
+        annotations=annotations,
+        labels={"model": name, **strings(section.get("labels"))},
+        resources=whole or _resources(spec),
+        resources_at=(*at, "resources" if whole else "requestMemory"),
+        mounted=read.mounted,
+        scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
+        model=text(spec.get("modelURL")),
+        gpu=gpu_text(spec, annotations),
+        gpus=_gpus(spec),
+        gpu_key="requestGPU",
+    )
+
+
+def _arguments(spec: Mapping[str, Any], section: Mapping[str, Any], chart: Chart) -> tuple[str, ...]:
+    config = mapping(spec.get(chart.config))
+    flags = [(flag, text(config[key])) for key, flag in chart.flags.items() if config.get(key) is not None]
+    port = text(section.get("containerPort")) or str(_PORT)
+    words = [text(spec.get("modelURL")) or "model", "--port", port, *(word for pair in flags for word in pair)]
+    return (*words, *texts(config.get(chart.extra)))
+
+
+def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = {"requests": spec.get("requestMemory"), "limits": spec.get("limitMemory")}
+    return {name: {"memory": value} for name, value in known.items() if value is not None}
+
+
+def _gpus(spec: Mapping[str, Any]) -> int | str | None:
+    asked = text(spec.get("requestGPU"))
+    count = whole(asked)
+    return (asked or None) if count is None else int(count)
+
+
+def _replicas(item: Item, at: Path, spec: Mapping[str, Any]) -> Replicas:
+    if get(spec, "keda", "enabled") is True:
+        return scaled(item, (*at, "keda"), ("minReplicaCount", "maxReplicaCount"), "KEDA")
+    return counted(item, (*at, "replicaCount"))

@@ -1,0 +1,104 @@
+"""`alerts.md`, the page for the bundle's own users: what fires when, how loud, and what to read then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.tools.bundle.flavours import EXPORTER
+from kvpressure.tools.bundle.options import Options
+from kvpressure.tools.bundle.rules import Alert
+from kvpressure.tools.bundle.templates import percent
+
+_INTRO: Final = """# Alerts
+
+Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
+
+`critical` wakes someone, `warning` makes a ticket, `info` is read when someone looks. One replica in trouble is a
+ticket; a page needs {share} of a model's replicas in a namespace, the only one, or users who burn their objective's
+budget. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false before
+the alert resolves: pressure comes and goes with every request that ends. Every alert has a runbook, and promtool tests
+under `rules/tests`.
+
+{on} alerts are on by default: those that page or that somebody has to act on this week. The others come with
+`kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`); the last column says why they do not by
+themselves.
+
+Windows hold four scrapes each, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
+writes longer ones. Links to runbooks and boards come with `--runbook-url` and `--dashboard-url`: an exporter's own
+address is a pod's, which no laptop can open.
+
+"""
+_VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series
+
+Generated from `rules/vllm-only/alerts` by `kvpressure generate --flavour vllm-only`; do not edit. Thresholds {hash}.
+
+{on} alerts that need no exporter: they read what vLLM's page says, as Prometheus has it every {scrape} s. Nothing here
+pages: what wakes people should know more than this. Each alert says what it cannot know, and docs/vllm-only.md what the
+exporter adds. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false
+before the alert resolves.
+
+**To load**: without prometheus-operator put `prometheus/*/*.yaml` under `rule_files`; with it, `kubectl apply` what
+lies in `kubernetes/`. Take the `inhibit_rules` of `alertmanager/alertmanager.yaml` over into yours: without them one
+cause tells itself twice. Import `grafana/dashboards/`. **Runbooks** are those of the exporter's alerts; queries in them
+that name `kvpressure_` series have no answer without it, commands work as they stand.
+
+"""
+
+
+def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
+    """Return the whole page: a table of all alerts, then one section each."""
+    thresholds = options.thresholds
+    on = {alert.name for alert in alerts if not alert.off_because}
+    parts = [
+        (_INTRO if options.flavour is EXPORTER else _VLLM_ONLY_INTRO).format(
+            hash=f"`{thresholds.hash}`",
+            share=percent(thresholds.values["alert_replicas_min_ratio"]),
+            on=len(on),
+            scrape=options.scrape_seconds,
+        ),
+        "| alert | severity | for | keeps firing | about | off by default because |\n",
+        "|---|---|---|---|---|---|\n",
+    ]
+    parts += [_row(alert) for alert in sorted(alerts, key=lambda alert: alert.name not in on)]
+    for name, rules in groupby(alerts, key=lambda alert: alert.name):
+        parts.append(_section(name, list(rules), thresholds))
+    return "".join(parts)
+
+
+def _row(alert: Alert) -> str:
+    keeps = alert.rule.get("keep_firing_for", "-")
+    link = f"[{alert.name}](#{alert.name.lower()})"
+    return f"| {link} | {alert.severity} | {alert.rule['for']} | {keeps} | {alert.component} | {alert.off_because} |\n"
+
+
+def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
+    parts = [f"\n## {name}\n\n"]
+    for rule in rules:
+        parts.append(f"**{rule.severity}**, for {rule.rule['for']}{_kept(rule)}: {rule.words}\n\n")
+        parts.append(f"```promql\n{rule.rule['expr']}\n```\n\n")
+    if rules[0].muted_by:
+        parts.append(f"Muted while one of these fires for the same engine: {_names(rules[0].muted_by)}.\n\n")
+    if rules[0].thresholds:
+        parts.append("| threshold | value | why |\n|---|---|---|\n")
+        parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
+        parts.append("\n")
+    book = rules[0].runbook or name
+    parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
+    return "".join(parts)
+
+
+def _kept(alert: Alert) -> str:
+    keeps = alert.rule.get("keep_firing_for")
+    return f", keeps firing {keeps}" if keeps else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"[{name}](#{name.lower()})" for name in names)
+
+
+def _threshold(key: str, thresholds: Thresholds) -> str:
+    entry = thresholds.entries[key]
+    return f"| `{key}` | {thresholds.values[key]:g} {entry.unit} | {entry.why} |\n"

@@ -1,0 +1,118 @@
+"""What a bundle is generated for: thresholds, which series the rules look at, and where links lead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.exposition.profile import Profile
+from kvpressure.tools.bundle.flavours import EXPORTER, FLAVOURS, Flavour
+
+SELECTOR: Final = EXPORTER.selector
+EXPORTER_RUNBOOKS: Final = "http://{{ $labels.instance }}/runbooks"
+"""The exporter serves the runbooks itself: a link for networks in which people reach what Prometheus scrapes."""
+
+SCRAPE_SECONDS: Final = 15
+"""The chart's PodMonitor scrapes so often."""
+
+LONGEST_SCRAPE_SECONDS: Final = 60
+"""Prometheus looks five minutes back for a sample; with fewer than five in them, nothing can be told from a gap."""
+
+PAGE_URL: Final = "http://127.0.0.1:5001/page"
+TICKET_URL: Final = "http://127.0.0.1:5001/ticket"
+
+_MATCHER: Final = re.compile(r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n`{}]|\\[^\n`])*"\s*')
+_INSTANCE: Final = "{{ $labels.instance }}"
+_LABEL: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Choices of one bundle; `labels` go onto the `PrometheusRule` objects, for an operator that selects by label.
+
+    `selector` is label matchers, without braces, that find the flavour's series and no others. `runbook_url` is the
+    address that runbooks lie under, `dashboard_url` is Grafana's; with "" alerts carry no such link, for an exporter's
+    address is a pod's, which nobody can open from a laptop. `scrape_seconds` is the time between scrapes, which every
+    window holds four of. `all_alerts` writes those too that neither page nor make a ticket by default.
+    `flavour` says whose series the rules read, `profile` which of them the exporters export.
+    """
+
+    thresholds: Thresholds
+    selector: str = SELECTOR
+    runbook_url: str = ""
+    dashboard_url: str = ""
+    page_url: str = PAGE_URL
+    ticket_url: str = TICKET_URL
+    labels: Mapping[str, str] = field(default_factory=dict)
+    scrape_seconds: int = SCRAPE_SECONDS
+    all_alerts: bool = False
+    flavour: Flavour = EXPORTER
+    profile: Profile = Profile.FULL
+
+    def check(self) -> None:
+        """Raise ConfigError with everything that is wrong with these options."""
+        problems = [Problem("generate", None, name, message) for name, message in self._problems()]
+        if problems:
+            raise ConfigError(problems)
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        yield from self._of_the_flavour()
+        for name in ("runbook_url", "dashboard_url", "page_url", "ticket_url"):
+            value = getattr(self, name)
+            if value or name in {"page_url", "ticket_url"}:
+                yield from _url_problems(f"--{name.replace('_', '-')}", value)
+        if not 1 <= self.scrape_seconds <= LONGEST_SCRAPE_SECONDS:
+            yield "--scrape-interval", f"{self.scrape_seconds} s is not from 1 s to {LONGEST_SCRAPE_SECONDS} s"
+        for key, value in self.labels.items():
+            if not _LABEL.fullmatch(key) or (value and not _LABEL.fullmatch(value)):
+                yield "--label", f"{key}={value} is not a Kubernetes label"
+
+    def _of_the_flavour(self) -> Iterator[tuple[str, str]]:
+        yield from _selector_problems(self.selector, needed=self.flavour.needs_selector)
+        if self.flavour is not EXPORTER:
+            if self.profile is not Profile.FULL:
+                yield "--profile", f"is of exporters, and the flavour {self.flavour.name} reads none"
+            if _INSTANCE in self.runbook_url:
+                yield "--runbook-url", f"{_INSTANCE} is an engine's address here, and engines have no runbooks"
+
+
+def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
+    """Return the flavour of that name, and the matchers `given` or, with None, its own. Raises KeyError."""
+    found = FLAVOURS[flavour]
+    return found, found.selector if given is None else given
+
+
+def _selector_problems(selector: str, *, needed: bool) -> Iterator[tuple[str, str]]:
+    if not selector.strip() and not needed:
+        return
+    if not selector.strip():
+        yield "--selector", f"is missing: without one no rule can tell that an exporter is gone; such as {SELECTOR}"
+    elif selector.strip() != selector or not _matchers(selector):
+        yield "--selector", f"{selector[:80]!r} is not label matchers without braces, such as {SELECTOR}"
+
+
+def _matchers(selector: str) -> bool:
+    at = 0
+    while found := _MATCHER.match(selector, at):
+        if found.end() == len(selector):
+            return True
+        if selector[found.end()] != ",":
+            return False
+        at = found.end() + 1
+    return False
+
+
+def _url_problems(name: str, url: str) -> Iterator[tuple[str, str]]:
+    plain = url.replace(_INSTANCE, "instance")
+    try:
+        parts = urlsplit(plain)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good or re.search(r"[\s\"'`{}<>\\]", plain) or parts.query or parts.fragment:
+        yield name, f"{url[:80]!r} is not an http(s) address without query; {_INSTANCE} may stand for a host and port"

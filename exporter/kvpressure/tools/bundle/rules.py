@@ -1,0 +1,161 @@
+"""A rendered rules file, read strictly: Prometheus' own format, and what we say of an alert beside it.
+
+An alert has keys more than in Prometheus: `words` (its expression in plain words), `muted_by` (alerts that explain it,
+so that Alertmanager leaves it out beside them), `off_because` (why it is written with --all-alerts only), and
+`exporter_answers: false` where the alert says that no exporter is there; `runbook` names the alert whose runbook is
+its own too. Its annotations are `summary`, `facts`, one
+line, and `run`, one command; `description` is made of the two, and links are added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvpressure.config import strict_yaml
+from kvpressure.config.strict_yaml import ConfigError, Document, Path
+from kvpressure.tools.bundle import links, windows
+from kvpressure.tools.bundle.options import Options
+
+SEVERITIES: Final = ("critical", "warning", "info")
+"""critical wakes someone, warning makes a ticket, info is read when someone looks."""
+
+_REQUIRED: Final = ("alert", "expr", "for", "labels", "annotations", "words")
+_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers", "runbook")
+_ANNOTATIONS: Final = ("facts", "run", "summary")
+_LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
+
+    `off_because` is why it is left out by default, "" for one that is not. `runbook` names its runbook, "" for
+    one that is called like the alert.
+    """
+
+    file: str
+    rule: Mapping[str, Any]
+    words: str
+    muted_by: tuple[str, ...]
+    thresholds: tuple[str, ...]
+    off_because: str = ""
+    runbook: str = ""
+
+    @property
+    def name(self) -> str:
+        """The alert's name; several rules of different severity share one."""
+        return str(self.rule["alert"])
+
+    @property
+    def severity(self) -> str:
+        """One of SEVERITIES."""
+        return str(self.rule["labels"]["severity"])
+
+    @property
+    def component(self) -> str:
+        """What the alert is about: one of `links.COMPONENTS`."""
+        return str(self.rule["labels"]["component"])
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFile:
+    """One file of rules as Prometheus reads it: `groups`; `alerts` says more of the alerts among them."""
+
+    path: str
+    groups: tuple[Mapping[str, Any], ...]
+    alerts: tuple[Alert, ...]
+
+    @property
+    def place(self) -> str:
+        """The path without the folder of its flavour: a bundle has one flavour."""
+        return "/".join(self.path.split("/")[-2:])
+
+
+def read_rules(path: str, template: str, rendered: str, options: Options) -> RuleFile:
+    """Read one rendered file; `path` is relative to `rules/`. Raises ConfigError with everything wrong in it."""
+    document = strict_yaml.load(rendered, path)
+    problems = [document.problem(where, message) for where, message in _problems(document)]
+    if problems:
+        raise ConfigError(problems)
+    used = tuple(dict.fromkeys(_LIMIT.findall(template)))
+    alerts: list[Alert] = []
+    groups: list[Mapping[str, Any]] = []
+    for group in document.data["groups"]:
+        rules = []
+        for given in group["rules"]:
+            if "record" in given:
+                rules.append({**given, "expr": _expr(given, options)})
+            elif options.all_alerts or "off_because" not in given:
+                rules.append(_complete(given, options))
+                muted_by = tuple(given.get("muted_by", ()))
+                off = " ".join(given.get("off_because", "").split())
+                words, book = " ".join(given["words"].split()), given.get("runbook", "")
+                alerts.append(Alert(path, rules[-1], words, muted_by, used, off, book))
+        if rules:
+            groups.append({**group, "rules": rules})
+    return RuleFile(path, tuple(groups), tuple(alerts))
+
+
+def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """Return Prometheus' own keys in its order, with windows that hold enough scrapes, and with the links."""
+    name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
+    texts = {key: " ".join(windows.ranges(text, every).split()) for key, text in rule["annotations"].items()}
+    annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
+    annotations |= links.links(
+        options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
+    )
+    complete = {
+        "alert": name,
+        "expr": _expr(rule, options),
+        "for": windows.waiting(rule["for"], every),
+    }
+    if "keep_firing_for" in rule:
+        complete["keep_firing_for"] = windows.keeping(rule["keep_firing_for"], every)
+    return {**complete, "labels": rule["labels"], "annotations": annotations}
+
+
+def _expr(rule: Mapping[str, Any], options: Options) -> str:
+    return windows.ranges(rule["expr"].strip(), options.scrape_seconds)
+
+
+def _problems(document: Document) -> Iterator[tuple[Path, str]]:
+    groups = document.data.get("groups") if isinstance(document.data, dict) else None
+    if not isinstance(groups, list) or not groups:
+        yield (), "must hold a list of groups"
+        return
+    for number, group in enumerate(groups):
+        where: Path = ("groups", number)
+        if not isinstance(group, dict) or not group.get("name") or not isinstance(group.get("rules"), list):
+            yield where, "must have a name and a list of rules"
+            continue
+        for position, rule in enumerate(group["rules"]):
+            yield from _rule_problems((*where, "rules", position), rule)
+
+
+def _rule_problems(where: Path, rule: Any) -> Iterator[tuple[Path, str]]:
+    if not isinstance(rule, dict):
+        yield where, "must be a mapping"
+    elif "record" in rule:
+        for key in rule.keys() - {"record", "expr", "labels"}:
+            yield (*where, key), "is no key of a recording rule"
+    else:
+        for key in rule.keys() - set(_ALLOWED):
+            yield (*where, key), f"is no key of an alert; known are {', '.join(_ALLOWED)}"
+        missing = [key for key in _REQUIRED if key not in rule]
+        if missing:
+            yield where, f"lacks {', '.join(missing)}"
+        else:
+            yield from _alert_problems(where, rule)
+
+
+def _alert_problems(where: Path, rule: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    labels, annotations = rule["labels"], rule["annotations"]
+    if not isinstance(labels, dict) or labels.get("severity") not in SEVERITIES:
+        yield (*where, "labels"), f"severity must be one of {', '.join(SEVERITIES)}"
+    elif labels.get("component") not in links.COMPONENTS:
+        yield (*where, "labels"), f"component must be one of {', '.join(links.COMPONENTS)}"
+    if not isinstance(annotations, dict) or tuple(sorted(annotations)) != _ANNOTATIONS:
+        yield (*where, "annotations"), "must be summary, facts and run; the description and links are made"

@@ -1,0 +1,280 @@
+"""Questions to the API that Prometheus, Thanos, Mimir and VictoriaMetrics share; every failure is a `PrometheusError`.
+
+`/api/v1/query`, `/api/v1/query_range`, `/api/v1/series` and `/api/v1/label/NAME/values`, below whatever path the URL
+ends in (Mimir: `/prometheus`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+import urllib.request
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx2
+
+from kvpressure.kubernetes.names import Names
+from kvpressure.net.addresses import refusal
+from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
+from kvpressure.printable import brief
+from kvpressure.tools.incidents.answers import (
+    MOST_SERIES,
+    NoSamplesError,
+    Samples,
+    TooManyError,
+    labels_of,
+    read_answer,
+)
+from kvpressure.tools.incidents.errors import BusyError, PrometheusError, TooMuchError, connection_error, refusal_of
+
+LARGEST_ANSWER_BYTES: Final = 24 << 20
+"""Of JSON, unpacked; in memory it is several times as much, see `answers`."""
+LARGEST_REFUSAL_BYTES: Final = 64 << 10
+DEADLINE_SECONDS: Final = 120.0
+"""Of one exchange: the name, the connection, the request, head and body of the answer."""
+CONNECT_SECONDS: Final = 10.0
+ATTEMPTS: Final = 4
+FIRST_WAIT_SECONDS: Final = 1.0
+LONGEST_WAIT_SECONDS: Final = 120.0
+"""However long a server wants to be left alone."""
+
+MOST_WARNINGS: Final = 100
+_USED: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A Prometheus, and how to be let in. `headers` are sent with every request, `tls` is None for the system's CAs.
+
+    Nothing of it is ever written down or shown but `url`.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: TlsOptions | None = None
+    deadline_seconds: float = DEADLINE_SECONDS
+
+
+@dataclass(slots=True)
+class Asked:
+    """What one client has asked so far: requests, bytes of answers, and the servers' own warnings, each once."""
+
+    requests: int = 0
+    received_bytes: int = 0
+    warnings: dict[str, None] = field(default_factory=dict)
+
+
+class Prometheus:
+    """One server. Use it as a context manager; for one thread. Redirects are refused and answers are bounded."""
+
+    def __init__(self, server: Server, *, wait: Callable[[float], None] = time.sleep) -> None:
+        self._url, self._headers = _base(server.url), dict(server.headers)
+        self._wait = wait
+        context = tls_context(tls_files(server.tls)) if self._url.startswith("https://") else None
+        proxy = _proxy(self._url)
+        transport = httpx2.AsyncHTTPTransport(
+            verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # without TLS it is not used
+            trust_env=False,
+            proxy=proxy or None,
+        )
+        self._http = httpx2.AsyncClient(
+            transport=Names(transport, proxied=bool(proxy)),
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+            headers={"User-Agent": "kvpressure", "Accept": "application/json", "Accept-Encoding": "gzip"},
+            follow_redirects=False,
+        )
+        # A loop for the deadline: only there does it hold for an exchange as a whole, however it drips in.
+        self._loop = asyncio.Runner()
+        self.deadline_seconds = server.deadline_seconds
+        self.asked = Asked()
+
+    def __enter__(self) -> Prometheus:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._http.aclose())
+        self._loop.close()
+
+    def range(self, expr: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
+        """The series of a range query, each with `metric` and `values`. Raises PrometheusError."""
+        asked = {"query": expr, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._series("/api/v1/query_range", asked, "matrix")
+
+    def raw(self, selector: str, end: float, seconds: float) -> list[dict[str, Any]]:
+        """The samples as they were scraped, with their own times, of the `seconds` up to `end`.
+
+        Raises PrometheusError.
+        """
+        # An instant query whose expression is a range selector is answered with what was stored.
+        asked = {"query": f"{selector}[{max(1, round(seconds * 1000))}ms]", "time": f"{end:.3f}"}
+        return self._series("/api/v1/query", asked, "matrix")
+
+    def instant(self, expr: str, t: float) -> list[dict[str, Any]]:
+        """The series of an instant query, each with `metric` and `value`. Raises PrometheusError."""
+        return self._series("/api/v1/query", {"query": expr, "time": f"{t:.3f}"}, "vector")
+
+    def label_values(self, label: str, matchers: Sequence[str], start: float, end: float) -> list[str]:
+        """The values of a label among the series that match. Raises PrometheusError."""
+        found = self._listed(f"/api/v1/label/{label}/values", matchers, start, end, post=False)
+        return [value for value in found if isinstance(value, str)]
+
+    def series(self, matchers: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
+        """The labels of the series that match and have samples in that time. Raises PrometheusError."""
+        found = self._listed("/api/v1/series", matchers, start, end, post=True)
+        return [labels_of(one) for one in found if isinstance(one, dict)]
+
+    def _listed(self, path: str, matchers: Sequence[str], start: float, end: float, *, post: bool) -> list[Any]:
+        """What a listing holds, which no server answers in pages: one that is cut at the limit is an error."""
+        asked = {"match[]": list(matchers), "start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(MOST_SERIES + 1)}
+        found, _ = self._asked(path, asked, post=post)
+        if isinstance(found, list) and len(found) > MOST_SERIES:
+            raise self._too_many(path, f"it lists more than {MOST_SERIES:,}")
+        return found if isinstance(found, list) else []
+
+    def _series(self, path: str, asked: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+        found, samples = self._asked(path, asked)
+        if not isinstance(found, dict) or found.get("resultType") != kind:
+            raise PrometheusError("garbage", f"{self._shown} answered {path} with something that is no {kind}")
+        try:
+            return [_series(one, kind, samples) for one in found.get("result") or ()]
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            raise self._no_series(path, error) from error
+
+    def _asked(self, path: str, asked: Mapping[str, Any], *, post: bool = True) -> tuple[Any, list[Samples]]:
+        """Asks, and again after a while where that may help."""
+        wait = FIRST_WAIT_SECONDS
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._once(path, asked, post=post)
+            except BusyError as error:
+                if attempt == ATTEMPTS:
+                    raise PrometheusError(error.reason, f"{error.sentence} ({ATTEMPTS} attempts)") from error
+                self._wait(max(wait, min(error.wait_seconds, LONGEST_WAIT_SECONDS)))
+                wait *= 4
+        raise AssertionError("unreachable")
+
+    def _once(self, path: str, asked: Mapping[str, Any], *, post: bool) -> tuple[Any, list[Samples]]:
+        self.asked.requests += 1
+        try:
+            status, retry_after, body = self._loop.run(self._exchange(path, dict(asked), post=post))
+        except (httpx2.TimeoutException, TimeoutError) as error:
+            if isinstance(error, httpx2.ConnectTimeout):
+                raise connection_error(error, self._shown) from error
+            sentence = f"{self._shown} did not answer {path} within {self.deadline_seconds:.0f} s"
+            raise TooMuchError("timeout", f"{sentence}; raise --timeout, or narrow --selector or --since") from error
+        except _USED as error:
+            raise connection_error(error, self._shown) from error
+        if status == 405 and post:
+            return self._once(path, asked, post=False)
+        if status != 200:
+            refused = refusal_of(status, body, self._shown, path, sent=bool(self._headers))
+            if isinstance(refused, BusyError) and retry_after.isdecimal():
+                refused.wait_seconds = float(retry_after[:9])
+            raise refused
+        return self._data(body, path)
+
+    async def _exchange(self, path: str, given: Mapping[str, Any], *, post: bool) -> tuple[int, str, bytes]:
+        """Status, Retry-After and body of one answer. TimeoutError where all of it is not there in time."""
+        method, data, params = ("POST", given, None) if post else ("GET", None, given)
+        url, headers = self._url + path, self._headers
+        async with (
+            asyncio.timeout(self.deadline_seconds),
+            self._http.stream(method, url, headers=headers, data=data, params=params) as response,
+        ):
+            return response.status_code, response.headers.get("Retry-After", ""), await self._body(response)
+
+    async def _body(self, response: httpx2.Response) -> bytes:
+        """At most LARGEST_ANSWER_BYTES of it, unpacked: a kilobyte may stand for a megabyte."""
+        most = LARGEST_ANSWER_BYTES if response.status_code == 200 else LARGEST_REFUSAL_BYTES
+        packed = response.headers.get("Content-Encoding", "").strip().lower() == "gzip"
+        unpack = zlib.decompressobj(16 + zlib.MAX_WBITS) if packed else None
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            try:
+                body += chunk if unpack is None else unpack.decompress(chunk, most + 1 - len(body))
+            except zlib.error as error:
+                raise httpx2.DecodingError(brief(error)) from error
+            if len(body) > most:
+                break
+        self.asked.received_bytes += len(body)
+        if len(body) > most and response.status_code == 200:
+            sentence = f"one answer of {self._shown} is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"
+            raise TooMuchError("too_large", f"{sentence}; narrow --selector")
+        return bytes(body[:most])
+
+    def _data(self, body: bytes, path: str) -> tuple[Any, list[Samples]]:
+        try:
+            found, samples = read_answer(body)
+        except TooManyError as error:
+            raise self._too_many(path, str(error)) from error
+        except NoSamplesError as error:
+            raise self._no_series(path, error) from error
+        except ValueError as error:
+            sentence = f"{self._shown}{path} answered something that is no JSON"
+            raise PrometheusError("garbage", f"{sentence}; is it a Prometheus, and is its path complete?") from error
+        if not isinstance(found, dict) or found.get("status") != "success":
+            raise PrometheusError("garbage", f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
+        warnings = found.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else ():
+            if len(self.asked.warnings) < MOST_WARNINGS:
+                self.asked.warnings[brief(warning, 300)] = None
+        return found.get("data"), samples
+
+    def _no_series(self, path: str, error: Exception) -> PrometheusError:
+        return PrometheusError(
+            "garbage", f"{self._shown} answered {path} with series that are none: {brief(error)}; is it a Prometheus?"
+        )
+
+    def _too_many(self, path: str, why: str) -> TooMuchError:
+        text = f"{self._shown} answered {path} with too much at once: {why}; narrow --selector, --cluster or --since"
+        return TooMuchError("too_many", text)
+
+    @property
+    def _shown(self) -> str:
+        return brief(self._url, 200)
+
+
+def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:
+    """A series with numbers for its times and values. Raises what a thing that is none raises."""
+    metric = labels_of(one.get("metric") or {})
+    if kind == "vector":
+        t, value = one["value"]
+        return {"metric": metric, "value": (float(t), float(value))}
+    values = one.get("values", ())
+    return {"metric": metric, "values": samples[int(values)] if isinstance(values, float) else Samples.of(values)}
+
+
+def _proxy(url: str) -> str:
+    """The proxy that the environment names for it, "" for none. Raises PrometheusError for one that is not HTTP."""
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass_environment(parts.hostname or ""):  # type: ignore[attr-defined]
+        return ""
+    proxy = urllib.request.getproxies_environment().get(parts.scheme, "")
+    if proxy and not proxy.startswith(("http://", "https://")):
+        raise PrometheusError("config", f"the proxy for {brief(parts.hostname)} is not an http or https proxy")
+    return proxy
+
+
+def _base(url: str) -> str:
+    """The URL without what the API adds. Raises PrometheusError for one that cannot be asked; credentials stay out."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise PrometheusError("config", f"--prometheus is no URL: {brief(error)}") from error
+    if parts.username is not None or parts.password is not None:
+        sentence = "--prometheus must not hold credentials, which would be shown"
+        raise PrometheusError("config", f"{sentence}: use --username with --password-file, or --bearer-token-file")
+    if parts.scheme not in ("http", "https") or not host:
+        raise PrometheusError("config", f"--prometheus must be http://HOST:PORT or https://..., got {brief(url)}")
+    if reason := refusal(host, link_local=True):
+        raise PrometheusError("refused", f"{brief(host)} is {reason}, which is never asked")
+    return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/api/v1")

@@ -1,0 +1,181 @@
+"""What a look back has finished so far, a line for each piece, so that one that broke off goes on where it was.
+
+A line is a digest, the key and the value as JSON, with tabs between. Each digest covers the one before: a line that was
+changed, left out or put elsewhere is noticed, and the file refused. Only a last line that was cut is left out, which is
+how a look back breaks off. The first line says what was asked; a file of another question is refused too. One process
+at a time writes. Values are read when they are asked for, within bounds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, TypeVar
+
+from kvpressure.config.own_file import open_own
+from kvpressure.printable import brief
+from kvpressure.tools.incidents.answers import is_bounded, read_json
+from kvpressure.tools.incidents.errors import PrometheusError
+
+VERSION: Final = 2
+LARGEST_BYTES: Final = 64 << 20
+LONGEST_LINE_BYTES: Final = 8 << 20
+"""A month of one engine that is in trouble again and again; what is longer is asked for again instead."""
+
+ASKED: Final = ("asked",)
+OTHER: Final = "give another --resume file, or delete it"
+
+Key = tuple[str | float, ...]
+T = TypeVar("T")
+
+
+class Journal:
+    """Finished pieces by key. Without a path nothing is kept. Use it as a context manager."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._done: dict[bytes, bytes] = {}
+        self._digest, self._good_bytes, self._read_bytes = b"", 0, 0
+        self.full = False
+        """Whether something was too much for the file, and will be asked for again."""
+        self.asked: dict[str, Any] | None = None
+        if path is not None and os.path.lexists(path):
+            self._load(path)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            # What could not be written is tried once more as it closes; that it was not is said already.
+            with suppress(OSError):
+                self._file.close()
+
+    def begin(self, asked: Mapping[str, Any]) -> None:
+        """Say what is asked. Raises PrometheusError where the file is of another question, or cannot be written."""
+        if self._path is None:
+            return
+        if self.asked is not None and self.asked != asked:
+            differ = sorted(key for key in {*asked, *self.asked} if asked.get(key) != self.asked.get(key))
+            raise _refused(f"{brief(self._path)} is of another question ({brief(', '.join(differ))}); {OTHER}")
+        try:
+            # What is in it names engines: for its owner alone.
+            descriptor = open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._file = os.fdopen(descriptor, "ab")
+            self._alone(descriptor)
+            os.ftruncate(descriptor, self._good_bytes)
+            if self.asked is None:
+                self._write(_json(ASKED), _json({"version": VERSION, "asked": dict(asked)}))
+        except OSError as error:
+            raise self._unwritten(error) from error
+
+    def done(self, key: Key, kind: Callable[[Any], T]) -> T | None:
+        """What a piece came to, as `kind` makes it of JSON; None where it is not finished.
+
+        Raises PrometheusError where `kind` raises ValueError: then this version did not write it.
+        """
+        text = self._done.get(_json(key))
+        if text is None:
+            return None
+        try:
+            return kind(read_json(text))
+        except ValueError as error:
+            what = f"{brief(self._path)}: what it remembers of {brief(key[0])} is damaged ({brief(error)}); {OTHER}"
+            raise _refused(what) from error
+
+    def finish(self, key: Key, value: Any) -> None:
+        """A piece is finished. Raises PrometheusError where the file cannot be written, such as on a full disk."""
+        if self._file is not None:
+            try:
+                self._write(_json(key), _json(value))
+            except OSError as error:
+                raise self._unwritten(error) from error
+
+    def _write(self, key: bytes, value: bytes) -> None:
+        if self._file is None:
+            return
+        digest = _digest(self._digest, key, value)
+        line = b"\t".join((digest, key, value)) + b"\n"
+        too_long = len(line) > LONGEST_LINE_BYTES or self._good_bytes + len(line) > LARGEST_BYTES
+        if too_long or not is_bounded(value):
+            self.full = True
+            return
+        self._file.write(line)
+        self._file.flush()
+        self._digest, self._good_bytes = digest, self._good_bytes + len(line)
+
+    def _alone(self, descriptor: int) -> None:
+        """Raises PrometheusError where another process writes this file, or did since it was read."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            text = f"another process is writing {brief(self._path)}; wait for it, or give another --resume file"
+            raise _refused(text) from error
+        except OSError:
+            pass  # a file system that knows no locks
+        if os.fstat(descriptor).st_size != self._read_bytes:
+            raise _refused(f"another process wrote {brief(self._path)} just now; run this again")
+
+    def _unwritten(self, error: OSError) -> PrometheusError:
+        return _refused(f"cannot write {brief(self._path)}: {error.strerror or error}")
+
+    def _load(self, path: Path) -> None:
+        try:
+            with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > LARGEST_BYTES:
+                    raise _refused(f"{brief(path)} is larger than {LARGEST_BYTES >> 20} MiB; {OTHER}")
+                number = 0
+                while self._read_bytes <= LARGEST_BYTES and (line := file.readline(LONGEST_LINE_BYTES + 1)):
+                    number += 1
+                    self._read_bytes += len(line)
+                    if line.endswith(b"\n"):
+                        self._take(number, line[:-1])
+                    elif number == 1 or len(line) > LONGEST_LINE_BYTES:
+                        raise _refused(f"{brief(path)} is no file of a look back; {OTHER}")
+        except OSError as error:
+            raise _refused(f"cannot read {brief(path)}: {error.strerror or error}") from error
+
+    def _take(self, number: int, line: bytes) -> None:
+        digest, _, rest = line.partition(b"\t")
+        key, _, value = rest.partition(b"\t")
+        if digest != _digest(self._digest, key, value):
+            if number == 1:
+                raise _refused(f"{brief(self._path)} is no file of a look back of this version; {OTHER}")
+            raise _refused(f"{brief(self._path)} is damaged in line {number}; {OTHER}")
+        self._digest, self._good_bytes = digest, self._read_bytes
+        self._done[key] = value
+        if number == 1:
+            self.asked = self.done(ASKED, _first)
+
+
+def _first(found: Any) -> dict[str, Any]:
+    """What was asked. Raises ValueError."""
+    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("asked"), dict):
+        raise ValueError("it is of another version")
+    asked: dict[str, Any] = found["asked"]
+    begin, end = asked.get("since"), asked.get("until")
+    if type(begin) not in (int, float) or type(end) not in (int, float) or not 0 <= begin < end:  # type: ignore[operator]
+        raise ValueError("its time is none")
+    return asked
+
+
+def _digest(before: bytes, key: bytes, value: bytes) -> bytes:
+    return blake2b(b"\t".join((before, key, value)), digest_size=16).hexdigest().encode()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _refused(text: str) -> PrometheusError:
+    return PrometheusError("config", text)

@@ -1,0 +1,73 @@
+"""A long time in pieces that a server answers: pages that are halved where it says that they are too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvpressure.tools.incidents.errors import TooMuchError
+
+MOST_POINTS: Final = 10_000
+"""Of one series in one answer; Prometheus refuses more than 11,000."""
+
+Series = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """From `start` to `end`, unix seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.start
+
+    def halves(self, step: float) -> tuple[Span, Span]:
+        """Two spans that meet at a whole number of steps."""
+        middle = self.start + max(1, round(self.seconds / 2 / step)) * step
+        return Span(self.start, middle), Span(middle, self.end)
+
+
+def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
+    """Spans of at most `longest` seconds, and of no more steps than a server answers; each begins where one ended."""
+    length = max(step, min(longest, MOST_POINTS * step) // step * step)
+    start = span.start
+    while start < span.end:
+        end = min(span.end, start + length)
+        yield Span(start, end)
+        start = end
+
+
+def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series]) -> Iterator[tuple[Span, Series]]:
+    """The answers of a span, in order; halved where the server or this program wants less at a time.
+
+    Raises PrometheusError, a TooMuchError too where even `shortest` seconds are too much.
+    """
+    try:
+        found = ask(span)
+    except TooMuchError:
+        if span.seconds <= max(shortest, 2 * step):
+            raise
+        for half in span.halves(step):
+            yield from asked(half, step, shortest, ask)
+        return
+    yield span, found
+
+
+def joined(spans: list[Span], gap: float) -> list[Span]:
+    """Spans in order, those that are at most `gap` apart made one.
+
+    >>> joined([Span(30, 40), Span(0, 10), Span(12, 20)], 5)
+    [Span(start=0, end=20), Span(start=30, end=40)]
+    """
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span.start <= found[-1].end + gap:
+            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return found

@@ -1,0 +1,181 @@
+"""Samples as they were scraped, put together to the pages they came from, which the runtime's table reads.
+
+Pure but for the asking. Prometheus gives all samples of one scrape the same time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, Final
+
+from kvpressure.engines.planner import make_plan
+from kvpressure.engines.reader import label_signals
+from kvpressure.engines.reading_plan import Plan
+from kvpressure.model.samples import EnginePage
+from kvpressure.promtext.lines import Series, in_one_go
+from kvpressure.runtimes.table import Table
+from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, all_names, one_of
+from kvpressure.tools.incidents.paging import Series as Answer
+from kvpressure.tools.incidents.paging import Span, asked, pages
+
+PAGE_SECONDS: Final = 3600.0
+SHORTEST_PAGE_SECONDS: Final = 300.0
+SAME_SCRAPE_SECONDS: Final = 1.0
+"""Samples of one scrape that went through another system may be told apart by milliseconds."""
+
+_EARLY_RATIO: Final = 0.9
+"""Of a step: a scrape that comes so early is still the next."""
+
+
+class PageMaker:
+    """Puts pages of one target together; keeps what it learned of its series."""
+
+    def __init__(self, table: Table, target: Target, step: float) -> None:
+        self._table, self._step = table, step
+        self._dropped = {name for name, _ in target.labels} | set(REPLICA_LABELS) | {"__name__"}
+        self._plans: dict[tuple[Series, ...], Plan | None] = {}
+        self._label_names = {
+            spelling + row.name.removeprefix(table.prefix)
+            for row in table.label_signals
+            for spelling in table.spellings
+        }
+
+    def pages(self, answer: Answer) -> Iterator[EnginePage]:
+        """The pages of an answer, oldest first, at most one a step."""
+        copies = [self._columns(copy) for copy in _copies(answer)]
+        whole = [sorted(set(itertools.chain.from_iterable((*one.values(), *more.values())))) for one, more in copies]
+        chosen = _filled(whole)
+        for t in _times(chosen, self._step):
+            columns, labelled = copies[chosen[t]]
+            names = tuple(columns)
+            held = [(name, columns[name].get(t)) for name in names]
+            series = tuple(name for name, value in held if value is not None)
+            if series not in self._plans:
+                self._plans[series] = make_plan(self._table, series)
+            plan = self._plans[series]
+            if plan is None:
+                continue
+            page = plan.read([value for _, value in held if value is not None], t)
+            yield self._with_labels(page, labelled, t) if labelled else page
+
+    def _columns(self, answer: Answer) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
+        """Values by time of every series, and of those whose labels tell something."""
+        columns: dict[Series, dict[float, float]] = {}
+        labelled: dict[Series, dict[float, float]] = {}
+        for one in answer:
+            metric: Mapping[str, str] = one.get("metric", {})
+            name = metric.get("__name__", "")
+            own = tuple(sorted(pair for pair in metric.items() if pair[0] not in self._dropped))
+            into = labelled if name in self._label_names else columns
+            values = dict(one.get("values", ()))
+            known = into.get(Series(name, own))
+            if known is None or len(values) > len(known):
+                into[Series(name, own)] = values
+        return _on_one_clock(columns, labelled)
+
+    def _with_labels(self, page: EnginePage, labelled: Mapping[Series, Mapping[float, float]], t: float) -> EnginePage:
+        lines = [
+            f"{name}{{{','.join(f'{key}={_escaped(value)}' for key, value in labels)}}} {values[t]!r}\n"
+            for (name, labels), values in labelled.items()
+            if t in values
+        ]
+        told = in_one_go(label_signals("".join(lines).encode(), self._table)) if lines else {}
+        if not told:
+            return page
+        return replace(page, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in page.engines))
+
+
+def read_pages(
+    server: Prometheus, target: Target, maker: PageMaker, table: Table, span: Span, lacks: Sequence[str] = ()
+) -> Iterator[EnginePage]:
+    """The pages of a stretch, oldest first, of series without the labels that the target `lacks`.
+
+    Raises PrometheusError.
+    """
+    without = (f'{name}=""' for name in lacks)
+    selector = "{" + ", ".join((one_of(all_names([table])), *target.matchers(), *without)) + "}"
+
+    def ask(piece: Span) -> Answer:
+        return server.raw(selector, piece.end, piece.seconds)
+
+    last = float("-inf")
+    for page in pages(span, 1.0, PAGE_SECONDS):
+        for _, answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
+            for one in maker.pages(answer):
+                # A sample on the border of two pieces is in both; what nobody asked for may be anywhere.
+                if last + SAME_SCRAPE_SECONDS < one.t <= page.end + SAME_SCRAPE_SECONDS and one.t >= page.start:
+                    last = one.t
+                    yield one
+
+
+def interval_of(times: Sequence[float]) -> float | None:
+    """Usual seconds between two scrapes; None of fewer than three."""
+    return median(after - before for before, after in itertools.pairwise(times)) if len(times) >= 3 else None
+
+
+def _copies(answer: Answer) -> list[Answer]:
+    """The series by the Prometheus that scraped them, of which several may: the one that saw most first.
+
+    Each scrapes at times of its own, so a page is of one of them.
+    """
+    found: dict[tuple[str, ...], Answer] = {}
+    for one in answer:
+        metric: Mapping[str, str] = one.get("metric", {})
+        found.setdefault(tuple(metric.get(name, "") for name in REPLICA_LABELS), []).append(one)
+    return sorted(found.values(), key=lambda copy: -sum(len(one.get("values", ())) for one in copy))
+
+
+def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
+    """The times of the first copy, and of the others those where it has none; with the place of each one's copy."""
+    chosen: dict[float, int] = {}
+    taken: list[float] = []
+    for place, times in enumerate(copies):
+        apart = _EARLY_RATIO * (interval_of(times) or 0.0)
+        fresh = []
+        for t in times:
+            after = bisect.bisect_left(taken, t)
+            if all(abs(t - other) >= apart for other in taken[max(0, after - 1) : after + 1]):
+                fresh.append(t)
+        chosen.update(dict.fromkeys(fresh, place))
+        taken = sorted((*taken, *fresh))
+    return chosen
+
+
+def _times(times: Any, step: float) -> list[float]:
+    """Times of scrapes, oldest first, thinned to one a step."""
+    found: list[float] = []
+    for t in sorted(set(times)):
+        if not found or t - found[-1] >= _EARLY_RATIO * step:
+            found.append(t)
+    return found
+
+
+def _on_one_clock(
+    columns: dict[Series, dict[float, float]], labelled: dict[Series, dict[float, float]]
+) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
+    """The same with samples of one scrape at the same time."""
+    times = sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values()))))
+    moved: dict[float, float] = {}
+    first = float("-inf")
+    for t in times:
+        if t - first > SAME_SCRAPE_SECONDS:
+            first = t
+        elif t != first:
+            moved[t] = first
+    if not moved:
+        return columns, labelled
+    whole = (
+        {series: {moved.get(t, t): value for t, value in values.items()} for series, values in part.items()}
+        for part in (columns, labelled)
+    )
+    return next(whole), next(whole)
+
+
+def _escaped(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,136 @@
+"""The cheap first pass: which stretches of a month can hold an incident, as far as the server itself can tell.
+
+Every cause under which an engine loses throughput shows at least one of these while it holds, and healthy engines
+seldom do (decision 0350): requests wait in a good part of the scrapes of minutes; requests are preempted again and
+again; requests are refused; requests run and no token, of prompts or answers, moves; requests spend long outside the
+engine. What shows none of them is not read sample by sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.names import Selection, Spelled, Target, target_of
+from kvpressure.tools.incidents.paging import Series, Span, asked, joined, pages
+
+SHORTEST_SECONDS: Final = 120.0
+"""Incidents of at least this length are looked for."""
+
+QUEUE_STEP: Final = 300.0
+QUEUE_WINDOW: Final = 420.0
+"""One of the windows, a step apart, holds the whole of an incident of SHORTEST_SECONDS."""
+
+FINE_STEP: Final = 60.0
+SLACK: Final = 0.7
+"""A screen lets through what is so much less than what a verdict asks for: it must not miss what that would find."""
+
+COARSE_PAGE_SECONDS: Final = 7 * 86_400.0
+FINE_PAGE_SECONDS: Final = 86_400.0
+SHORTEST_PAGE_SECONDS: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """One question: an expression that has a value exactly where a stretch may hold an incident.
+
+    `looks_back` is how many seconds before each value it speaks of.
+    """
+
+    name: str
+    expr: str
+    step: float
+    looks_back: float
+    page_seconds: float
+
+
+def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limits: Thresholds) -> list[Screen]:
+    """The questions for the series in one spelling, which are scraped every `scrape_seconds` at most."""
+
+    def chosen(name: str, window: float) -> str:
+        return f"{name}{selection.and_also()}[{window:.0f}s]"
+
+    named = spelled.named
+    queue_window = max(QUEUE_WINDOW, QUEUE_STEP + 2 * scrape_seconds)
+    window = max(FINE_STEP, 2 * scrape_seconds)
+    coarse = (QUEUE_STEP, queue_window, COARSE_PAGE_SECONDS)
+    fine = (FINE_STEP, window, FINE_PAGE_SECONDS)
+    found: list[Screen] = []
+    # Somebody waits in `waiting_min_ratio` of the polls of an incident: so in this share of the window's, at least. A
+    # queue that is there at one scrape, however long, is not enough.
+    share = SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / queue_window
+    if waiting := named("waiting"):
+        found.append(
+            Screen("queue", f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0", *coarse)
+        )
+    if preempted := named("preemptions"):
+        bursts = max(1, round(limits.preempting_min_burst_count))
+        found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
+    if rejected := named("rejected"):
+        found.append(Screen("refusals", f"changes({chosen(rejected, queue_window)}) > 0", *coarse))
+    still = [
+        f"changes({chosen(name, window)}) == 0"
+        for signal in ("generation_tokens", "prompt_tokens")
+        if (name := named(signal))
+    ]
+    if still and (running := named("running")):
+        # On a page of several processes these may come with other labels: then it is the target's own sum that counts.
+        runs = f"min_over_time({chosen(running, window)}) >= 1"
+        found.append(Screen("standstill", " and ".join((runs, *still)), *fine))
+    if (outside := _outside(spelled, chosen, window, limits)) is not None:
+        found.append(Screen("outside", outside, *fine))
+    return found
+
+
+def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: float, limits: Thresholds) -> str | None:
+    """Mean seconds of a request outside the engine, by the sums and counts that the verdict uses too."""
+
+    def grew(signal: str) -> str | None:
+        name = spelled.named(signal)
+        return None if name is None else f"increase({chosen(name, window)})"
+
+    ended, whole, queued, inside = (
+        grew(name) for name in ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
+    )
+    least = SLACK * limits.frontend_slow_min_seconds
+    if ended and whole and queued and inside:
+        return f"({whole} - {queued} - {inside}) >= {least:.3f} * {ended} and {ended} > 0"
+    first, started = spelled.named("ttft", suffix="_sum"), spelled.named("started")
+    if first is None or started is None:
+        return None
+    grown, count = f"increase({chosen(first, window)})", f"increase({chosen(started, window)})"
+    return f"{grown} >= {least:.3f} * {count} and {count} > 0"
+
+
+def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> Mapping[Target, list[Span]]:
+    """Where one screen has a value in a page, by target. Raises PrometheusError."""
+    found: dict[Target, list[Span]] = {}
+
+    def ask(span: Span) -> Series:
+        # The last step is asked for although it is not over: what began within it is going on now.
+        steps = math.ceil(round((span.end - span.start) / screen.step, 6))
+        return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
+
+    for _, series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
+        for one in series:
+            spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
+            target = target_of(one.get("metric", {}), spelled.table)
+            found[target] = joined([*found.get(target, ()), *spans], screen.step)
+    return found
+
+
+def page_list(screens_: Sequence[Screen], span: Span) -> Iterator[tuple[Screen, Span]]:
+    """Every page of every screen."""
+    for screen in screens_:
+        for page in pages(span, screen.step, screen.page_seconds):
+            yield screen, page
+
+
+def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:
+    """What is read sample by sample: with time before, for what is healthy, and after it, for the end to be seen."""
+    wide = [Span(max(whole.start, one.start - lead_seconds), min(whole.end, one.end + tail_seconds)) for one in spans]
+    return joined([one for one in wide if one.seconds > 0], tail_seconds)

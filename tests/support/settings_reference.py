@@ -1,0 +1,121 @@
+"""Writes `docs/configuration.md` from the settings' models: `python -m tests.support.settings_reference`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from pydantic_core import PydanticUndefined
+
+from kvpressure.config.settings.keys import Key, keys
+from kvpressure.config.settings.layers import CONFIG_ENV, CONFIG_FLAG, FLAGS
+from kvpressure.config.settings.model import Settings
+from kvpressure.config.settings.polling import DERIVED
+from kvpressure.daemon.node_sources import settings_model
+
+_INTRO: Final = f"""\
+# Configuration
+
+<!-- Generated from exporter/kvpressure/settings; `make docs` writes it again. -->
+
+kvpressure takes its settings from a file, then from the environment, then from flags; the later ones win. With none
+at all it serves a single machine: an engine at `http://localhost:8000` and every GPU it finds.
+
+- **File**: `--config` (also written `--{CONFIG_FLAG}`), else `{CONFIG_ENV}`, else `kvpressure.yaml` in the working
+  directory, if there is one. A key without a value means its default. Paths in the file are relative to the file.
+- **Environment**: the variable named beside each key; `__` separates sections. Lists are written as YAML:
+  `KVPRESSURE_ENGINES__TARGETS='[{{url: "http://gpu-1:8000"}}]'`. An empty variable is as good as none. Paths are
+  relative to the working directory. The variables that Kubernetes makes for a Service named `kvpressure` are ignored.
+- **Flags**: {", ".join(f"`--{flag}`" for flag in ("config", *FLAGS))}.
+
+Unknown keys, variables and flags are errors, and all problems are reported at once, each with its line:
+`kvpressure.yaml:12: engines.targets[0].url: must start with http:// or https://, got 'gpu-1:8000'`.
+Secrets are read from files only.
+"""
+
+_FILE_SD: Final = """\
+## Targets in files (`engines.file_sd`)
+
+The files hold what Prometheus's file_sd reads, as JSON or YAML: a list of groups.
+
+```yaml
+- targets: ["10.0.0.5:8000", "10.0.0.6:8000"]
+  labels:
+    namespace: chat
+```
+
+| label | means | default |
+|---|---|---|
+| `__scheme__` | `http` or `https` | `http` |
+| `__metrics_path__` | path of the page | `/metrics` |
+| `kvpressure_name` | the `target` label; only in groups with one target | `namespace/pod:port`, else `host:port` |
+| `namespace`, `pod` | where the engine runs | empty |
+| `kvpressure_runtime` | what serves the model | `auto`: as its page shows |
+| `kvpressure_gpus` | `all`, or uuids or indices separated by commas | none joined |
+| `kvpressure_kv_bytes_per_token` | KV cache bytes of one token | from the page |
+
+Other labels are left to Prometheus. A file that is broken keeps its last good targets and shows as
+`kvpressure_source_up{source="file_sd"} 0`; a file that goes away takes its targets with it. A change counts once two
+looks in a row have seen it, so that a file half written is not read. Of two targets with the same page or the same
+name the first one is kept, fixed targets before files and files in alphabetical order; the others are counted.
+"""
+
+
+def settings_reference(model: type[Settings]) -> str:
+    """Render the reference of every key: name, variable, type, default, meaning."""
+    sections: dict[tuple[str, ...], list[Key]] = {}
+    for key in keys(model):
+        sections.setdefault(key.path[:-1], []).append(key)
+    top = list(model.model_fields)
+    order = sorted(sections, key=lambda path: (top.index(path[0].rstrip("[]")) if path else -1, path))
+    shown: dict[str, str] = {}
+    tables = [_section(".".join(path), sections[path], shown) for path in order]
+    return "\n".join([_INTRO, *tables, _FILE_SD])
+
+
+def _section(name: str, rows: list[Key], shown: dict[str, str]) -> str:
+    about = rows[0].section
+    if name and about in shown:
+        return f"## `{name}`\n\nThe same keys as in `{shown[about]}`.\n"
+    shown[about] = name
+    return _table(name, rows)
+
+
+def _table(name: str, rows: list[Key]) -> str:
+    lines = [f"## `{name}`", "", rows[0].section, ""] if name else ["## At the top", ""]
+    lines += ["| key | environment | type | default | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *map(_row, rows)]) + "\n"
+
+
+def _row(key: Key) -> str:
+    env = "" if key.in_list else f"`{key.env}`"
+    bounds = _bounds(key)
+    kind = f"{key.type}, {bounds}" if bounds else key.type
+    return f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {key.field.description or ''} |"
+
+
+def _default(key: Key) -> str:
+    extra = key.field.json_schema_extra
+    if isinstance(extra, dict) and DERIVED in extra:
+        return str(extra[DERIVED])
+    if key.field.is_required():
+        return "required"
+    value = key.field.default
+    if value is PydanticUndefined or value in (None, "", ()):
+        return "none"
+    if isinstance(value, tuple):
+        value = ", ".join(map(str, value))
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _bounds(key: Key) -> str:
+    low = next((f"{m.ge:g}" for m in key.field.metadata if getattr(m, "ge", None) is not None), None)
+    more = next((f"{m.gt:g}" for m in key.field.metadata if getattr(m, "gt", None) is not None), None)
+    high = next((f"{m.le:.10g}" for m in key.field.metadata if getattr(m, "le", None) is not None), None)
+    if low is not None and high is not None:
+        return f"{low} to {high}"
+    return f"more than {more}" if more is not None else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_reference(settings_model()))

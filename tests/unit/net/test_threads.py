@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from kvpressure.net.threads import SingleFlightThread
+
+
+async def test_a_read_that_hangs_holds_one_thread_and_nobody_waits_for_another():
+    release, started = threading.Event(), []
+
+    def read() -> str:
+        started.append(1)
+        release.wait(20)
+        return "done"
+
+    aside = SingleFlightThread(read)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await aside.get()
+    assert len(started) == 1
+    release.set()
+    assert await aside.get() == "done"
+    assert await aside.get() == "done"
+    assert len(started) == 2
+
+
+async def test_what_a_read_raises_is_raised_and_the_next_read_begins_anew():
+    outcomes = [OSError("gone"), None]
+
+    def read() -> None:
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    aside = SingleFlightThread(read)
+    with pytest.raises(OSError, match="gone"):
+        await aside.get()
+    await aside.get()

@@ -1,0 +1,63 @@
+"""What a start takes of the cache for a moment, where layers differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.signals.admission import coming_in_tokens
+from kvpressure.signals.fit import Fit, fit_of
+from kvpressure.signals.windows import EngineWindow
+from tests.support.engines import CACHE, THRESHOLDS, window
+
+
+def jumping(jump: float, usage: float = 0.65):
+    """A batch of five that holds `usage`; every tenth poll falls into a start, which takes `jump` on top."""
+    return lambda t: {"running": 5.0, "waiting": 15.0, "kv_usage": usage + (jump if t % 10 == 7 else 0.0)}
+
+
+def prompts(t: int) -> dict[str, float]:
+    """Prompts of 2,000 tokens: in a pool of 10,000 each would fit."""
+    counts = {"finished_prompts": 0.5 * t, "finished_prompt_tokens": 1000.0 * t, "prompt_tokens": 1000.0 * t}
+    return counts | {"started": 0.5 * t, "steps": 20.0 * t, "generation_tokens": 100.0 * t}
+
+
+def of(gauges) -> EngineWindow:
+    return window(60, gauges, prompts, cache=replace(CACHE, layers_differ=True, max_model_len=8000))
+
+
+def fit(gauges) -> Fit:
+    made = of(gauges)
+    return fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+
+
+def test_a_start_that_takes_more_than_its_share_is_learned():
+    learned = coming_in_tokens(of(jumping(0.2)), THRESHOLDS)
+    assert learned == pytest.approx((0.13 + 0.2) * 10_000 * THRESHOLDS.coming_in_unseen_factor)
+
+
+def test_what_differs_by_less_is_the_spread_of_lengths():
+    assert coming_in_tokens(of(jumping(0.05)), THRESHOLDS) is None
+
+
+def test_a_change_of_the_batch_is_no_jump():
+    assert coming_in_tokens(of(lambda t: {"running": 5.0 - t % 2, "kv_usage": 0.13 * (5 - t % 2)}), THRESHOLDS) is None
+
+
+def test_nothing_is_learned_where_nothing_runs():
+    assert coming_in_tokens(of(lambda t: {"running": 0.0, "kv_usage": 0.5}), THRESHOLDS) is None
+    assert coming_in_tokens(of(lambda t: {"running": 5.0}), THRESHOLDS) is None
+
+
+def test_a_queue_that_the_jump_does_not_fit_is_blocked():
+    found = fit(jumping(0.2))
+    assert not found.fit_unknown
+    assert found.blocked_ratio == 1.0
+
+
+def test_where_it_fits_nothing_is_known_still():
+    found = fit(jumping(0.12, usage=0.3))
+    assert found.blocked_ratio == 0.0
+    assert not found.fit_unknown, "the longest request fits, too"
+    assert fit(jumping(0.09, usage=0.6)).fit_unknown, "longer ones may not fit, and the jump does"

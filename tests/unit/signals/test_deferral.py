@@ -1,0 +1,37 @@
+"""What tells kinds of deferral apart: slots of adapters, and counters that stand at 0."""
+
+from __future__ import annotations
+
+from kvpressure.signals.deferral import Deferral, deferral_of
+from tests.support.engines import window
+
+
+def test_slots_are_taken_where_they_were_at_a_time_and_oversubscribed_where_more_were_asked_for():
+    made = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": float(t % 3), "adapters_seen": 5.0})
+    assert deferral_of(made) == Deferral(slots=2.0, adapters_oversubscribed=True, slots_taken=True)
+    alone = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 2.0})
+    assert deferral_of(alone).adapters_oversubscribed is False
+
+
+def test_no_connector_is_known_once_prompts_were_read_and_none_was_looked_up():
+    def counters(looked_up: float, prompts: float):
+        return lambda t: {"external_queries": looked_up, "prompt_tokens": prompts}
+
+    assert deferral_of(window(5, counters=counters(0.0, 900.0))).connector is False
+    assert deferral_of(window(5, counters=counters(900.0, 900.0))).connector is True
+    assert deferral_of(window(5, counters=counters(0.0, 0.0))).connector is None
+    assert deferral_of(window(5, counters=lambda t: {"prompt_tokens": 900.0})).connector is None
+
+
+def test_a_connector_shows_by_its_series_being_there():
+    found = deferral_of(window(5, counters=lambda t: {"remote_transfers": 0.0} if t == 0 else {}))
+    assert (found.remote, found.offload) == (True, False)
+
+
+def test_what_a_connector_brings_is_the_share_found_of_all_that_was_looked_up_in_the_window():
+    made = window(10, counters=lambda t: {"external_queries": 500.0 + 100 * t, "external_hits": 10.0 + 60 * t})
+    assert deferral_of(made).brought_ratio == 0.6
+    still = window(10, counters=lambda t: {"external_queries": 500.0, "external_hits": 10.0})
+    assert deferral_of(still).brought_ratio == 0.02, "since the server started, where nothing was looked up lately"
+    none = window(10, counters=lambda t: {"external_queries": 0.0, "external_hits": 0.0})
+    assert deferral_of(none).brought_ratio is None

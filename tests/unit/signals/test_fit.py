@@ -1,0 +1,222 @@
+"""The fit test over polls made by hand: which prompt is the one that waits, and when nothing starts at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.samples import CacheConfig
+from kvpressure.signals import compute
+from kvpressure.signals.fit import Fit, fit_of, held_capacity_tokens
+from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
+
+POLLS = 21
+
+
+def fit(gauges, counters=lambda t: {}, histograms=lambda t: {}, thresholds=THRESHOLDS) -> Fit:
+    made = window(60, gauges, counters, histograms)
+    return fit_of(made.latest(20.0, 8), made, thresholds)
+
+
+def mixed(t: int) -> dict[str, float]:
+    """Prompts of 600 tokens on average, one request a second."""
+    return {"finished_prompts": float(t), "finished_prompt_tokens": 600.0 * t, "started": float(t)}
+
+
+def mostly_short(t: int):
+    """Nine prompts of up to 200 tokens, then one of up to 5,000."""
+    return {"request_prompt_tokens": histogram((200.0, 2000.0, 5000.0), (9.0 * t, 9.0 * t, 10.0 * t, 10.0 * t))}
+
+
+def churning(t: int) -> dict[str, float]:
+    """A batch of two, every other poll one, in a pool that has room for 1,000 tokens while it is at its largest."""
+    full = t % 2 == 0
+    return {"running": 2.0 if full else 1.0, "waiting": 8.0, "kv_usage": 0.9 if full else 0.5}
+
+
+def test_the_polls_with_the_largest_batch_decide_while_requests_wait_all_the_time():
+    found = fit(churning, mixed, mostly_short)
+    assert found.blocked_ratio == 1.0
+    assert found.blocked_by_long_ratio == pytest.approx(10 / POLLS)
+
+
+def test_they_do_not_while_the_queue_empties_now_and_then():
+    found = fit(lambda t: churning(t) | {"waiting": 8.0 if t % 5 else 0.0}, mixed, mostly_short)
+    assert found.blocked_ratio is not None
+    assert found.blocked_ratio < 0.6
+
+
+def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
+    steady = fit(lambda t: {"running": 4.0, "waiting": 8.0, "kv_usage": 0.8}, mixed, mostly_short)
+    assert steady.steadiness == 1.0
+    assert steady.blocked_ratio == 0.0
+    assert steady.blocked_by_long_ratio == 1.0
+
+
+def beyond(t: int):
+    """Nine prompts of up to 200 tokens, then one of more than the last bound, 2,000."""
+    return {"request_prompt_tokens": histogram((200.0, 2000.0), (9.0 * t, 9.0 * t, 10.0 * t))}
+
+
+@pytest.mark.parametrize(("factor", "blocked"), [(1.0, 0.0), (1.5, 1.0)])
+def test_how_long_prompts_beyond_the_last_bound_are_is_a_threshold(factor: float, blocked: float):
+    """The prompt of a token is one of 1,410 tokens or of 2,331; 2,000 are free."""
+    limits = load_thresholds(f"last_bucket_middle_factor: {factor}")
+    found = fit(lambda t: {"running": 4.0, "waiting": 8.0, "kv_usage": 0.8}, mixed, beyond, limits)
+    assert found.blocked_by_long_ratio == blocked
+
+
+def starved(t: int) -> dict[str, float]:
+    """The batch has been eight and is three; requests wait."""
+    return {"running": 8.0 if t < 30 else 3.0, "waiting": 5.0, "kv_usage": 0.8}
+
+
+def nothing_starts(t: int) -> dict[str, float]:
+    return {
+        "finished_prompts": 30.0,
+        "finished_prompt_tokens": 1500.0,
+        "started": 40.0,
+        "generation_tokens": 50.0 * t,
+    }
+
+
+def answers(tokens: float):
+    """One request a second with an answer of up to `tokens`."""
+    return lambda t: {"request_output_tokens": histogram((tokens, 2 * tokens), (1.0 * t, 1.0 * t, 1.0 * t))}
+
+
+def test_a_queue_from_which_nothing_starts_does_not_fit_if_a_request_with_its_answer_would_not():
+    """2,000 tokens are free, prompts have 50."""
+    found = fit(starved, nothing_starts, answers(4000.0))
+    assert found.starved
+    assert found.blocked_ratio == 1.0
+    assert not fit(starved, nothing_starts, answers(1000.0)).starved
+
+
+def test_where_no_answer_is_known_only_a_full_cache_keeps_everything_from_starting():
+    assert fit(lambda t: starved(t) | {"kv_usage": 0.95}, nothing_starts).starved
+    assert not fit(starved, nothing_starts).starved
+
+
+def steps(started_every: float):
+    """Twenty steps a second."""
+    return lambda t: {"steps": 20.0 * t, "started": t / started_every, "prompt_tokens": 100.0 * t}
+
+
+@pytest.mark.parametrize(
+    ("free_every", "started_every", "at_cap"),
+    [(4, 0.1, True), (4, 5.0, False), (1000, 5.0, True)],
+    ids=["one free place for ten starts a second", "for one in five seconds", "none is ever free"],
+)
+def test_a_cap_is_where_free_places_are_taken_at_once(free_every: int, started_every: float, at_cap: bool):
+    def batch(t: int) -> dict[str, float]:
+        return {"running": 30.0 if t % free_every else 29.0, "waiting": 5.0, "kv_usage": 0.3}
+
+    found = fit(batch, steps(started_every))
+    assert found.steadiness == 1.0
+    assert found.at_cap is at_cap
+
+
+def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
+    polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
+    assert not fit_of(list(polls.points)[-20:], polls, THRESHOLDS).fit_unknown
+    polls.cache = replace(polls.cache, layers_differ=True, max_model_len=8000)
+    assert fit_of(list(polls.points)[-20:], polls, THRESHOLDS).fit_unknown
+
+
+@pytest.mark.parametrize(
+    ("gauges", "counters"),
+    [
+        (starved, lambda t: nothing_starts(t) | {"started": 40.0 + t}),
+        (lambda t: starved(t) | {"kv_usage": 0.2}, nothing_starts),
+        (lambda t: starved(t) | {"running": 8.0}, nothing_starts),
+        (starved, lambda t: nothing_starts(t) | {"generation_tokens": 50.0}),
+        (lambda t: starved(t) | {"waiting": 5.0 if t % 3 else 0.0}, nothing_starts),
+    ],
+    ids=["requests start", "the pool is nearly empty", "at the cap", "the engine hangs", "the queue drains"],
+)
+def test_a_queue_from_which_nothing_starts_for_another_reason_may_fit(gauges, counters):
+    found = fit(gauges, counters)
+    assert not found.starved
+    assert found.blocked_ratio is not None
+    assert found.blocked_ratio < THRESHOLDS.admission_blocked_min_ratio
+
+
+def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
+    """8 wait beside those that run; 4,000 of 10,000 tokens are free, prompts are of 600."""
+    cache = replace(CACHE, watermark_ratio=ratio)
+    made = window(60, lambda _: {"running": running, "waiting": 8.0, "kv_usage": usage}, mixed, cache=cache)
+    found = fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+    return made, found.blocked_ratio, found.by_watermark_ratio
+
+
+@pytest.mark.parametrize(
+    ("ratio", "usage", "running", "blocked", "by_watermark"),
+    [
+        (None, 0.6, 4.0, 0.0, None),
+        (0.0, 0.6, 4.0, 0.0, None),
+        (0.3, 0.6, 4.0, 0.0, None),
+        (0.35, 0.6, 4.0, 1.0, 1.0),
+        (0.35, 0.6, 0.0, 0.0, None),
+        (0.35, 0.97, 4.0, 1.0, 0.0),
+    ],
+    ids=["not declared", "none", "room beside it", "held by it", "nothing runs", "full anyway"],
+)
+def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, running, blocked, by_watermark):
+    _, blocked_ratio, held = kept_free(ratio, usage, running)
+    assert (blocked_ratio, held) == (blocked, by_watermark)
+
+
+def test_free_tokens_are_told_as_they_are_judged():
+    made, _, _ = kept_free(0.35)
+    derived, _ = compute(made, CONTEXT)
+    # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
+    assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
+    assert compute(kept_free(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
+
+
+def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:
+    """Of a pool whose size nobody tells: prompts of 600 tokens and answers of 400, so that each holds 800."""
+    gauges = {"waiting": 3.0, "running": running, "kv_usage": usage, **changes}
+    outputs = {"request_output_tokens": histogram((400.0,), (5.0, 5.0), 2000.0)}
+    made = window(60, lambda _: gauges, mixed, lambda _: outputs, cache=CacheConfig())
+    return fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+
+
+@pytest.mark.parametrize(
+    ("usage", "running", "blocked"),
+    [
+        (0.95, 4.0, 1.0),  # a pool of 3368 tokens, of which 168 are free
+        (0.8, 4.0, 0.0),  # of 4000 tokens, of which 800 are free
+        (0.86, 4.0, 1.0),  # of 3720 tokens, of which 520 are free
+        (0.86, 12.0, 0.0),  # three times as large
+        (0.3, 64.0, 0.0),
+    ],
+)
+def test_a_pool_that_nobody_sizes_is_as_large_as_what_those_who_run_hold_says(usage, running, blocked):
+    assert unsized(usage, running).blocked_ratio == blocked
+
+
+@pytest.mark.parametrize(("usage", "blocked"), [(0.9, 0.0), (0.999, 1.0)])
+def test_a_prefix_that_all_share_is_held_once(usage, blocked):
+    """Ten requests of 60 tokens of their own behind 540 that all share: 1140 tokens of the pool."""
+    made = window(
+        60,
+        lambda _: {"waiting": 3.0, "running": 10.0, "kv_usage": usage},
+        lambda t: {**mixed(t), "prompt_tokens": 600.0 * t, "computed_prompt_tokens": 60.0 * t},
+        cache=CacheConfig(),
+    )
+    assert held_capacity_tokens(made.latest(20.0, 8), made) == int(1140 / usage)
+    assert fit_of(made.latest(20.0, 8), made, THRESHOLDS).blocked_ratio == blocked
+
+
+def test_what_hardly_anybody_holds_and_what_nobody_holds_sizes_nothing():
+    assert unsized(0.05, 1.0).blocked_ratio is None
+    assert unsized(0.97, 0.0).blocked_ratio is None
+
+
+def test_where_prompts_are_not_known_either_nothing_does():
+    made = window(60, lambda _: {"waiting": 3.0, "running": 4.0, "kv_usage": 0.95}, cache=CacheConfig())
+    assert fit_of(made.latest(20.0, 8), made, THRESHOLDS).blocked_ratio is None

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kvpressure.model.samples import CacheConfig
+from kvpressure.signals import Context, compute
+from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
+
+
+def derive(*args, context=CONTEXT, **kwargs):
+    derived, _ = compute(window(*args, **kwargs), context)
+    return derived
+
+
+def prompts(tokens: float):
+    """Counters of an engine that finishes one request of this prompt length a second."""
+    return lambda t: {"finished_prompts": float(t), "finished_prompt_tokens": tokens * t}
+
+
+def test_admission_is_blocked_while_a_typical_prompt_does_not_fit():
+    derived = derive(60, lambda t: {"waiting": 10.0, "kv_usage": 0.79}, prompts(3000))
+    assert derived["admission_blocked_ratio"] == 1.0
+    assert derived["kv_free_tokens"] == pytest.approx(2100)
+
+
+def test_a_queue_at_the_sequence_cap_is_not_blocked_admission():
+    derived = derive(60, lambda t: {"waiting": 30.0, "kv_usage": 0.27}, prompts(30))
+    assert derived["admission_blocked_ratio"] == 0.0
+
+
+def test_a_full_pool_without_a_queue_blocks_nobody():
+    assert derive(60, lambda t: {"waiting": 0.0, "kv_usage": 0.99}, prompts(500))["admission_blocked_ratio"] == 0.0
+
+
+def test_the_ratio_is_the_share_of_polls():
+    # Of the polls that a verdict counts: those of the last 20 s.
+    derived = derive(60, lambda t: {"waiting": float(t % 4 == 0), "kv_usage": 0.95}, prompts(3000))
+    assert derived["admission_blocked_ratio"] == pytest.approx(5 / 21)
+
+
+def test_requests_that_were_put_off_wait_for_kv_space_too():
+    # Structured output stays counted as deferred until it is admitted, long after its grammar is ready.
+    derived = derive(60, lambda t: {"waiting": 5.0, "waiting_deferred": 5.0, "kv_usage": 0.99}, prompts(3000))
+    assert derived["admission_blocked_ratio"] == 1.0
+
+
+def test_idle_streams_do_not():
+    def counters(t):
+        return prompts(3000)(t) | {"started": float(t)}
+
+    def first_tokens(t):
+        return {"ttft": histogram((0.1, 1.0), (float(t), float(t), float(t)), 0.05 * t)}
+
+    gauges = {"waiting": 5.0, "waiting_deferred": 5.0, "kv_usage": 0.99}
+    assert derive(60, lambda t: gauges, counters, first_tokens)["admission_blocked_ratio"] == 0.0
+
+
+def test_without_a_prompt_length_a_queue_cannot_be_judged():
+    assert "admission_blocked_ratio" not in derive(60, lambda t: {"waiting": 5.0, "kv_usage": 0.99})
+
+
+def test_without_a_capacity_nothing_in_tokens_is_said():
+    derived = derive(60, lambda t: {"waiting": 5.0, "kv_usage": 0.99, "running": 1.0}, prompts(100), cache=None)
+    assert not {"kv_capacity_tokens", "kv_free_tokens", "kv_tokens_per_request"} & derived.keys()
+    assert {"kv_cache_usage_ratio", "kv_cache_usage_ratio_max"} <= derived.keys()
+
+
+def test_prompts_that_just_started_show_long_ones_before_any_finishes():
+    def counters(t):
+        # 50 s of 50-token prompts, then 3000-token prompts start and none of them finishes.
+        return {
+            "finished_prompts": float(min(t, 50)),
+            "finished_prompt_tokens": 50.0 * min(t, 50),
+            "started": float(t),
+            "prompt_tokens": 50.0 * min(t, 50) + 3000.0 * max(0, t - 50),
+        }
+
+    derived = derive(60, lambda t: {"waiting": float(t > 50), "kv_usage": 0.8}, counters)
+    assert derived["admission_blocked_ratio"] == pytest.approx(9 / 21)
+
+
+def test_the_last_prompts_to_start_are_remembered_while_nothing_can_start_any_more():
+    def counters(t):
+        # Ten short prompts finish early, six long ones start by second 50, and then the pool is full.
+        return {
+            "finished_prompts": 10.0 + min(t, 100),
+            "finished_prompt_tokens": 500.0 + 50.0 * min(t, 100),
+            "started": float(min(t, 106)),
+            "prompt_tokens": 50.0 * min(t, 100) + 3000.0 * max(0, min(t, 106) - 100),
+        }
+
+    for seconds in (110, 160, 400):
+        derived = derive(seconds, lambda t: {"waiting": 5.0, "kv_usage": 0.8}, counters)
+        assert derived["admission_blocked_ratio"] == 1.0
+
+
+def test_when_nothing_started_or_finished_lately_the_servers_whole_life_says_what_prompts_are_like():
+    def counters(t):
+        return {"finished_prompts": 10.0, "finished_prompt_tokens": 30_000.0}
+
+    assert derive(30, lambda t: {"waiting": 3.0, "kv_usage": 0.8}, counters)["admission_blocked_ratio"] == 1.0
+
+
+def test_memory_per_request_needs_bytes_per_token_from_the_page_or_the_operator():
+    def gauges(t):
+        return {"kv_usage": 0.5, "running": 10.0}
+
+    assert "kv_bytes_per_request" not in derive(30, gauges)
+    assert derive(30, gauges)["kv_tokens_per_request"] == 500
+    page = dataclasses.replace(CACHE, bytes_per_token=1024.0)
+    assert derive(30, gauges, cache=page)["kv_bytes_per_request"] == 500 * 1024
+    operator = Context(THRESHOLDS, bytes_per_token=2048.0)
+    assert derive(30, gauges, cache=page, context=operator)["kv_bytes_per_request"] == 500 * 2048
+
+
+def test_exhaustion_is_predicted_from_steady_growth():
+    derived = derive(60, lambda t: {"kv_usage": 0.2 + 0.005 * t, "waiting": 0.0}, prompts(1000))
+    # At t=59 the usage is 0.495; 50 tokens/s; 10000 * (1 - 0.495) - 1000 tokens of room.
+    assert derived["kv_growth_tokens_per_second"] == pytest.approx(50)
+    assert derived["kv_exhaustion_seconds"] == pytest.approx(4050 / 50)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        lambda t: 0.5,
+        lambda t: 0.8 - 0.005 * t,
+        lambda t: 0.3 + 0.04 * (t % 10),
+        lambda t: min(0.6, 0.02 * t),
+    ],
+    ids=["flat", "falling", "a sawtooth", "risen and levelled off"],
+)
+def test_exhaustion_is_not_predicted_when_use_does_not_grow_steadily(usage):
+    derived = derive(60, lambda t: {"kv_usage": usage(t), "waiting": 0.0}, prompts(100))
+    assert "kv_exhaustion_seconds" not in derived
+
+
+def test_exhaustion_far_away_is_no_prediction():
+    derived = derive(60, lambda t: {"kv_usage": 0.1 + 0.00001 * t, "waiting": 0.0}, prompts(100))
+    assert "kv_exhaustion_seconds" not in derived
+
+
+def test_preemptions_are_a_rate_and_a_share_of_the_requests_served():
+    derived = derive(
+        61,
+        lambda t: {"running": 10.0},
+        lambda t: {"preemptions": 0.5 * t, "started": 0.5 * t},
+    )
+    assert derived["preemptions_per_second"] == pytest.approx(0.5)
+    assert derived["preempted_request_ratio"] == pytest.approx(10 / 20)
+
+
+def test_the_preempted_share_never_exceeds_one():
+    derived = derive(61, lambda t: {"running": 2.0}, lambda t: {"preemptions": 9.0 * t, "started": 0.0})
+    assert derived["preempted_request_ratio"] == 1.0
+
+
+def test_no_preemption_is_zero_and_no_counter_is_absent():
+    assert derive(30, counters=lambda t: {"preemptions": 7.0, "started": float(t)})["preempted_request_ratio"] == 0.0
+    assert "preempted_request_ratio" not in derive(30)
+
+
+def test_a_capacity_that_the_page_only_sometimes_carries_is_remembered():
+    w = window(10, lambda t: {"kv_usage": 0.5}, cache=CacheConfig(capacity_tokens=1000))
+    more = window(0)
+    assert w.cache.capacity_tokens == 1000
+    assert more.cache.capacity_tokens is None
+
+
+def test_what_preemption_throws_out_is_what_running_requests_hold_on_average():
+    def running(_):
+        return {"running": 4.0, "kv_usage": 0.8}
+
+    derived = derive(60, running, lambda t: {"preemptions": t // 2})
+    assert derived["kv_preempted_tokens_per_second"] == pytest.approx(2000 * derived["preemptions_per_second"])
+    assert derive(60, running, lambda _: {"preemptions": 7.0})["kv_preempted_tokens_per_second"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gauges", "counters", "cache"),
+    [
+        ({"running": 4.0, "kv_usage": 0.8}, {}, CACHE),
+        ({"running": 4.0, "kv_usage": 0.8}, {"preemptions": 1.0}, CacheConfig()),
+        ({"running": 4.0}, {"preemptions": 1.0}, CACHE),
+    ],
+    ids=["no preemptions told", "no capacity", "no use told"],
+)
+def test_what_it_throws_out_is_not_known_without_what_it_is_made_of(gauges, counters, cache):
+    derived = derive(60, lambda _: gauges, lambda t: {name: t * value for name, value in counters.items()}, cache=cache)
+    assert "kv_preempted_tokens_per_second" not in derived

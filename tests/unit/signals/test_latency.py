@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.model.values import at
+from kvpressure.signals import Context, latency
+from tests.support.engines import CONTEXT, THRESHOLDS, histogram, window
+
+
+def served(seconds_each: float, per_second: float = 10.0):
+    """Histograms of an engine whose requests all take about `seconds_each`."""
+
+    def histograms(t):
+        n = per_second * t
+        bounds = (seconds_each / 2, seconds_each, 2 * seconds_each)
+        return {"e2e": histogram(bounds, (0.0, n, n, n), n * seconds_each)}
+
+    return histograms
+
+
+def test_latency_quantiles_are_of_the_window():
+    derived = latency.derive(window(60, histograms=served(2.0)), CONTEXT)
+    assert at(derived, "latency_seconds", "e2e", "0.95") == pytest.approx(1.95)
+    assert derived.keys() == {"latency_seconds"}
+
+
+def test_inflation_is_p95_over_the_healthy_one_and_absent_without_a_baseline():
+    context = Context(THRESHOLDS, baseline={"e2e": 0.5})
+    derived = latency.derive(window(60, histograms=served(2.0)), context)
+    assert at(derived, "latency_inflation_factor", "e2e") == pytest.approx(3.9)
+
+
+def test_nothing_observed_means_no_latency():
+    assert latency.derive(window(60), CONTEXT) == {}

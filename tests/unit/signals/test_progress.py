@@ -1,0 +1,68 @@
+"""Whether an engine gets anywhere, over polls made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.signals.progress import progress_of
+from tests.support.engines import window
+
+
+def works(t: int) -> dict[str, float]:
+    return {"steps": 30.0 * t, "prompt_tokens": 900.0 * t, "generation_tokens": 100.0 * t, "finished": 1.0 * t}
+
+
+def stops(at: int):
+    return lambda t: works(min(t, at))
+
+
+def running(t: int) -> dict[str, float]:
+    return {"running": 8.0, "waiting": 2.0, "kv_usage": 0.5}
+
+
+def test_a_page_that_stands_still_with_requests_in_its_batch_is_frozen():
+    assert progress_of(window(60, running, stops(20))).frozen_seconds == 39.0
+    assert progress_of(window(60, running, works)).frozen_seconds == 0.0
+
+
+def test_a_long_prefill_moves_the_cache_and_is_not():
+    found = progress_of(window(60, lambda t: running(t) | {"kv_usage": 0.5 + 0.001 * t}, stops(20)))
+    assert (found.frozen_seconds, found.looping_seconds) == (0.0, 0.0)
+
+
+def test_a_batch_out_of_which_nothing_comes_while_the_cache_falls_and_rises_loops():
+    found = progress_of(window(60, lambda t: running(t) | {"kv_usage": 0.5 + 0.01 * (t % 7)}, stops(20)))
+    assert found.looping_seconds == 39.0
+
+
+def test_requests_that_wait_while_nothing_runs_and_nothing_comes_out_stand_still():
+    waits = {"running": 0.0, "waiting": 3.0, "waiting_deferred": 0.0, "kv_usage": 0.1}
+    assert progress_of(window(60, lambda t: waits, stops(20))).still_seconds == 39.0
+    assert progress_of(window(60, lambda t: waits | {"waiting_deferred": 3.0}, stops(20))).still_seconds == 0.0
+
+
+def test_pooling_shows_in_prompts_only_and_is_progress():
+    def pooling(t: int) -> dict[str, float]:
+        return {"steps": 6.0 * t, "prompt_tokens": 2000.0 * t, "generation_tokens": 0.0, "finished": 20.0 * t}
+
+    found = progress_of(window(60, lambda t: {"running": 0.0, "waiting": 5.0, "kv_usage": 0.0}, pooling))
+    assert (found.frozen_seconds, found.still_seconds) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "gauges", [{"awake": 0.0}, {"updating": 1.0}, {"pauses": 2.0, "resumes": 1.0}], ids=["asleep", "updating", "paused"]
+)
+def test_who_was_stopped_on_purpose_is_paused_and_never_stands_still(gauges):
+    found = progress_of(window(60, lambda t: running(t) | gauges, stops(20)))
+    assert found.paused
+    assert (found.frozen_seconds, found.still_seconds) == (0.0, 0.0)
+
+
+def test_who_goes_on_is_not_paused():
+    assert not progress_of(window(60, lambda t: running(t) | {"pauses": 2.0, "resumes": 2.0}, works)).paused
+
+
+def test_polls_before_another_process_answered_say_nothing_of_its_progress():
+    polls = window(60, running, stops(0))
+    polls.joined = polls.t - 5.0
+    assert progress_of(polls).frozen_seconds == 5.0

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.observed import Observed, Unfinished
+from kvpressure.simulation.calibrate import UnknownError, known
+from kvpressure.simulation.consequences import model_of
+from kvpressure.simulation.scheduler import simulate
+from tests.support.observed import pressed_view
+
+pytestmark = pytest.mark.recorded
+
+THRESHOLDS = load_thresholds()
+REAL = (
+    "traces/long-context-collapse.jsonl.xz",
+    "traces/preemption-thrash.jsonl.xz",
+    "traces/v0.12-preemption.jsonl.xz",
+)
+LAB = ("lab/kv-collapse-0.33.0.jsonl.xz", "lab/kv-json-0.33.0.jsonl.xz", "lab/kv-watermark-long-0.33.0.jsonl.xz")
+
+
+def shown(recording: str) -> Observed:
+    observed = pressed_view(recording).observed
+    assert observed is not None
+    return observed
+
+
+@pytest.mark.parametrize("recording", REAL + LAB)
+def test_simulated_as_it_is_an_engine_does_what_was_recorded_of_it(recording):
+    """Recordings of a real vLLM among them: only what the page tells went in."""
+    view = pressed_view(recording)
+    found = known(view.observed, view.limits, THRESHOLDS)
+    outcome = simulate(found.server, found.demand)
+    assert outcome is not None
+    assert outcome.tokens_per_second == pytest.approx(found.measured.tokens_per_second, rel=0.05)
+    assert outcome.running == pytest.approx(found.measured.running, rel=0.05)
+    assert outcome.waiting == pytest.approx(found.measured.waiting, rel=0.15)
+
+
+@pytest.mark.parametrize("recording", LAB)
+def test_step_times_are_found_on_the_page(recording):
+    """The lab's: 30 ms and 1/16,000 s a prompt token, with a little for sequences and context."""
+    view = pressed_view(recording)
+    steps = known(view.observed, view.limits, THRESHOLDS).server.steps
+    assert 0.029 < steps.fixed < 0.035
+    assert steps.prompt_token == pytest.approx(1 / 16_000, rel=0.25)
+
+
+def test_without_something_to_go_by_nothing_is_predicted():
+    view = pressed_view(LAB[0])
+    observed = shown(LAB[0])
+    for broken, why in (
+        (None, "traffic"),
+        (replace(observed, outputs=None), "lengths are not known"),
+        (replace(observed, intervals=observed.intervals[:4]), "too few polls"),
+        (replace(observed, intervals=tuple(replace(i, steps=None) for i in observed.intervals)), "how long steps take"),
+        (replace(observed, intervals=tuple(replace(i, generated=0.0) for i in observed.intervals)), "no tokens"),
+    ):
+        with pytest.raises(UnknownError, match=why):
+            known(broken, view.limits, THRESHOLDS)
+    with pytest.raises(UnknownError, match="size of the KV pool"):
+        known(
+            replace(observed, cache=replace(observed.cache, capacity_tokens=None)),
+            replace(view.limits, kv_capacity_tokens=None),
+            THRESHOLDS,
+        )
+
+
+def test_an_engine_that_cannot_be_simulated_as_it_is_is_not_predicted():
+    view, observed = pressed_view(LAB[0]), shown(LAB[0])
+    # Ten times as many run as the pool holds of such requests: whatever they are, they are not what ended.
+    odd = tuple(replace(i, running=20.0, generated=(i.generated or 0.0) * 10) for i in observed.intervals)
+    with pytest.raises(UnknownError):
+        model_of(replace(observed, intervals=odd), view.limits, THRESHOLDS)
+
+
+def test_long_requests_under_way_count_where_hardly_any_has_ended():
+    view, observed = pressed_view(LAB[0]), shown(LAB[0])
+    assert observed.outputs is not None
+    long = Unfinished(observed.outputs.count, 6000.0, 400.0)
+    found = known(replace(observed, unfinished=long), replace(view.limits), THRESHOLDS).demand
+    assert max(one.prompt for one in found.requests) == 6000
+    few = replace(long, requests=1.0)
+    assert (
+        max(one.prompt for one in known(replace(observed, unfinished=few), view.limits, THRESHOLDS).demand.requests)
+        < 5000
+    )
+
+
+def test_a_queue_that_grows_has_clients_that_do_not_wait():
+    view, observed = pressed_view(LAB[0]), shown(LAB[0])
+    assert known(observed, view.limits, THRESHOLDS).demand.clients == 12
+    grows = tuple(replace(one, waiting=10.0 + number / 3) for number, one in enumerate(observed.intervals))
+    demand = known(replace(observed, intervals=grows), view.limits, THRESHOLDS).demand
+    assert demand.clients == 0
+    # A request in three seconds, and those that ended.
+    finished = sum(one.finished or 0.0 for one in observed.intervals) / len(observed.intervals)
+    assert demand.rate == pytest.approx(1 / 3 + finished, rel=0.15)

@@ -1,0 +1,120 @@
+"""Verdicts of one engine become incidents: where they begin and end, which cause they get, what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.samples import EngineSample
+from kvpressure.model.verdict import Cause, Stage
+from kvpressure.tools.incidents.collect import Collector, Ended, with_fired
+from kvpressure.tools.incidents.found import MOST_PICTURE_POINTS, Fired
+from tests.support.advice_cases import diagnosis
+from tests.support.views import engine_view
+
+STEP = 15.0
+LIMITS = load_thresholds()
+GAP = LIMITS.incident_gap_seconds
+WELL, KV, CAP = Cause.HEALTHY, Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND
+
+
+def run(
+    causes: Iterable[Cause], waiting: float = 3.0, detail: str | None = None, **derived: float
+) -> tuple[Collector, list[Ended]]:
+    """A verdict every STEP seconds, from 0 on."""
+    collector, found = Collector({"pod": "a"}, LIMITS, STEP), list[Ended]()
+    for number, cause in enumerate(causes):
+        t = STEP * number
+        view = engine_view(
+            t=t, diagnosis=replace(diagnosis(cause, Stage.COLLAPSED, detail), t=t), derived=dict(derived)
+        )
+        gauges = {"running": 8.0, "waiting": waiting, "kv_usage": 0.9}
+        sample = EngineSample("m", "0", gauges, {"generation_tokens": 100.0 * number})
+        found += collector.add(view, sample)
+    return collector, found
+
+
+def long(seconds: float) -> int:
+    return int(seconds / STEP) + 1
+
+
+def test_an_incident_begins_with_the_sample_before_the_first_verdict_and_ends_with_the_last() -> None:
+    _, (one,) = run([WELL] * 4 + [KV] * 10 + [WELL] * (long(GAP) + 1))
+    incident = one.incident
+    assert (incident.began, incident.ended, incident.seconds) == (45.0, 195.0, 150.0)
+    assert (incident.cause, incident.causes, incident.stage) == (KV, {KV: 150.0}, "collapsed")
+    assert incident.confidence == pytest.approx(0.8)
+    assert incident.peak["kv_usage_ratio"] == 0.9
+
+
+def test_trouble_that_comes_back_within_the_gap_is_the_same_and_after_it_another() -> None:
+    near, far = int(GAP / STEP) - 1, long(GAP) + 1
+    collector, ended = run([KV] * 8 + [WELL] * near + [KV] * 8)
+    assert [*ended, *collector.finish(ended=True)][0].incident.seconds == pytest.approx(STEP * (15 + near), abs=STEP)
+    collector, ended = run([KV] * 8 + [WELL] * far + [KV] * 8)
+    assert len([*ended, *collector.finish(ended=True)]) == 2
+
+
+def test_the_cause_that_held_longest_names_it_and_the_others_are_kept() -> None:
+    collector, _ = run([CAP] * 3 + [KV] * 9)
+    (one,) = collector.finish(ended=True)
+    assert one.incident.cause is KV
+    assert set(one.incident.causes) == {CAP, KV}
+    assert one.incident.causes[KV] > one.incident.causes[CAP]
+
+
+def test_what_still_goes_on_at_the_end_has_no_end() -> None:
+    collector, _ = run([WELL] * 4 + [KV] * 9)
+    (one,) = collector.finish(ended=False)
+    assert (one.incident.ended, one.incident.seconds) == (None, 135.0)
+    assert list(collector.finish(ended=True)) == []
+
+
+def test_healthy_verdicts_are_no_incident() -> None:
+    collector, found = run([WELL] * 40)
+    assert [*found, *collector.finish(ended=True)] == []
+
+
+def test_time_in_which_requests_waited_and_nothing_told_why_is_counted() -> None:
+    collector, _ = run([Cause.UNKNOWN] * 6, detail="layers_differ")
+    assert collector.unjudged == {"layers_differ": 90.0}
+    idle, _ = run([Cause.UNKNOWN] * 6, waiting=0.0, detail="layers_differ")
+    begins, _ = run([Cause.UNKNOWN] * 6, detail="too_few_polls")
+    assert (idle.unjudged, begins.unjudged) == ({}, {})
+
+
+def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> None:
+    collector, _ = run([WELL] * 200 + [KV] * 2000)
+    (one,) = collector.finish(ended=True)
+    picture = one.incident.picture
+    assert picture is not None
+    assert len(picture.times) <= MOST_PICTURE_POINTS
+    assert picture.times[0] < one.incident.began
+    assert picture.times[-1] > one.incident.began + 0.95 * one.incident.seconds
+    rates = [rate for rate in picture.series["tokens_per_second"] if rate is not None]
+    assert rates == pytest.approx([100 / STEP] * len(rates))
+
+
+def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> None:
+    collector = Collector({"pod": "a"}, LIMITS, STEP)
+    view = engine_view(
+        t=0.0, diagnosis=replace(diagnosis(KV), t=0.0), derived={"demand_replicas": {"kv_tokens": 2.0 * 0.8}}
+    )
+    list(collector.add(view, EngineSample("m", "0", {}, {})))
+    (one,) = collector.finish(ended=True)
+    assert one.incident.peak["desired_replicas"] == -(-1.6 // LIMITS.scaling_target_ratio)
+
+
+def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
+    _, (one,) = run([WELL] * 4 + [KV] * 10 + [WELL] * (long(GAP) + 1))
+    alerts = [
+        Fired("before", 0.0, 40.0),
+        Fired("during", 60.0, 90.0, copied=True),
+        Fired("through", 10.0, None),
+        Fired("late", 190.0 + 100.0, None),
+        Fired("too late", 196.0 + 300.0, None),
+    ]
+    assert [fired.rule for fired in with_fired(one.incident, alerts, 300.0).fired] == ["through", "late", "during"]

@@ -1,0 +1,182 @@
+"""A whole look back at a real Prometheus that promtool filled with recordings and simulated engines of known truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench.simulator.scenarios import episode
+from kvpressure.cli import main
+from kvpressure.engines.recordings import TraceLine, read_trace
+from tests.support.past import START, Scrape, past, simulated
+from tests.support.schemas import check
+from tests.support.tools import FIXTURES
+
+pytestmark = [pytest.mark.recorded, pytest.mark.process]
+
+SPAN = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}", "--workers", "1")
+TRUE = {
+    ("prod/ramp", "0"): "kv_cache_pressure",
+    ("prod/ranks", "0"): "kv_cache_pressure",
+    ("prod/ranks", "1"): "kv_cache_pressure",
+    ("prod/kv", "0"): "kv_cache_pressure",
+    ("prod/host", "0"): "host_bound",
+    ("prod/stuck", "0"): "stuck",
+}
+
+
+def labels(pod: str) -> dict[str, str]:
+    return {"namespace": "prod", "pod": pod, "instance": f"{pod}:8000", "job": "vllm"}
+
+
+def recorded(name: str, pod: str, begin: float) -> Iterator[Scrape]:
+    due = origin = 0.0
+    for line in read_trace(FIXTURES / "traces" / f"{name}.jsonl.xz"):
+        assert isinstance(line, TraceLine)
+        if line.t >= due:
+            origin = origin or line.t
+            due = line.t + 14.9
+            yield Scrape(begin + line.t - origin, labels(pod), line.page)
+
+
+def scrapes() -> Iterator[Scrape]:
+    yield from recorded("ramp-into-pressure", "ramp", START)
+    yield from recorded("two-ranks", "ranks", START + 300)
+    yield from simulated(episode("kv_cache_pressure", 2), 2, labels("kv"), 15.0, START + 600)
+    yield from simulated(episode("host_bound", 5), 5, labels("host"), 15.0, START + 900)
+    yield from simulated(episode("stuck", 6), 6, labels("stuck"), 15.0, START + 1200)
+    yield from simulated(episode("healthy", 1), 1, labels("well"), 15.0, START + 1500)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with past(tmp_path_factory.mktemp("past"), scrapes()) as address:
+        yield address
+
+
+def look(url: str, *words: str) -> dict[str, Any]:
+    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--json", *words])
+    assert answer.exit_code in (0, 1), answer.output
+    document: dict[str, Any] = json.loads(answer.stdout)
+    check("incidents", document)
+    return document
+
+
+@pytest.fixture(scope="module")
+def document(url: str) -> dict[str, Any]:
+    return look(url)
+
+
+def test_every_incident_is_found_with_its_cause_and_none_is_made_up(document: dict[str, Any]) -> None:
+    found = {(one["target"], one["engine"]): one["cause"] for one in document["incidents"]}
+    assert found == TRUE
+    assert len(document["incidents"]) == len(TRUE)
+    assert (document["targets"], document["unread"], document["unjudged"]) == (6, [], [])
+
+
+def test_it_says_when_what_it_cost_and_what_would_have_helped(document: dict[str, Any]) -> None:
+    (one,) = [one for one in document["incidents"] if one["target"] == "prod/kv"]
+    began, ended = START + 600 + 150, START + 600 + 450
+    assert began < one["began"] < began + 75
+    assert ended - 30 < one["ended"] < ended + 75
+    assert one["step_seconds"] == pytest.approx(15.0)
+    assert one["lost_tokens"] > 10_000
+    predicted = [action["expected"]["text"] for action in one["actions"] if action["expected"]]
+    assert predicted
+    assert all(text.startswith("tokens/s") for text in predicted)
+    ours = [fired for fired in one["fired"] if fired["rule"] == "KVPressureCacheTooSmall"]
+    assert began < ours[0]["at"] < one["ended"]
+    assert one["picture"]["t"][0] < one["began"]
+
+
+def test_copied_rules_are_asked_of_the_prometheus_itself(document: dict[str, Any]) -> None:
+    rules = {rule["rule"]: rule for rule in document["copied_rules"]}
+    assert "GPU memory > 0.9" not in rules  # its series is not there
+    preempts = rules["rate(preemptions[5m]) > 0"]
+    assert preempts["in_incidents"] >= 3
+    assert preempts["fired"] >= preempts["elsewhere"] + 3
+
+
+def test_a_selector_chooses_engines(url: str) -> None:
+    found = look(url, "--selector", 'pod=~"kv|well"')
+    assert (found["targets"], [one["target"] for one in found["incidents"]]) == (2, ["prod/kv"])
+
+
+def test_a_selector_chooses_among_the_engines_of_one_page(url: str) -> None:
+    found = look(url, "--selector", 'engine="1"')
+    assert [(one["target"], one["engine"]) for one in found["incidents"]] == [("prod/ranks", "1")]
+
+
+def test_nothing_that_matches_is_an_error_that_says_so(url: str) -> None:
+    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--selector", 'pod="nobody"'])
+    assert (answer.exit_code, "no series of an engine" in answer.output) == (2, True), answer.output
+
+
+def test_other_thresholds_are_compared_on_the_same_past(url: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("frontend_slow_min_seconds: 60\n")
+    found = look(url, "--backtest", str(other), "--selector", 'pod=~"kv|host"')["backtest"]
+    assert found["changed_thresholds"] == {"frontend_slow_min_seconds": {"before": 1, "after": 60}}
+    assert ([one["target"] for one in found["only_before"]], found["same"], found["only_after"]) == (
+        ["prod/host"],
+        1,
+        [],
+    )
+
+
+def test_one_that_broke_off_goes_on_and_finds_the_same(url: str, tmp_path: Path) -> None:
+    whole, journal = tmp_path / "whole", tmp_path / "half"
+    chosen = ("--selector", 'pod=~"kv|stuck"')
+    first = look(url, "--resume", str(whole), *chosen)
+    lines = whole.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[: len(lines) // 2]) + lines[len(lines) // 2][:20])
+    assert look(url, "--resume", str(journal), *chosen)["incidents"] == first["incidents"]
+    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--resume", str(whole)])
+    assert (answer.exit_code, "another question (selector)" in answer.output) == (2, True), answer.output
+
+
+def test_several_processes_find_the_same(url: str) -> None:
+    chosen = ("--selector", 'pod=~"kv|stuck"')
+    assert look(url, *chosen, "--workers", "2")["incidents"] == look(url, *chosen)["incidents"]
+
+
+def test_text_markdown_and_html(url: str, tmp_path: Path) -> None:
+    page, report = tmp_path / "x.html", tmp_path / "x.md"
+    words = ("--selector", 'pod="kv"', "--html", str(page), "--markdown", str(report))
+    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, *words])
+    assert answer.exit_code == 1
+    assert "KV cache pressure/admission: prod/kv" in answer.output
+    assert "KVPressureCacheTooSmall (ours, warning)" in answer.output
+    html = page.read_text()
+    assert (html.count("<svg"), "<script" in html, 'http-equiv="Content-Security-Policy"' in html) == (4, False, True)
+    assert "## 1. KV cache pressure/admission: prod/kv" in report.read_text()
+
+
+def test_a_server_with_a_small_limit_of_samples_is_asked_in_pieces(tmp_path: Path) -> None:
+    rows = simulated(episode("kv_cache_pressure", 2), 2, labels("kv"), 15.0, START + 600)
+    with past(tmp_path, rows, "--query.max-samples=9000") as url:
+        found = look(url)
+        assert [one["cause"] for one in found["incidents"]] == ["kv_cache_pressure"]
+
+
+def test_a_past_in_which_somebody_changed_how_often_is_scraped_is_judged_by_each(tmp_path: Path) -> None:
+    scrapes = [
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("changed"), 15.0, START),
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("changed"), 60.0, START + 3600),
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("seldom"), 15.0, START),
+        *simulated(episode("kv_cache_pressure", 2), 2, labels("seldom"), 120.0, START + 3600),
+    ]
+    with past(tmp_path, scrapes) as url:
+        document = look(url)
+    found = [(one["target"], one["cause"], one["step_seconds"]) for one in document["incidents"]]
+    assert sorted(found) == [
+        ("prod/changed", "kv_cache_pressure", 15.0),
+        ("prod/changed", "kv_cache_pressure", 60.0),
+        ("prod/seldom", "kv_cache_pressure", 15.0),
+    ]
+    assert [one["target"] for one in document["unread"]] == ["prod/seldom"]

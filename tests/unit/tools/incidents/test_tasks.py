@@ -1,0 +1,45 @@
+"""Processes that read beside each other: one that is killed is a sentence, and none is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.tools.incidents.client import Server
+from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.names import Target
+from kvpressure.tools.incidents.paging import Span
+from kvpressure.tools.incidents.tasks import Task, in_parallel
+from tests.support.fake_prometheus import Answer, FakePrometheus, Request, success
+
+EMPTY = success({"resultType": "matrix", "result": []})
+
+
+def tasks(url: str) -> list[Task]:
+    limits = (load_thresholds(),)
+    names = [Target((("instance", f"h:{port}"),)) for port in (8000, 8001)]
+    return [Task(Server(url), Seen(one, "vllm", 15.0), ((Span(0, 60), True),), None, limits, 120.0) for one in names]
+
+
+def test_one_that_is_killed_is_a_sentence_and_nobody_waits_for_the_others() -> None:
+    before, over = set(multiprocessing.active_children()), threading.Event()
+
+    def behaviour(_: Request) -> Answer:
+        ours = set(multiprocessing.active_children()) - before
+        os.kill(next(iter(ours)).pid or 0, signal.SIGKILL)
+        over.wait(60)
+        return EMPTY
+
+    with FakePrometheus(behaviour) as server:
+        try:
+            with pytest.raises(PrometheusError, match="was killed"):
+                in_parallel(tasks(server.url), 1, lambda _, __: None)
+        finally:
+            over.set()
+    assert set(multiprocessing.active_children()) == before
