@@ -11,7 +11,19 @@ from typing import Final
 from kvpressure.advice import limit_families
 from kvpressure.exposition import containers, source_health, verdicts
 from kvpressure.model.family import Family, exporter_family
-from kvpressure.signals import batch, canary, cost, gpu, kv, latency, refusals, saturation, throughput, traffic
+from kvpressure.signals import (
+    batch,
+    canary,
+    cost,
+    gpu,
+    kv,
+    latency,
+    prefix_cache,
+    refusals,
+    saturation,
+    throughput,
+    traffic,
+)
 
 EXPORTER: Final = (
     exporter_family(
@@ -53,6 +65,7 @@ EXPORTER: Final = (
 FAMILIES: Final[tuple[Family, ...]] = (
     *batch.FAMILIES,
     *kv.FAMILIES,
+    *prefix_cache.FAMILIES,
     *refusals.FAMILIES,
     *latency.FAMILIES,
     *throughput.FAMILIES,

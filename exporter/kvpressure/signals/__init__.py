@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.model.values import Derived, Value, known
-from kvpressure.signals import batch, gpu, kv, latency, refusals, saturation, throughput, traffic
+from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, refusals, saturation, throughput, traffic
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
 from kvpressure.signals.verdict_window import VerdictWindow, verdict_window
@@ -11,7 +11,16 @@ from kvpressure.signals.windows import EngineWindow
 
 __all__ = ["Context", "Derived", "Value", "VerdictWindow", "compute", "derive_gpu"]
 
-_FAMILIES = (batch.derive, kv.derive, latency.derive, throughput.derive, traffic.derive, refusals.derive, gpu.derive)
+_FAMILIES = (
+    batch.derive,
+    kv.derive,
+    prefix_cache.derive,
+    latency.derive,
+    throughput.derive,
+    traffic.derive,
+    refusals.derive,
+    gpu.derive,
+)
 
 
 def compute(window: EngineWindow, context: Context) -> tuple[Derived, VerdictWindow]:

@@ -13,7 +13,20 @@ from kvpressure.advice import limit_families
 from kvpressure.exposition import collector, containers, source_health, verdicts
 from kvpressure.exposition.families import EXPORTER, FAMILIES
 from kvpressure.model.family import Family
-from kvpressure.signals import batch, canary, cost, gpu, kv, latency, past, refusals, saturation, throughput, traffic
+from kvpressure.signals import (
+    batch,
+    canary,
+    cost,
+    gpu,
+    kv,
+    latency,
+    past,
+    prefix_cache,
+    refusals,
+    saturation,
+    throughput,
+    traffic,
+)
 
 OF_THE_VERDICT = (signals, past)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
@@ -21,6 +34,7 @@ OF_THE_VERDICT = (signals, past)
 DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     batch: batch.FAMILIES,
     kv: kv.FAMILIES,
+    prefix_cache: prefix_cache.FAMILIES,
     refusals: refusals.FAMILIES,
     latency: latency.FAMILIES,
     throughput: (*throughput.FAMILIES, *throughput.PLATEAU),

@@ -1,0 +1,103 @@
+"""What a page tells of the prefix cache, against arithmetic by hand and against the lab's own block pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import lzma
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.signals import compute
+from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, window
+from tests.support.tools import FIXTURES
+
+NAMES = {"prefix_cache_hit_ratio", "computed_prompt_tokens_per_second"}
+AGES = {"cache_turnover_seconds", "cache_eviction_age_min_seconds"}
+
+
+def derive(gauges, counters, cache=CACHE):
+    past = window(60, gauges, counters)
+    past.cache = cache
+    derived, _ = compute(past, CONTEXT)
+    return derived
+
+
+def served(prompt: float, hit_ratio: float, generated: float, **more: float):
+    """Counters of an engine that serves so many tokens a second."""
+    rates = {
+        "prompt_tokens": prompt,
+        "prefix_queries": prompt,
+        "prefix_hits": hit_ratio * prompt,
+        "generation_tokens": generated,
+        **more,
+    }
+    return lambda t: {name: rate * t for name, rate in rates.items()}
+
+
+def half_used(_):
+    return {"running": 1.0, "kv_usage": 0.5}
+
+
+def test_turnover_is_free_tokens_over_those_written():
+    derived = derive(half_used, served(1000.0, 0.8, 50.0))
+    assert derived["prefix_cache_hit_ratio"] == pytest.approx(0.8)
+    assert derived["computed_prompt_tokens_per_second"] == pytest.approx(200.0)
+    free = 0.5 * CACHE.capacity_tokens
+    assert derived["cache_turnover_seconds"] == pytest.approx(free / 250.0)
+    assert derived["cache_eviction_age_min_seconds"] == pytest.approx(free / 1050.0)
+
+
+def test_what_the_page_counts_as_computed_goes_before_what_hits_leave():
+    derived = derive(half_used, served(1000.0, 0.8, 50.0, computed_prompt_tokens=300.0))
+    assert derived["computed_prompt_tokens_per_second"] == pytest.approx(300.0)
+
+
+def test_the_longest_age_is_never_below_the_least():
+    for hits in (0.0, 0.5, 1.0):
+        derived = derive(half_used, served(1000.0, hits, 50.0))
+        assert derived["cache_eviction_age_min_seconds"] <= derived["cache_turnover_seconds"]
+
+
+def test_nobody_knows_when_blocks_go_while_nothing_is_written():
+    assert not AGES & derive(half_used, served(0.0, 0.0, 0.0)).keys()
+    assert not NAMES & derive(half_used, lambda t: {"generation_tokens": 5.0 * t}).keys()
+
+
+def test_without_caching_all_prompts_are_computed_and_nothing_is_kept():
+    off = dataclasses.replace(CACHE, prefix_caching=False)
+    derived = derive(half_used, lambda t: {"prompt_tokens": 100.0 * t, "generation_tokens": 5.0 * t}, off)
+    assert derived["computed_prompt_tokens_per_second"] == pytest.approx(100.0)
+    assert not (AGES | {"prefix_cache_hit_ratio"}) & derived.keys()
+
+
+def minutes(path: Path) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Median age of the blocks evicted in each whole minute but the first, and what was told at its end."""
+    with lzma.open(path, "rt") as lines:
+        truth = {row["t"]: row["truth"]["cache"] for row in map(json.loads, lines)}
+    told = {views[0].t: views[0].derived for _, views in Replay(ReplayTarget("t"), THRESHOLDS).views(path) if views}
+    begin = min(truth)
+    for minute, group in groupby(sorted(truth), lambda t: int((t - begin) // 60)):
+        times = list(group)
+        evicted = [(truth[t]["age"][2], truth[t]["evicted"]) for t in times if "age" in truth[t]]
+        blocks = sum(count for _, count in evicted)
+        if minute and blocks >= 50 and times[-1] - times[0] >= 59.0:
+            yield sum(age * count for age, count in evicted) / blocks, told[max(t for t in told if t <= times[-1])]
+
+
+@pytest.mark.recorded
+@pytest.mark.parametrize(("regime", "outside"), [("busy-040", 0), ("cold", 0), ("trace-light", 0), ("joins", 4)])
+def test_the_age_at_eviction_that_the_labs_pool_shows_lies_within_the_bounds(regime, outside):
+    """Within a tenth. Where load grows, blocks go that were written before the window began (decision 0410)."""
+    path = FIXTURES / "lab" / "workingset" / f"{regime}-0.33.0.jsonl.xz"
+    found = [
+        0.9 * derived["cache_eviction_age_min_seconds"] <= age <= 1.1 * derived["cache_turnover_seconds"]
+        for age, derived in minutes(path)
+    ]
+    assert found
+    assert found.count(False) <= outside
