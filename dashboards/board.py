@@ -50,7 +50,7 @@ class Board:
     notes: Sequence[Note] = field(default_factory=tuple)
 
     def json(self) -> dict[str, Any]:
-        """The template, as Grafana's own JSON but for what `kvpressure generate` fills in."""
+        """Return the template, as Grafana's own JSON but for what `kvpressure generate` fills in."""
         board = build.Dashboard(self.title).uid(self.uid).description(self.what).tags([TAG]).editable()
         board = board.time("now-1h", "now").refresh("30s").tooltip(model.DashboardCursorSync.CROSSHAIR)
         board = board.timezone("browser").link(_others()).link(_elsewhere("Logs", "logs"))
@@ -79,7 +79,7 @@ def variable(
     regex: str = "",
     everything: str = EVERYTHING,
 ) -> build.QueryVariable:
-    """A variable with several values and All, asked for again whenever the time range changes."""
+    """Return a variable with several values and All, asked for again whenever the time range changes."""
     made = build.QueryVariable(name).label(label).query(query).datasource(DATASOURCE).multi(True).include_all(True)
     made = made.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).current(ALL).regex(regex)
     made = made.sort(model.VariableSort.DISABLED if regex else model.VariableSort.ALPHABETICAL_ASC)
@@ -89,14 +89,14 @@ def variable(
 
 
 def one_of(name: str, label: str, query: str) -> build.QueryVariable:
-    """A hidden variable with one value: the first there is, or the one that a link names."""
+    """Return a hidden variable with one value: the first there is, or the one that a link names."""
     made = build.QueryVariable(name).label(label).query(query).datasource(DATASOURCE)
     made = made.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.ALPHABETICAL_ASC)
     return made.hide(model.VariableHide.HIDE_VARIABLE)
 
 
 def text_of(board: Board) -> str:
-    """The template as it is written to a file."""
+    """Return the template as it is written to a file."""
     return json.dumps(board.json(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -219,7 +219,7 @@ def _weeks() -> Row:
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         "kvpressure-capacity",
         "KV pressure / Capacity and traffic shape",

@@ -516,7 +516,7 @@ def _notes() -> list[Note]:
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         "kvpressure-engine",
         "KV pressure / Engine",

@@ -265,7 +265,7 @@ def _running() -> Row:
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         "kvpressure-exporter",
         "KV pressure / Exporter health",

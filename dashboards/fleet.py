@@ -267,7 +267,7 @@ def _gpus() -> Row:
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         "kvpressure-fleet",
         "KV pressure / Fleet",

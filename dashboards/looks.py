@@ -34,19 +34,25 @@ _KNOWN: Final = frozenset(field.name for field in fields(Thresholds))
 
 
 def limit(name: str) -> float:
-    """The value of a threshold, filled in when a bundle is generated. LookupError names one that there is not."""
+    """Return the value of a threshold, filled in when a bundle is generated.
+
+    LookupError names one that there is not.
+    """
     return cast("float", shown(name))
 
 
 def shown(name: str, how: str = "") -> str:
-    """A threshold within a text; `how` is a filter of the templates, such as percent. LookupError as in `limit`."""
+    """Return a threshold within a text; `how` is a filter of the templates, such as percent.
+
+    LookupError as in `limit`.
+    """
     if name not in _KNOWN:
         raise LookupError(f"a dashboard uses the threshold {name!r}, which thresholds.yaml does not have")
     return f"[[ limits.{name}{' | ' + how if how else ''} ]]"
 
 
 def steps(base: str, *others: tuple[float, str]) -> ThresholdsConfig:
-    """`base` below the first of `others`, each a value and the colour from there on."""
+    """Return `base` below the first of `others`, each a value and the colour from there on."""
     all_steps = [model.Threshold(None, base), *(model.Threshold(value, colour) for value, colour in others)]
     return ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(all_steps)
 

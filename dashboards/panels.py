@@ -129,7 +129,7 @@ def number(  # noqa: PLR0913 -- what a number can be told apart by
     none: str = "",
     calm: bool = False,
 ) -> stat.Panel:
-    """The newest value, large. `calm` colours the number alone, not the field around it."""
+    """Return the newest value, large. `calm` colours the number alone, not the field around it."""
     panel = stat.Panel().title(title).description(what).datasource(DATASOURCE).span(width).height(4)
     panel = panel.with_target(_target(query, 0, instant=True)).unit(unit)
     panel = panel.graph_mode(common_model.BigValueGraphMode.NONE)
@@ -154,7 +154,7 @@ def timeline(
     height: int = 8,
     none: str = "",
 ) -> statetimeline.Panel:
-    """A row per series, coloured by its state; `mappings` names and colours the states."""
+    """Return a row per series, coloured by its state; `mappings` names and colours the states."""
     panel = statetimeline.Panel().title(title).description(what).datasource(DATASOURCE).span(WIDTH).height(height)
     panel = panel.with_target(_target(query, 0)).unit("short").mappings(list(mappings))
     panel = panel.merge_values(True).show_value(common_model.VisibilityMode.AUTO).row_height(0.9)

@@ -30,29 +30,29 @@ IDENTITY: Final = "cluster, namespace, model_name, target, engine"
 
 
 def of(series: str, matchers: str, *more: str) -> str:
-    """A selector: `of("kvpressure_score", SHOWN, 'kind="e2e"')`."""
+    """Return a selector: `of("kvpressure_score", SHOWN, 'kind="e2e"')`."""
     name = series if ":" in series or series.startswith(("process_", "up", "scrape_")) else f"kvpressure_{series}"
     return f"{name}{{{','.join((matchers, *more))}}}"
 
 
 def engine(series: str, *more: str) -> str:
-    """A family of engines, of those shown."""
+    """Return a family of engines, of those shown."""
     return of(series, SHOWN, *more)
 
 
 def quantile(series: str, which: str, *more: str) -> str:
-    """A family with quantiles, of the engines shown; without the label, so that it joins with others."""
+    """Return a family with quantiles, of the engines shown; without the label, so that it joins with others."""
     matcher = f'quantile="{which}"'
     return f"max without (quantile) ({engine(series, matcher, *more)})"
 
 
 def recorded(series: str, *more: str) -> str:
-    """A recorded series by namespace and model."""
+    """Return a recorded series by namespace and model."""
     return of(f"namespace_model:kvpressure_{series}", MODELS, *more)
 
 
 def cause_code(matchers: str = SHOWN) -> str:
-    """The cause of each engine as its number of `looks.CODES`."""
+    """Return the cause of each engine as its number of `looks.CODES`."""
     parts = [f"{code} * " + of("bottleneck", matchers, f'cause="{cause}"') for cause, code in CODES.items()]
     return "max without (cause) (\n  " + "\n  or ".join(parts) + "\n)"
 
@@ -68,13 +68,13 @@ def worst_targets(count: int) -> str:
 
 
 def worst_exporters(count: int) -> str:
-    """Exporters with the most sources that fail, those that do not answer first."""
+    """Return Exporters with the most sources that fail, those that do not answer first."""
     failing = f"sum by (instance) (1 - {of('source_up', EXPORTERS)})"
     return f"topk({count}, max by (instance) (1000 * (1 - {of('up', EXPORTERS)}) or {failing}))"
 
 
 def lost_tokens(by: str = "") -> str:
-    """Generated tokens per second that engines under KV pressure are short of their best minute of six hours."""
+    """Return Generated tokens per second that engines under KV pressure are short of their best minute of six hours."""
     rate = engine("tokens_per_second", 'kind="generation"')
     pressure = engine("bottleneck", 'cause="kv_cache_pressure"')
     missing = f"clamp_min(max_over_time({rate}[6h:1m]) - {rate}, 0) * ignoring (kind, cause) {pressure}"

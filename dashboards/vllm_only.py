@@ -34,12 +34,12 @@ _NONE: Final = "no series: is this vLLM scraped, and are the variables right?"
 
 
 def of(name: str, *matchers: str, chosen: str = SHOWN) -> str:
-    """A selector of vLLM's series, of the engines shown."""
+    """Return a selector of vLLM's series, of the engines shown."""
     return f"vllm:{name}{{{','.join((*matchers, chosen))}}}"
 
 
 def rate(name: str, *matchers: str, chosen: str = SHOWN) -> str:
-    """A counter's rate over an interval that Grafana chooses, without what a series tells of its own."""
+    """Return a counter's rate over an interval that Grafana chooses, without what a series tells of its own."""
     return f"sum without (pid, reason, finished_reason) (rate({of(name, *matchers, chosen=chosen)}[$__rate_interval]))"
 
 
@@ -50,14 +50,14 @@ def usage(chosen: str = SHOWN) -> str:
 
 
 def queued(chosen: str = SHOWN) -> str:
-    """Requests that wait for room: all that wait, where the page does not say why."""
+    """Return Requests that wait for room: all that wait, where the page does not say why."""
     by_reason = of("num_requests_waiting_by_reason", 'reason="capacity"', chosen=chosen)
     waiting = of("num_requests_waiting", chosen=chosen)
     return f"(sum without (pid, reason) ({by_reason}) or sum without (pid) ({waiting}))"
 
 
 def total(name: str, chosen: str = SHOWN) -> str:
-    """A gauge that several processes may report parts of."""
+    """Return a gauge that several processes may report parts of."""
     return f"sum without (pid) ({of(name, chosen=chosen)})"
 
 
@@ -257,7 +257,7 @@ def _progress() -> Row:
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     variables, before = [], []
     for label, title in zip(_LEVELS, ("Cluster", "Namespace", "Model", "Instance"), strict=True):
         chosen = ",".join(before) + ALSO if before else "[[ selector ]]"

@@ -65,7 +65,7 @@ def _walk(prefix: str, node: Any, lines: list[str]) -> Iterator[tuple[str, str, 
 
 
 def _described(lines: list[str], row: int) -> str | None:
-    """The comment above a key, from its `# --` on; None when there is none."""
+    """Return the comment above a key, from its `# --` on; None when there is none."""
     words: list[str] = []
     for line in reversed(lines[:row]):
         found = _COMMENT.fullmatch(line)
@@ -98,7 +98,7 @@ def _default(value: object) -> str:
 
 
 def template(helm: str, *options: str) -> str:
-    """What `helm template` renders. Raises subprocess.CalledProcessError, with helm's words in `stderr`."""
+    """Return what `helm template` renders. Raises subprocess.CalledProcessError, with helm's words in `stderr`."""
     command = [helm, "template", "kvpressure", str(CHART), "--kube-version", KUBERNETES, "-n", "kvpressure", *options]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603 - helm, above
     return result.stdout

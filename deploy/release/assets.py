@@ -23,7 +23,7 @@ from kvpressure.tools.bundle import Options, bundle_files
 
 
 def archive(folder: str, files: Mapping[str, str], epoch: int) -> bytes:
-    """A .tar.gz of `files` below `folder`, with nothing of when, where and by whom it was packed."""
+    """Return a .tar.gz of `files` below `folder`, with nothing of when, where and by whom it was packed."""
     out = io.BytesIO()
     with (
         gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=epoch) as packed,
@@ -38,7 +38,7 @@ def archive(folder: str, files: Mapping[str, str], epoch: int) -> bytes:
 
 
 def whole_chart() -> dict[str, str]:
-    """The chart's own files and those that are built: path below it to content."""
+    """Return the chart's own files and those that are built: path below it to content."""
     own = (path.relative_to(CHART) for path in CHART.rglob("*") if path.is_file())
     kept = {str(path): (CHART / path).read_text("utf-8") for path in own if path.parts[0] != "files"}
     return kept | chart_files()

@@ -29,7 +29,7 @@ def hashes(folder: Path = REQUIREMENTS) -> dict[str, str]:
 
 
 def asked(path: Path) -> list[Json]:
-    """What pip-audit says of each package in a file.
+    """Return what pip-audit says of each package in a file.
 
     Raises RuntimeError with its own words where it does not get as far as an answer.
     """
@@ -50,7 +50,10 @@ def asked(path: Path) -> list[Json]:
 
 
 def summary(answers: dict[str, list[Json]], *, date: str, tool: str, requirements: dict[str, str]) -> Json:
-    """The result that is stored. `answers`: pip-audit's `dependencies` of each file; one in several counts once."""
+    """Return the result that is stored.
+
+    `answers`: pip-audit's `dependencies` of each file; one in several counts once.
+    """
     packages = {(one["name"], one.get("version", "")): one for file in answers.values() for one in file}
     found = [
         {"package": name, "version": number, "id": problem["id"], "fixed_in": problem["fix_versions"]}

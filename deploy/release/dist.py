@@ -46,7 +46,7 @@ def copy_sources(root: Path, to: Path) -> None:
 
 
 def repacked(archive: bytes, epoch: int) -> bytes:
-    """A .tar.gz with the same files and nothing of when, where and by whom it was packed."""
+    """Return a .tar.gz with the same files and nothing of when, where and by whom it was packed."""
     out = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as old,

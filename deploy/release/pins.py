@@ -31,7 +31,7 @@ class Pin:
 
 
 def normalized(name: str) -> str:
-    """A project's name as package indexes compare it (PEP 503)."""
+    """Return a project's name as package indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

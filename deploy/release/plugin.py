@@ -65,7 +65,7 @@ def merged(folders: Iterable[Path]) -> dict[str, bytes]:
 
 
 def archive(files: dict[str, bytes], epoch: int) -> bytes:
-    """A .tar.gz of the launcher and `files` below site/, with nothing of when, where and by whom it was packed."""
+    """Return a .tar.gz of the launcher and `files` below site/, with nothing of when, where and who packed it."""
     out = io.BytesIO()
     whole = {f"site/{name}": content for name, content in files.items()}
     whole |= {LAUNCHER.name: LAUNCHER.read_bytes(), "LICENSE": (ROOT / "LICENSE").read_bytes()}
@@ -91,7 +91,7 @@ def manifest(version: str, repository: str, sha256: dict[str, str]) -> str:
 
 
 def build(wheel: Path, machine: str, epoch: int) -> bytes:
-    """The archive for one machine."""
+    """Return the archive for one machine."""
     with tempfile.TemporaryDirectory() as work:
         folders = [Path(work) / python for python in PYTHONS]
         for python, folder in zip(PYTHONS, folders, strict=True):

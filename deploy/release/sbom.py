@@ -35,7 +35,7 @@ NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kvpressure")
 
 
 def root_component(project: dict[str, Any], wheel: Path | None) -> Component:
-    """The exporter itself, from pyproject.toml's table `project`; with the wheel's hash where there is one."""
+    """Return the exporter itself, from pyproject.toml's table `project`; with the wheel's hash where there is one."""
     name, version = normalized(project["name"]), project["version"]
     purl = PackageURL("pypi", name=name, version=version)
     root = Component(name=name, version=version, type=ComponentType.APPLICATION, purl=purl, bom_ref=str(purl))
@@ -48,7 +48,7 @@ def root_component(project: dict[str, Any], wheel: Path | None) -> Component:
 
 
 def component(pin: Pin) -> Component:
-    """A pinned package. Each hash is that of one of its files: a wheel for a platform, or its source."""
+    """Return a pinned package. Each hash is that of one of its files: a wheel for a platform, or its source."""
     purl = PackageURL("pypi", name=pin.name, version=pin.version)
     found = Component(name=pin.name, version=pin.version, type=ComponentType.LIBRARY, purl=purl, bom_ref=str(purl))
     # By CycloneDX a component's own hashes are all of one file. A reference may have those of several, as the CLI of
@@ -60,7 +60,7 @@ def component(pin: Pin) -> Component:
 
 
 def bill(project: dict[str, Any], pins: list[Pin], wheel: Path | None = None) -> Bom:
-    """The whole bill: the exporter, its packages, and the edges between them."""
+    """Return the whole bill: the exporter, its packages, and the edges between them."""
     root = root_component(project, wheel)
     components = {pin.name: component(pin) for pin in pins}
     bom = Bom(components=components.values())
@@ -72,7 +72,7 @@ def bill(project: dict[str, Any], pins: list[Pin], wheel: Path | None = None) ->
 
 
 def text_of(bom: Bom, epoch: str | None) -> str:
-    """The bill as CycloneDX 1.6 JSON, a line per value. `epoch`: seconds since 1970, for the time in it.
+    """Return the bill as CycloneDX 1.6 JSON, a line per value. `epoch`: seconds since 1970, for the time in it.
 
     Raises ValueError if it is not what the schema says.
     """

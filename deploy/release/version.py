@@ -54,7 +54,10 @@ def newest(changelog: str) -> Section:
 
 
 def problems(root: Path, tag: str | None) -> list[str]:
-    """A sentence for everything that does not agree with the changelog; `tag` is that of a release, with its v."""
+    """Return a sentence for everything that does not agree with the changelog.
+
+    `tag` is that of a release, with its v.
+    """
     try:
         section = newest((root / CHANGELOG).read_text("utf-8"))
     except ValueError as error:

@@ -46,12 +46,12 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The table; no command has to be imported for it."""
+        """Return the table; no command has to be imported for it."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The table and the options beside it; again no command has to be imported."""
+        """Return the table and the options beside it; again no command has to be imported."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only shells ask
 
         named = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
             sys.exit(CRASHED)
 
     def _finished(self, *args: Any, **extra: Any) -> Any:
-        """The result, once all that was printed is written."""
+        """Return the result, once all that was printed is written."""
         from kvpressure.cli.standard_streams import finish  # noqa: PLC0415
 
         try:
@@ -109,7 +109,7 @@ class LazyGroup(click.Group):
             end_unread()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command, None for an unknown name."""
+        """Return the command, None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"kvpressure.cli.{cmd_name.replace('-', '_')}").command

@@ -45,7 +45,7 @@ class Access:
     insecure: bool = False
 
     def tls(self) -> TlsSettings:
-        """What a target says of TLS."""
+        """Return what a target says of TLS."""
         from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom asks an engine
 
         return TlsSettings(
@@ -56,7 +56,7 @@ class Access:
         )
 
     def client(self, clock: Clock) -> HttpClient:
-        """A connection of its own, for what reads pages without the exporter's sources."""
+        """Return a connection of its own, for what reads pages without the exporter's sources."""
         from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - as above
         from kvpressure.net.http import HttpClient  # noqa: PLC0415
 
@@ -65,7 +65,7 @@ class Access:
 
 
 def access_of(options: dict[str, Any]) -> Access:
-    """What `access_options` gave. Raises click.UsageError for half of a client certificate."""
+    """Return what `access_options` gave. Raises click.UsageError for half of a client certificate."""
     given = Access(*(options[name] for name in ("bearer_token_file", "ca_file", "cert_file", "key_file", "insecure")))
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")

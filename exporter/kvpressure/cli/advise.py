@@ -61,7 +61,7 @@ async def _of_engine(triage: Triage) -> list[Finding]:
 
 
 def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
-    """The findings at the end of a recording; lines that cannot be used are named on standard error."""
+    """Return the findings at the end of a recording; lines that cannot be used are named on standard error."""
     thresholds = load_thresholds()
     newest: list[EngineView] | None = None
     try:

@@ -96,7 +96,7 @@ def _everything_kept() -> Iterator[None]:
 
 
 def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:
-    """Configurations by the name a model is served under: those given, then those that come with the package."""
+    """Return configurations by the name a model is served under: those given, then those that come with the package."""
     own: dict[str, Mapping[str, Any]] = {}
     for one in given:
         name, equals, path = one.rpartition("=")
@@ -151,7 +151,7 @@ def _from_path(path: str, bar: Bar) -> Manifests:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The file itself, or all manifests below a directory; hidden ones are left alone."""
+    """Return the file itself, or all manifests below a directory; hidden ones are left alone."""
     if not path.is_dir():
         yield path
         return
@@ -164,7 +164,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _environment(file: Path) -> dict[str, str]:
-    """What compose would take from the .env beside a file; nothing where there is none that can be read."""
+    """Return what compose would take from the .env beside a file; nothing where there is none that can be read."""
     path = file.parent / ".env"
     try:
         require_regular(path)

@@ -93,7 +93,7 @@ class Demo:
         return [InProcessGpuSource(report, interval, lambda r: on_report(SOURCE, r), self.clock.wall)]
 
     def _triage(self) -> list[str]:
-        """The line to type in another terminal, fit for the time that there is."""
+        """Return the line to type in another terminal, fit for the time that there is."""
         collapsed = next(phase.seconds for phase in self.incident.phases if phase.note.startswith(COLLAPSED))
         seconds = triage_seconds(collapsed / self.clock.speed)
         if seconds is None:
@@ -151,7 +151,7 @@ def triage_seconds(collapsed_seconds: float) -> float | None:
 
 
 def _typed() -> list[str]:
-    """The words that started this program, for another command of it in the same folder."""
+    """Return the words that started this program, for another command of it in the same folder."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":  # python -m kvpressure, as `make demo` does without installing it
         path = os.environ.get("PYTHONPATH")
@@ -176,7 +176,7 @@ def _settings(url: str, listen_address: str) -> Settings:
 
 
 def _verdict(view: EngineView) -> str:
-    """The diagnosis in a few words, "" before there is one."""
+    """Return the diagnosis in a few words, "" before there is one."""
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
     return f"{cause_words(diagnosis)}. {CAUSES[diagnosis.cause].meaning}"

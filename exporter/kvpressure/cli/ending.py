@@ -32,7 +32,7 @@ _HELD_UP: Final = b'level=warning event="ended without order: something held up 
 
 @contextlib.contextmanager
 def stop_signal() -> Iterator[asyncio.Event]:
-    """The event that the first signal sets; from then on the process has `LAST_RESORT_SECONDS` to live.
+    """Return the event that the first signal sets; from then on the process has `LAST_RESORT_SECONDS` to live.
 
     Python's own handlers and not the loop's: they run also while something else holds up the loop.
     """

@@ -35,7 +35,7 @@ _PLACE = (
 
 
 def facts_options(function: F) -> F:
-    """What cannot be seen from outside: limits and place."""
+    """Return what cannot be seen from outside: limits and place."""
     for option in reversed(_PLACE):
         function = option(function)
     return limit_options(function)

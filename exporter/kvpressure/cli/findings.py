@@ -48,7 +48,7 @@ class Finding:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """The worst decides: a bottleneck over no verdict, that over health."""
+    """Let the worst decide: a bottleneck over no verdict, that over health."""
     codes = {finding.exit_code for finding in findings}
     return LIMITED if LIMITED in codes else CANNOT_TELL if CANNOT_TELL in codes or not codes else HEALTHY
 
@@ -59,7 +59,10 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def advised(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings whose advice is to be shown: the worst engine of each target, as its ranks share their flags."""
+    """Return the findings whose advice is to be shown.
+
+    The worst engine of each target, as its ranks share their flags.
+    """
     worst: dict[str, Finding] = {}
     for finding in worst_first(findings):
         worst.setdefault(finding.target, finding)
@@ -76,7 +79,7 @@ def as_json(findings: Sequence[Finding], gpus: Sequence[GpuView] = ()) -> dict[s
 
 
 def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
-    """The actions only."""
+    """Return the actions only."""
     kept = ("target", "model_name", "engine", "cause", "error", "limits", "actions")
     engines = [_engine(finding) for finding in advised(findings)]
     return {"exit_code": exit_code(findings), "engines": [{key: engine[key] for key in kept} for engine in engines]}

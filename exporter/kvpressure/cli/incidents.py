@@ -119,7 +119,7 @@ def _thresholds(path: Path | None) -> Thresholds:
 def _question(
     options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None, asked: dict[str, Any] | None
 ) -> Question:
-    """What is asked; the time of a look back that broke off is what it was."""
+    """Return what is asked; the time of a look back that broke off is what it was."""
     now = time.time()
     try:
         # What is to come is not known yet, and Prometheus knows no time before the epoch.

@@ -12,7 +12,7 @@ from kvpressure.capacity.known_models import file_of
 
 
 def known_model(served: str) -> Mapping[str, Any] | None:
-    """The configuration of a model by the name it is served under, None for one that is not among them."""
+    """Return the configuration of a model by the name it is served under, None for one that is not among them."""
     file = file_of(served)
     return None if file is None else _read(file)
 

@@ -19,7 +19,7 @@ class ConfigFileError(Exception):
 
 
 def known_gpu(text: str) -> Gpu:
-    """The GPU of that name. Raises click.BadParameter."""
+    """Return the GPU of that name. Raises click.BadParameter."""
     if (found := gpu_named(text)) is None:
         near = " or ".join(nearest_gpus(text))
         meant = f"did you mean {near}? Else " if near else ""
@@ -29,7 +29,7 @@ def known_gpu(text: str) -> Gpu:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The object in a `config.json`. Raises ConfigFileError."""
+    """Return the object in a `config.json`. Raises ConfigFileError."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_CONFIG_BYTES + 1)

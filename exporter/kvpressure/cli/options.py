@@ -35,7 +35,7 @@ def settings_flags(function: F) -> F:
 
 
 def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
-    """The flags that were given, by the names that the settings know them by."""
+    """Return the flags that were given, by the names that the settings know them by."""
     found = ((_ALSO.get(flag, (flag,))[0], parameters.get(_parameter(flag))) for flag in _FLAGS)
     return {flag: value for flag, value in found if value is not None}
 

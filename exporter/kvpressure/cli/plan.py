@@ -219,7 +219,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
 
 
 def _one_gpu(options: Mapping[str, Any]) -> float | None:
-    """The memory of one GPU as given, None where it was not."""
+    """Return the memory of one GPU as given, None where it was not."""
     gpu: Gpu | None = options["gpu"]
     given = [*options["gpu_memory"], *([] if gpu is None else [gpu.memory_bytes])]
     return min(given, default=None)
@@ -272,7 +272,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
 
 
 def _traffic(options: Mapping[str, Any], shape: LiveShape) -> Traffic:
-    """The traffic as given, and what was not given as seen."""
+    """Return the traffic as given, and what was not given as seen."""
     names = ("prompt_p95", "output_p95", "prompt_p50", "output_p50", "concurrency", "burstiness", "held_now")
     known = {name: options.get(name) or getattr(shape, name, None) for name in names}
     prompt, output = known.pop("prompt_p95"), known.pop("output_p95")

@@ -43,7 +43,10 @@ class LiveEngine:
 
 
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:
-    """The engine on a page, with lengths since an `earlier` one; raises `LiveError` when it does not size its cache."""
+    """Return the engine on a page, with lengths since an `earlier` one.
+
+    Raises `LiveError` when it does not size its cache.
+    """
     runtime = named(page.runtime)
     engines = [engine for engine in page.engines if engine.cache is not None and engine.cache.capacity_tokens]
     if not engines:
@@ -102,7 +105,7 @@ def _length(histogram: HistogramSample | None, q: float, longest: int | None) ->
 
 
 def _finished(pairs: Sequence[tuple[EngineSample, EngineSample | None]], signal: str) -> HistogramSample | None:
-    """The histograms of all ranks as one, less what was on the earlier page.
+    """Return the histograms of all ranks as one, less what was on the earlier page.
 
     Ranks with other buckets than the first are left out. A server that restarted in between begins at 0 again.
     """

@@ -17,7 +17,7 @@ WIDTH = 110
 def flags(
     plan: Plan, kv_cache_dtype: str, parallel: Parallel, planning: Planning, *, estimated: bool
 ) -> dict[str, str]:
-    """The flags of the server's command, none when nothing fits. An engine that runs keeps the memory it has."""
+    """Return the flags of the server's command, none when nothing fits. An engine that runs keeps the memory it has."""
     if not plan.max_num_seqs:
         return {}
     given = {
@@ -39,7 +39,7 @@ def flags(
 
 
 def report(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -> Iterator[str]:
-    """The lines of the whole answer."""
+    """Return the lines of the whole answer."""
     return (line.rstrip() for line in _lines(title, named, plan, runtime))
 
 

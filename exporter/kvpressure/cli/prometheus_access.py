@@ -47,7 +47,7 @@ class _Basic:
 
 
 def server_of(url: str, options: dict[str, Any]) -> Server:
-    """The server at `url`. Raises click.UsageError for options that contradict each other, and SourceError."""
+    """Return the server at `url`. Raises click.UsageError for options that contradict each other, and SourceError."""
     from kvpressure.tools.incidents.client import Server  # noqa: PLC0415 - httpx2 is slow to import
 
     access, username, password = access_of(options), options["username"], options["password_file"]

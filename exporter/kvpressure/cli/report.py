@@ -38,7 +38,7 @@ _VERDICTS = {True: ("YES", "bold red"), False: ("no", "green"), None: ("?", "dim
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of at most `WIDTH` columns; NO_COLOR and pipes are respected."""
+    """Return a console of at most `WIDTH` columns; NO_COLOR and pipes are respected."""
     made = CleanConsole(stderr=stderr, highlight=False, emoji=False, markup=False)
     made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
     return made
@@ -55,7 +55,7 @@ class Line:
         self._text, self._style = INDENT + clean(text), style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The whole line as one segment."""
+        """Return the whole line as one segment."""
         yield Segment(self._text, console.get_style(self._style, default=Style.null()))
         yield Segment.line()
 
@@ -88,7 +88,7 @@ def triage_report(findings: Sequence[Finding], now: float, *, commands: bool = T
 
 
 def advice_report(findings: Sequence[Finding]) -> Group:
-    """The actions only, under one line per engine that they are for."""
+    """Return the actions only, under one line per engine that they are for."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
         said = [CAUSES[finding.cause].label]
@@ -134,7 +134,7 @@ def advice(actions: Iterable[Action], *, commands: bool = True) -> list[Renderab
 
 
 def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
-    """The GPUs of this machine, and why they cannot be read."""
+    """Return the GPUs of this machine, and why they cannot be read."""
     table = _table("GPU", "name", "memory", "busy")
     for gpu in gpus:
         used, total = at(gpu.derived, "gpu_memory_used_bytes"), at(gpu.derived, "gpu_memory_total_bytes")
@@ -188,7 +188,7 @@ def _sentence(diagnosis: Diagnosis, now: float) -> str:
 
 
 def _gone(finding: Finding) -> str:
-    """What comes before the verdict on an engine that does not answer any more."""
+    """Return what comes before the verdict on an engine that does not answer any more."""
     view = finding.view
     if view is None or view.silence is None:
         return ""
@@ -291,7 +291,7 @@ def _checks(checks: Sequence[str]) -> list[RenderableType]:
 
 
 def _placeholders(actions: Sequence[Action]) -> list[RenderableType]:
-    """What to fill in, once for all commands."""
+    """Return what to fill in, once for all commands."""
     used = [name for name in PLACEHOLDERS if any(name in action.placeholders for action in actions)]
     if not used:
         return []

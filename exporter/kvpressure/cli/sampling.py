@@ -137,7 +137,7 @@ class Sampler:
         ]
 
     def gpus(self) -> tuple[GpuView, ...]:
-        """The GPUs of this machine."""
+        """Return the GPUs of this machine."""
         return self._pipeline.gpu_views(self.clock.wall())
 
     def tell(self, around: Environment) -> None:

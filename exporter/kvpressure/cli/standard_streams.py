@@ -82,7 +82,7 @@ def _discard() -> None:
 
 
 def _over(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
-    """The same stream over our own `raw`; itself where it is no file, or closed."""
+    """Return the same stream over our own `raw`; itself where it is no file, or closed."""
     try:
         descriptor = stream.fileno()
         stream.flush()

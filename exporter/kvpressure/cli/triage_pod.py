@@ -62,7 +62,7 @@ class Wanted:
 
 
 def wanted(words: Sequence[str], options: dict[str, Any]) -> Wanted:
-    """What to look for in a cluster. Raises click.ClickException."""
+    """Return what to look for in a cluster. Raises click.ClickException."""
     named = [word for word in words if is_reference(word)]
     if len(named) < len(words):
         rest = ", ".join(word for word in words if word not in named)
@@ -87,7 +87,7 @@ def wanted(words: Sequence[str], options: dict[str, Any]) -> Wanted:
 
 
 def run(what: Wanted, options: dict[str, Any]) -> int:
-    """The whole command; gives the exit code. Raises click.ClickException."""
+    """Run the whole command and give the exit code. Raises click.ClickException."""
     logs.configure("error", "logfmt")
     try:
         return asyncio.run(triage_pods(what, options))
@@ -108,7 +108,7 @@ async def triage_pods(what: Wanted, options: dict[str, Any]) -> int:
 
 
 def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
-    """The pods whose engine is known; says which are left out. Raises KubeError when none is left."""
+    """Return the pods whose engine is known; says which are left out. Raises KubeError when none is left."""
     pods: list[ForwardedPod] = []
     problems: list[KubeError] = []
     for one in found[:MOST_PODS]:
@@ -166,14 +166,14 @@ def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
 
 
 def around(pods: Sequence[ForwardedPod]) -> Environment:
-    """What the cluster knows of these pods: states and logs."""
+    """Return what the cluster knows of these pods: states and logs."""
     states = {pod.engine.state.id: pod.engine.state for pod in pods}
     reports = {pod.engine.state.id: report for pod in pods if (report := pod.logs.whole) is not None}
     return Environment(containers=states, logs=reports)
 
 
 def facts_of(pod: EnginePod, given: EngineFacts) -> EngineFacts:
-    """What is known of limits and place; limits and the workload given on the command line win."""
+    """Return what is known of limits and place; limits and the workload given on the command line win."""
     id_, (kind, _, name) = pod.state.id, pod.workload.partition("/")
     workload = {"kind": kind, "workload": name} if name else {}
     place: dict[str, Any] = {"namespace": id_.namespace, "pod": id_.pod, "container": id_.container, "port": pod.port}
@@ -214,7 +214,7 @@ class PodTriage(Triage):
         return {**super(PodTriage, self).record(found, now), "pods": [pod_json(pod) for pod in self.pods]}
 
     def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """What the cluster says, then what the engines say."""
+        """Show what the cluster says, then what the engines say."""
         show(out, pods_report(self.pods, now))
         super(PodTriage, self).show(out, found, now)
 

@@ -29,7 +29,7 @@ ENDS = {
 
 
 def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
-    """A block per pod: state, last end, declared limits, telling log lines."""
+    """Return a block per pod: state, last end, declared limits, telling log lines."""
     parts: list[RenderableType] = []
     for pod in pods:
         id_ = pod.engine.state.id
@@ -39,7 +39,7 @@ def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
 
 
 def pod_json(pod: ForwardedPod) -> dict[str, object]:
-    """The same for programs; what is not known is null."""
+    """Return the same for programs; what is not known is null."""
     engine, state = pod.engine, pod.engine.state
     return {
         "target": engine.name,

@@ -55,7 +55,7 @@ class Triage:
                 self._print(brief=True)
 
     def findings(self) -> list[Finding]:
-        """What is known now."""
+        """Return what is known now."""
         all_seen = self.sampler.seen()
         beside = engines_of(all_seen)
         return [finding for seen in all_seen for finding in self.facts.findings(seen, self.thresholds, beside)]

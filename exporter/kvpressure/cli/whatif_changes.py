@@ -44,13 +44,13 @@ _READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
 
 
 def names(runtime: Runtime) -> dict[str, str]:
-    """What may be set, and the kind of change that each is."""
+    """Return what may be set, and the kind of change that each is."""
     flags = {runtime.advice.flags[kind].lstrip("-"): kind for kind in _FLAGS if kind in runtime.advice.flags}
     return flags | _OWN
 
 
 def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model) -> list[ConfigChange]:
-    """The changes in the order given. Raises click.UsageError for one that cannot be simulated, or served."""
+    """Return the changes in the order given. Raises click.UsageError for one that cannot be simulated, or served."""
     known, made = names(runtime), dict[str, ConfigChange]()
     for text in given:
         name, equals, value = text.partition("=")
@@ -68,7 +68,7 @@ def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model
 
 
 def written(change: ConfigChange, runtime: Runtime) -> str:
-    """A change as it is given: name and value."""
+    """Return a change as it is given: name and value."""
     name = next(name for name, kind in names(runtime).items() if kind == change.key)
     return f"{name}={runtime.advice.small_kv if change.key == KV_DTYPE else f'{change.value:.12g}'}"
 
@@ -81,18 +81,18 @@ class _Given:
         self.runtime, self.limits, self.model = runtime, limits, model
 
     def count(self) -> int:
-        """A positive whole number."""
+        """Return a positive whole number."""
         found = whole(self.value)
         return self.refuse("give a whole number of 1 or more") if found is None else int(found)
 
     def limit(self) -> float:
-        """A limit as the server itself would read it."""
+        """Return a limit as the server itself would read it."""
         _, read = self.runtime.starting.flags.limits[_READ_AS.get(self.kind, self.kind)]
         found = read(self.value)
         return self.refuse(f"{self.runtime.title} takes {TAKES[read]} here") if found is None else found
 
     def refuse(self, why: str) -> int:
-        """Raises click.UsageError."""
+        """Raise click.UsageError."""
         raise click.UsageError(f"--set {self.text}: {why}")
 
 

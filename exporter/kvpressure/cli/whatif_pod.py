@@ -33,7 +33,7 @@ class NoEngineError(Exception):
 def views_of_pods(
     options: Mapping[str, Any], thresholds: Thresholds, settings: PipelineSettings
 ) -> Sequence[EngineView]:
-    """The engines of the pods that were named, sampled for a while, with their limits. Raises NoEngineError."""
+    """Return the engines of the pods that were named, sampled for a while, with their limits. Raises NoEngineError."""
     logs.configure("error", "logfmt")
     try:
         return asyncio.run(sampled_views(options, thresholds, settings))
@@ -46,7 +46,7 @@ def views_of_pods(
 async def sampled_views(
     options: Mapping[str, Any], thresholds: Thresholds, settings: PipelineSettings
 ) -> Sequence[EngineView]:
-    """The same in a loop that runs. Raises KubeError, click.ClickException and NoEngineError."""
+    """Do the same in a loop that runs. Raises KubeError, click.ClickException and NoEngineError."""
     what = wanted([options["url"]], {**options, "gpus": False, "selector": ""})
     config = load_config(what.kubeconfig, what.context)
     async with KubeClient(config) as client, contextlib.AsyncExitStack() as stack:

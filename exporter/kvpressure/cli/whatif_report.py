@@ -78,7 +78,7 @@ def _row_json(row: Row, runtime: Runtime) -> dict[str, object]:
 
 
 def label(row: Row, runtime: Runtime) -> str:
-    """A row's changes, a line for each."""
+    """Return a row's changes, a line for each."""
     return "\n".join(written(change, runtime).replace("=", " ") for change in row.changes) or TODAY
 
 

@@ -56,7 +56,7 @@ class Source:
 
 
 def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
-    """What the options name. Raises SourceError, UnknownError, DescriptionError and click.UsageError."""
+    """Return what the options name. Raises SourceError, UnknownError, DescriptionError and click.UsageError."""
     traffic, facts = traffic_of(options), EngineFacts.of(dict(options))
     within = options["slo_p95_seconds"]
     if options["url"] is None and options["trace"] is None:
@@ -91,7 +91,7 @@ def _late_since(given: float | None, view: EngineView | None, traffic: Traffic |
 
 
 def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[EngineView]:
-    """The engines of a recording at its end, or `at` so many seconds from its beginning. Raises SourceError."""
+    """Return the engines of a recording at its end, or `at` so many seconds from its beginning. Raises SourceError."""
     newest: list[EngineView] = []
     errors: list[TraceError] = []
     began, last = 0.0, -1.0
@@ -119,7 +119,7 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
 
 
 def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
-    """The engines at an address, sampled for a while. Raises SourceError."""
+    """Return the engines at an address, sampled for a while. Raises SourceError."""
     try:
         targets = targets_of((options["url"],), access_of(dict(options)), gpus=False)
     except ValueError as error:
@@ -134,7 +134,7 @@ def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineV
 
 
 def live_pods(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
-    """The engines of pods in a cluster, sampled for a while. Raises SourceError."""
+    """Return the engines of pods in a cluster, sampled for a while. Raises SourceError."""
     # The client takes time to import, and only this needs it.
     from kvpressure.cli.whatif_pod import NoEngineError, views_of_pods  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ def live_pods(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[En
 
 
 def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, Sequence[EngineView]]:
-    """The pod of the engine with most to do, among those of that name where one is given; and its engines."""
+    """Return the pod of the engine with most to do, among those of that name where one is given; and its engines."""
     named = [view for view in views if engine in (None, view.key.rank)]
     target = max(named or views, key=_demand).key.target
     return target, [view for view in views if view.key.target == target]
@@ -158,7 +158,7 @@ async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:
 
 
 def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
-    """The engine of that name (its data-parallel rank), or the one with most to do. Raises SourceError."""
+    """Return the engine of that name (its data-parallel rank), or the one with most to do. Raises SourceError."""
     if engine is None:
         return max(views, key=_demand)
     found = next((view for view in views if view.key.rank == engine), None)
@@ -174,7 +174,7 @@ def _demand(view: EngineView) -> float:
 
 
 def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
-    """The traffic described; None without any of it. Raises click.UsageError where a part is missing."""
+    """Return the traffic described; None without any of it. Raises click.UsageError where a part is missing."""
     lengths = {name: options[name] for name in ("prompt_mean", "prompt_p95", "answer_mean", "answer_p95")}
     load = {name: options[name] for name in ("rate", "concurrency") if options[name] is not None}
     if not load and all(value is None for value in lengths.values()):

@@ -23,7 +23,7 @@ class Advised:
         self._kept: dict[EngineKey, tuple[EngineView, Actions]] = {}
 
     def advice(self, view: EngineView, make: Callable[[EngineView], Actions]) -> Actions:
-        """What `make` gives for the view, or gave lately while the same was wrong with the engine."""
+        """Return what `make` gives for the view, or gave lately while the same was wrong with the engine."""
         if view.observed is None:
             return make(view)
         self._kept = {key: kept for key, kept in self._kept.items() if abs(view.t - kept[0].t) < KEPT_SECONDS}
@@ -38,7 +38,7 @@ class Advised:
 
 
 def _state(view: EngineView) -> tuple[object, ...]:
-    """What other advice would be given for."""
+    """Return what other advice would be given for."""
     diagnosis = view.diagnosis
     symptoms = () if diagnosis is None else tuple(one.state for one in diagnosis.symptoms.values())
     verdict = None if diagnosis is None else (diagnosis.cause, diagnosis.detail, diagnosis.stage)

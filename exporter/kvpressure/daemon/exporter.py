@@ -90,11 +90,11 @@ class Daemon:
         return self._node_sources.discovers
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot; the same object until the next tick."""
+        """Return the newest snapshot; the same object until the next tick."""
         return self._snapshot
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
-        """What to do about one engine; empty while it has no diagnosis or nothing is wrong."""
+        """Return what to do about one engine; empty while it has no diagnosis or nothing is wrong."""
         return self._advised.advice(view, self._advice)
 
     def _advice(self, view: EngineView) -> tuple[Action, ...]:

@@ -104,7 +104,7 @@ class NodeSources:
         return (*self.gpu_health(), *others)
 
     def snapshot(self, targets: Sequence[Target], gpus: Sequence[GpuSample]) -> Environment:
-        """What all of them know now; devices are named by the uuids of `gpus`, others are left out."""
+        """Return what all of them know now; devices are named by the uuids of `gpus`, others are left out."""
         environment, discovers = Environment(), self.discovers
         for source in self._all():
             facts = source.facts(Known(targets, gpus, environment, discovers))
@@ -131,7 +131,7 @@ class NodeSources:
 
 
 def settings_model() -> type[Settings]:
-    """The settings with the sections that sources bring along themselves."""
+    """Return the settings with the sections that sources bring along themselves."""
     return with_sections({one.section: one.settings for one in SOURCES if one.settings is not None})
 
 

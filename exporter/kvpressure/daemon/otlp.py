@@ -104,7 +104,7 @@ class OtlpPush:
 
 
 def sender(settings: OtlpSettings) -> Sender:
-    """What sends with these settings; where it cannot be made, what says why each time."""
+    """Return what sends with these settings; where it cannot be made, what says why each time."""
     try:
         convert = importlib.import_module("kvpressure.exposition.otlp")
         http = importlib.import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
@@ -140,14 +140,14 @@ def sender(settings: OtlpSettings) -> Sender:
 
 
 def _reason(settings: OtlpSettings, said: list[str]) -> str:
-    """The library's first line, which says why; of a connection that failed, what the system said of it."""
+    """Return the library's first line, which says why; of a connection that failed, what the system said of it."""
     why = said[0] if said else "it was not taken"
     failed = _SYSTEM_SAID.search(why)
     return brief(f"{settings.endpoint}{PATH}: {failed[1] if failed else why}")
 
 
 def _headers(path: Path | None) -> dict[str, str]:
-    """Raises ConfigError where the file cannot be read."""
+    """Raise ConfigError where the file cannot be read."""
     if path is None:
         return {}
     found = {}

@@ -20,12 +20,12 @@ from kvpressure.runtimes.table import Table
 
 
 def tables_of(target: Target) -> tuple[Table, ...]:
-    """The tables to read a target's pages by: its runtime's where that is set, else any, as the page shows."""
+    """Return the tables to read a target's pages by: its runtime's where that is set, else any, as the page shows."""
     return tuple(runtime.table for runtime in RUNTIMES if runtime.name == target.runtime) or TABLES
 
 
 def poll_names(tables: Sequence[Table]) -> PollNames:
-    """What to ask for: the names of all `tables` until a page has said whose it is, and then only its own."""
+    """Return what to ask for: the names of all `tables` until a page has said whose it is, and then only its own."""
     own = {table.runtime: PollNames(table.poll_names(), table.all_names()) for table in tables}
     return PollNames(_union(one.poll for one in own.values()), _union(one.full for one in own.values()), own)
 
@@ -104,7 +104,7 @@ class EngineFleet:
         return [self._before.get(name, health) for name, health in found.items()]
 
     def totals(self) -> Totals:
-        """Counts over all targets, present and past."""
+        """Return counts over all targets, present and past."""
         totals = self._gone
         for running in self._running.values():
             totals = totals.plus(running.source)

@@ -15,7 +15,7 @@ from kvpressure.tools.audit.sizing import OUTPUT, PROMPT
 
 
 def unreadable(engine: Engine) -> Iterator[Problem]:
-    """What is wrong with an engine's annotations."""
+    """Return what is wrong with an engine's annotations."""
     for name, why in _wrong(engine):
         written = f"annotation {name} of {engine.title}: {engine.annotations[name]!r}"
         yield Problem(f"{written} {why}; it counts as not given", engine.annotation_place(name))

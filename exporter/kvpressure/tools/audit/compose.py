@@ -19,7 +19,7 @@ from kvpressure.tools.audit.scaling import counted
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """The services that serve an engine's API; labels of a service are its annotations."""
+    """Return the services that serve an engine's API; labels of a service are its annotations."""
     services = item.data.get("services")
     if services is None or "spec" in item.data:
         return
@@ -72,7 +72,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
 
 
 def _wrong(item: Item, at: Path, described: Any) -> Iterator[Problem]:
-    """What of a service is of another kind than compose takes."""
+    """Return what of a service is of another kind than compose takes."""
     if not isinstance(described, dict):
         name = ".".join(map(str, at))
         yield Problem(f"{name} is {shape(described)} and should be a mapping; no engine is found in it", item.place(at))
@@ -86,7 +86,7 @@ def _wrong(item: Item, at: Path, described: Any) -> Iterator[Problem]:
 
 
 def _words(command: Any) -> list[str]:
-    """A command as a list, or as one string, which compose splits as a shell would without running one."""
+    """Return a command as a list, or as one string, which compose splits as a shell would without running one."""
     if not isinstance(command, str):
         return list(texts(command)) if is_list(command, str) else list(flat(command))
     try:
@@ -96,7 +96,7 @@ def _words(command: Any) -> list[str]:
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    """A mapping, or the list of NAME=VALUE that means one."""
+    """Return a mapping, or the list of NAME=VALUE that means one."""
     if isinstance(value, dict):
         return strings(value)
     return dict(word.split("=", 1) for word in texts(sequence(value)) if "=" in word)

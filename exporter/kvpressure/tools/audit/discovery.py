@@ -12,7 +12,7 @@ from kvpressure.tools.audit.model import Problem
 
 
 def _without_kind(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """A chart's values, a Ray Serve configuration, or a compose file."""
+    """Return a chart's values, a Ray Serve configuration, or a compose file."""
     for rule in (values.engines, ray_serve.serve_config, compose.engines):
         yield from rule(item, given)
 

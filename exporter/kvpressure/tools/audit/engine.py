@@ -89,11 +89,11 @@ class Engine:
         return self.reading.runtime
 
     def limit_place(self, limit: str) -> Place:
-        """The line that gives a limit, by its name, or where it would stand."""
+        """Return the line that gives a limit, by its name, or where it would stand."""
         return self.option_place(self.runtime.starting.flags.option(limit))
 
     def option_place(self, option: str) -> Place:
-        """The line that gives `option` (without dashes), in the container or in its configuration file."""
+        """Return the line that gives `option` (without dashes), in the container or in its configuration file."""
         if option not in self._places:  # several checks are about one option, and looking for its line is slow
             self._places[option] = self._find_option(option)
         return self._places[option]
@@ -110,7 +110,7 @@ class Engine:
         return self.arguments_place()
 
     def annotation_place(self, name: str) -> Place:
-        """The line of an annotation, or where it would stand."""
+        """Return the line of an annotation, or where it would stand."""
         for path in ((*self.pod, "annotations", name), ("metadata", "annotations", name), (*self.pod, "annotations")):
             if (*self.item.at, *path) in self.lines:
                 return self.item.place(path)

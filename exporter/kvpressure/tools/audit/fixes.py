@@ -10,12 +10,12 @@ from kvpressure.tools.audit.manifests import get, sequence, text
 
 
 def limit(engine: Engine, name: str, value: str, why: str) -> str:
-    """A limit, by its name, as a line of this manifest; "" where the runtime has no flag for it."""
+    """Return a limit, by its name, as a line of this manifest; "" where the runtime has no flag for it."""
     return flag(engine, engine.runtime.starting.flags.option(name), value, why)
 
 
 def flag(engine: Engine, option: str, value: str, why: str) -> str:
-    """An option, without dashes, as a line of this manifest; "" for none."""
+    """Return an option, without dashes, as a line of this manifest; "" for none."""
     return _flag(engine, f"--{option}", value, why) if option else ""
 
 
@@ -44,12 +44,12 @@ def _has(engine: Engine, *path: str) -> bool:
 
 
 def annotation(name: str, value: str) -> str:
-    """An annotation of the pod."""
+    """Return an annotation of the pod."""
     return f"{name}: {quoted(value)}"
 
 
 def quoted(value: str) -> str:
-    """A YAML scalar that stays a string."""
+    """Return a YAML scalar that stays a string."""
     if re.search(r"[\"\\]", value):
         return "'" + value.replace("'", "''") + "'"
     return f'"{value}"'

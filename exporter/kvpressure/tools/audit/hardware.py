@@ -23,13 +23,16 @@ _SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 
 
 def slice_asked(resources: Mapping[str, Any]) -> str:
-    """The part of a GPU (MIG) that a container asks for, "" where it asks for none: its memory is not the GPU's."""
+    """Return the part of a GPU (MIG) that a container asks for, "" where it asks for none.
+
+    Its memory is not the GPU's.
+    """
     names = (name for kind in ("limits", "requests") for name in mapping(get(resources, kind)))
     return next((name for name in names if _SLICE.match(name)), "")
 
 
 def gpu_text(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
-    """The GPU's name as written on the pod or in what it selects nodes by; "" where neither says one."""
+    """Return the GPU's name as written on the pod or in what it selects nodes by; "" where neither says one."""
     if told := annotations.get(GPU_ANNOTATION, "").strip():
         return told
     return next((value for value in _selected(pod) if value), "")
@@ -60,7 +63,7 @@ def gpus_asked(resources: Mapping[str, Any]) -> tuple[int | str | None, str]:
 
 
 def shared_memory(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """What makes /dev/shm of a pod's container larger than a container's 64 MiB, "" for nothing."""
+    """Return what makes /dev/shm of a pod's container larger than a container's 64 MiB, "" for nothing."""
     volumes = {text(get(volume, "name")): volume for volume in sequence(pod.get("volumes"))}
     for mount in sequence(spec.get("volumeMounts")):
         if text(get(mount, "mountPath")).rstrip("/") == "/dev/shm":  # noqa: S108 - a path in their container

@@ -13,7 +13,7 @@ _DEEPEST: Final = 8
 
 
 def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
-    """The value with every text in it interpolated; numbers among the results are numbers.
+    """Return the value with every text in it interpolated; numbers among the results are numbers.
 
     `${VAR:-default}` is the default where nobody sets VAR. `${VAR}` that nobody sets stays, as `${VAR?}`: what the
     machine sets is not known, and no variable of the container stands in for it.

@@ -23,7 +23,7 @@ _PREDICTOR: Final[Path] = ("spec", "predictor")
 
 
 def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """The predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
+    """Return the predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
     predictor = mapping(get(item.data, *_PREDICTOR))
     model = mapping(predictor.get("model"))
     yield from misplaced(item, (*_PREDICTOR, "containers"))
@@ -100,7 +100,10 @@ def _bounds(item: Item) -> Replicas:
 
 
 def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """The decode pods and, where prefill is apart, its pods. KServe's own template starts one where none is given."""
+    """Return the decode pods and, where prefill is apart, its pods.
+
+    KServe's own template starts one where none is given.
+    """
     yield from _role(item, given, ("spec",), "")
     if isinstance(get(item.data, "spec", "prefill"), dict):
         yield from _role(item, given, ("spec", "prefill"), " prefill")

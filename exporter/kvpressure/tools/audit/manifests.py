@@ -62,7 +62,7 @@ class Item:
     at: Path = ()
 
     def line(self, path: Path = ()) -> int | None:
-        """The line of `path` in this object, or of the closest thing around it that is written in the file."""
+        """Return the line of `path` in this object, or of the closest thing around it that is written in the file."""
         whole, lines = (*self.at, *path), self.source.lines
         return next((lines[whole[:end]] for end in range(len(whole), -1, -1) if whole[:end] in lines), None)
 
@@ -71,7 +71,10 @@ class Item:
         return Place(self.source.name, self.line(path))
 
     def find(self, pattern: re.Pattern[str], within: Path = ()) -> int | None:
-        """The last line below `within` that `pattern` is found in, comments aside: the last of a flag is in force."""
+        """Return the last line below `within` that `pattern` is found in, comments aside.
+
+        The last of a flag is in force.
+        """
         start, end = self.source.region((*self.at, *within))
         for number in range(end, start - 1, -1):
             text = self.source.text[number - 1]
@@ -99,7 +102,7 @@ class Manifests:
         )
 
     def of(self, *kinds: str) -> Iterator[Item]:
-        """The objects of these kinds."""
+        """Return the objects of these kinds."""
         # Asked for every engine: to walk everything that was given each time is slow where that is a cluster.
         if not self._by_kind:
             for item in self.items:
@@ -137,7 +140,7 @@ def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Ma
 
 
 def from_objects(objects: Sequence[Mapping[str, Any]], name: str, problems: Sequence[Problem] = ()) -> Manifests:
-    """The objects of a live cluster, which have no lines."""
+    """Return the objects of a live cluster, which have no lines."""
     items = [item for one in objects for item in _items(one, Source(name), ())]
     return Manifests(tuple(items), tuple(problems), complete=not problems)
 
@@ -175,7 +178,7 @@ def _problem(problem: strict_yaml.Problem, offset: int, part: str) -> Problem:
 
 
 def get(data: Any, *path: str | int) -> Any:
-    """The value at `path`, None where something on the way is missing or of another type."""
+    """Return the value at `path`, None where something on the way is missing or of another type."""
     for part in path:
         if isinstance(part, int):
             data = data[part] if isinstance(data, list) and part < len(data) else None
@@ -195,7 +198,7 @@ def sequence(value: Any) -> Sequence[Any]:
 
 
 def shape(value: Any) -> str:
-    """What a value is, for a sentence: "a mapping"."""
+    """Return what a value is, for a sentence: "a mapping"."""
     for kind, name in ((dict, "a mapping"), (list, "a list"), (str, "text"), (bool, "true or false")):
         if isinstance(value, kind):
             return name
@@ -216,17 +219,17 @@ def flat(value: Any) -> Iterator[str]:
 
 
 def text(value: Any) -> str:
-    """A scalar as text, "" for anything else: a careless manifest gives numbers where strings belong."""
+    """Return a scalar as text, "" for anything else: a careless manifest gives numbers where strings belong."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, (str, int, float)) else ""
 
 
 def texts(values: Any) -> tuple[str, ...]:
-    """A list's scalars as text; one that is none of both counts as one word."""
+    """Return a list's scalars as text; one that is none of both counts as one word."""
     return tuple(text(value) for value in sequence(values)) if not isinstance(values, str) else (values,)
 
 
 def strings(values: Any) -> dict[str, str]:
-    """A mapping's scalars as text: labels, annotations, data of a ConfigMap."""
+    """Return a mapping's scalars as text: labels, annotations, data of a ConfigMap."""
     return {key: text(value) for key, value in mapping(values).items()}

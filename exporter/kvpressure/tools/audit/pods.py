@@ -71,14 +71,14 @@ def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given
 
 
 def cautious(reading: Reading, wrong: Sequence[Problem]) -> Reading:
-    """A reading of what could be read, without what may stand in the rest."""
+    """Return a reading of what could be read, without what may stand in the rest."""
     if not wrong:
         return reading
     return Reading(hidden=tuple(one.message for one in wrong), model=reading.model, runtime=reading.runtime)
 
 
 def wrong_list(value: Any, item: Item, at: Path, of: str) -> Problem:
-    """What to say of a value that is no list of these."""
+    """Return what to say of a value that is no list of these."""
     kinds = dict if "mapping" in of else (str, int, float)
     inner = [shape(one) for one in sequence(value) if not isinstance(one, kinds)]
     found = f"a list with {inner[0]} in it" if inner else shape(value)
@@ -89,7 +89,7 @@ def wrong_list(value: Any, item: Item, at: Path, of: str) -> Problem:
 
 
 def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
-    """What stands in the way of the containers that would be listed there."""
+    """Return what stands in the way of the containers that would be listed there."""
     for end in range(1, len(listed)):
         value = get(item.data, *listed[:end])
         if value is not None and not isinstance(value, (dict, list)):
@@ -109,7 +109,10 @@ def is_list(value: Any, kind: type) -> bool:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """The words of a command; of one that is malformed all that may be words, by which an engine is still known."""
+    """Return the words of a command.
+
+    Of one that is malformed all that may be words, by which an engine is still known.
+    """
     return texts(value) if is_list(value, str) else tuple(flat(value))
 
 

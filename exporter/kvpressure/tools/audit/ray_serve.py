@@ -27,7 +27,7 @@ _WORKERS: Final[Path] = ("spec", "rayClusterConfig", "workerGroupSpecs", 0, "tem
 
 
 def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
-    """The applications in the YAML that a RayService holds as text; its workers' pods give memory and GPU."""
+    """Return the applications in the YAML that a RayService holds as text; its workers' pods give memory and GPU."""
     inner = _inner(item)
     if inner is None:
         if get(item.data, *_CONFIG) is not None:
@@ -46,14 +46,14 @@ def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # 
 
 
 def serve_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
-    """A file for `serve run` or `serve deploy`, or one that such a file names under `llm_configs`."""
+    """Return a file for `serve run` or `serve deploy`, or one that such a file names under `llm_configs`."""
     if "model_loading_config" in item.data:
         yield from _engine(item, "ray", (), {}, {})
     yield from _in_serve_config(item, "ray", {}, {})
 
 
 def _inner(item: Item) -> Item | None:
-    """The configuration in the object's text, with the lines it has in the file where it is written as a block."""
+    """Return the configuration in the object's text, with its lines in the file where it is written as a block."""
     written = text(get(item.data, *_CONFIG))
     try:
         document = strict_yaml.load(written, item.source.name)
@@ -89,7 +89,7 @@ def _in_serve_config(
 def _engine(
     item: Item, title: str, at: Path, annotations: Mapping[str, str], pod: Mapping[str, Any]
 ) -> Iterator[Engine | Problem]:
-    """An LLMConfig; the name of a file is left to the file, and another engine's to nobody here."""
+    """Return an LLMConfig; the name of a file is left to the file, and another engine's to nobody here."""
     spec = mapping(get(item.data, *at)) if at else item.data
     engine = text(spec.get("llm_engine")).lower()
     if not spec or engine not in {"", ASSUMED.name}:

@@ -63,7 +63,7 @@ def _notification(problem: Problem) -> dict[str, Any]:
 
 
 def _location(place: Place) -> dict[str, Any]:
-    """A file by its path, which a review resolves against the repository; a cluster and stdin have none."""
+    """Return a file by its path, which a review resolves against the repository; a cluster and stdin have none."""
     if place.file in {"cluster", "stdin"}:
         return {}
     physical: dict[str, Any] = {"artifactLocation": {"uri": quote(place.file.replace("\\", "/"))}}

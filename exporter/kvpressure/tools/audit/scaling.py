@@ -19,7 +19,7 @@ def replicas(item: Item, path: Path, given: Manifests) -> Replicas:
 
 
 def counted(item: Item, path: Path) -> Replicas:
-    """A plain number of pods; absent means one."""
+    """Return a plain number of pods; absent means one."""
     value, key = get(item.data, *path), str(path[-1])
     if value is None:
         return Replicas(1, f"{key} is not set, which means 1", item.place(path), key)

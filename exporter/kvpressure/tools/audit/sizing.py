@@ -36,7 +36,10 @@ class Knowledge:
     )
 
     def geometry(self, config: Mapping[str, Any], model: str, dtype: str | None) -> Geometry:
-        """The geometry of a configuration, read once: a fleet serves the same few models. Raises ModelConfigError."""
+        """Return the geometry of a configuration, read once: a fleet serves the same few models.
+
+        Raises ModelConfigError.
+        """
         key = (id(config), model, dtype)
         if key not in self._geometries:  # the configuration is kept too: its id is then nobody else's
             self._geometries[key] = config, read_geometry(config, model, dtype=dtype)
@@ -86,7 +89,7 @@ class Sized:
         return not self.refused and self.pool(memory).fit(least, 1.0) >= 1
 
     def starts_at(self, utilization: float) -> bool:
-        """The same at another share of the memory."""
+        """Return the same at another share of the memory."""
         return self.starts(self.memory.at(utilization))
 
     @property
@@ -101,7 +104,7 @@ class Sized:
 
 
 def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized | str:
-    """The engine's memory, or why it cannot be computed, as a sentence without a full stop."""
+    """Return the engine's memory, or why it cannot be computed, as a sentence without a full stop."""
     if engine.reading.hidden:
         return f"not everything of the command is known: {engine.reading.hidden[0]}"
     config = knowledge.models(engine.model) if engine.model else None
@@ -189,7 +192,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
 
 
 def _options(engine: Engine) -> tuple[str, ...]:
-    """The options that memory follows from."""
+    """Return the options that memory follows from."""
     flags = engine.runtime.starting.flags
     named = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
     return (*named, *flags.sizing.stretches, flags.sizes_pool)
@@ -203,7 +206,7 @@ def _step(engine: Engine, gpu: Gpu) -> int:
 
 
 def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
-    """The plan that the same values give at the prompt."""
+    """Return the plan that the same values give at the prompt."""
     try:
         return plan_model(
             sized.geometry,

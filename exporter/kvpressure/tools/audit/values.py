@@ -24,7 +24,7 @@ _PORT: Final = 8000
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """The models that a chart's values deploy; the values may be those of a parent chart, one level up."""
+    """Return the models that a chart's values deploy; the values may be those of a parent chart, one level up."""
     for outer in ((), *((key,) for key in item.data)):
         section = get(item.data, *outer, _SECTION)
         if not isinstance(section, dict) or section.get("enableEngine") is False:
@@ -52,7 +52,10 @@ def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Itera
 
 
 def chart_of(spec: Mapping[str, Any]) -> Chart:
-    """The chart whose options an entry holds; one without any is the first chart's, with what its server chooses."""
+    """Return the chart whose options an entry holds.
+
+    One without any is the first chart's, with what its server chooses.
+    """
     charts = [chart for runtime in RUNTIMES for chart in runtime.charts]
     return next((chart for chart in charts if chart.config in spec), charts[0])
 

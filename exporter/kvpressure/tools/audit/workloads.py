@@ -48,7 +48,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """The containers of an object that serve an engine's API, and what cannot be read of any."""
+    """Return the containers of an object that serve an engine's API, and what cannot be read of any."""
     shape = SHAPES[item.kind]
     for template in shape.templates:
         found = list(_in_template(item, given, shape, template))

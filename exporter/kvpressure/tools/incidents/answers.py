@@ -47,7 +47,7 @@ class Samples:
 
     @classmethod
     def of(cls, pairs: Iterable[Any]) -> Samples:
-        """Samples of pairs, as numbers or their texts. Raises NoSamplesError."""
+        """Return samples of pairs, as numbers or their texts. Raises NoSamplesError."""
         found = cls()
         found.extend(pairs)
         return found
@@ -72,7 +72,9 @@ class Samples:
 
 
 def read_json(text: bytes, *, exact: bool = True) -> Any:
-    """The values of a JSON text; with `exact` whole numbers stay whole. Raises ValueError, TooManyError for too much.
+    """Return the values of a JSON text; with `exact` whole numbers stay whole.
+
+    Raises ValueError, and TooManyError for too much.
 
     >>> read_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -93,7 +95,7 @@ def is_bounded(text: bytes) -> bool:
 
 
 def read_answer(body: bytes) -> tuple[Any, list[Samples]]:
-    """An answer's values, in which every list of samples is its place in the second. Raises ValueError."""
+    """Return an answer's values, in which every list of samples is its place in the second. Raises ValueError."""
     rest, found, at = bytearray(), list[Samples](), 0
     left = MOST_SAMPLES
     while match := _VALUES.search(body, at):
@@ -113,7 +115,7 @@ def labels_of(metric: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _samples(body: bytes, start: int, end: int, most: int) -> Samples:
-    """The pairs of a list without its brackets. Raises ValueError."""
+    """Return the pairs of a list without its brackets. Raises ValueError."""
     found = Samples()
     if end < start:
         raise ValueError("it is cut")

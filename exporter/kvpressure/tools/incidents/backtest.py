@@ -14,7 +14,7 @@ from kvpressure.tools.incidents.names import EngineName
 def compared(
     before: Thresholds, incidents: Sequence[Json], after: Thresholds, others: Sequence[Json]
 ) -> Mapping[str, Any]:
-    """What the other setting finds: its own incidents, and how they differ from those of the first.
+    """Return what the other setting finds: its own incidents, and how they differ from those of the first.
 
     Two incidents are the same where they overlap on one engine, though one may be cut in two by the other setting.
     """

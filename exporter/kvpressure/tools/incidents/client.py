@@ -104,12 +104,12 @@ class Prometheus:
         self._loop.close()
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
-        """The series of a range query, each with `metric` and `values`. Raises PrometheusError."""
+        """Return the series of a range query, each with `metric` and `values`. Raises PrometheusError."""
         asked = {"query": expr, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         return self._series("/api/v1/query_range", asked, "matrix")
 
     def raw(self, selector: str, end: float, seconds: float) -> list[dict[str, Any]]:
-        """The samples as they were scraped, with their own times, of the `seconds` up to `end`.
+        """Return the samples as they were scraped, with their own times, of the `seconds` up to `end`.
 
         Raises PrometheusError.
         """
@@ -118,21 +118,21 @@ class Prometheus:
         return self._series("/api/v1/query", asked, "matrix")
 
     def instant(self, expr: str, t: float) -> list[dict[str, Any]]:
-        """The series of an instant query, each with `metric` and `value`. Raises PrometheusError."""
+        """Return the series of an instant query, each with `metric` and `value`. Raises PrometheusError."""
         return self._series("/api/v1/query", {"query": expr, "time": f"{t:.3f}"}, "vector")
 
     def label_values(self, label: str, matchers: Sequence[str], start: float, end: float) -> list[str]:
-        """The values of a label among the series that match. Raises PrometheusError."""
+        """Return the values of a label among the series that match. Raises PrometheusError."""
         found = self._listed(f"/api/v1/label/{label}/values", matchers, start, end, post=False)
         return [value for value in found if isinstance(value, str)]
 
     def series(self, matchers: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
-        """The labels of the series that match and have samples in that time. Raises PrometheusError."""
+        """Return the labels of the series that match and have samples in that time. Raises PrometheusError."""
         found = self._listed("/api/v1/series", matchers, start, end, post=True)
         return [labels_of(one) for one in found if isinstance(one, dict)]
 
     def _listed(self, path: str, matchers: Sequence[str], start: float, end: float, *, post: bool) -> list[Any]:
-        """What a listing holds, which no server answers in pages: one that is cut at the limit is an error."""
+        """Return what a listing holds, which no server answers in pages: one that is cut at the limit is an error."""
         asked = {"match[]": list(matchers), "start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(MOST_SERIES + 1)}
         found, _ = self._asked(path, asked, post=post)
         if isinstance(found, list) and len(found) > MOST_SERIES:
@@ -243,7 +243,7 @@ class Prometheus:
 
 
 def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:
-    """A series with numbers for its times and values. Raises what a thing that is none raises."""
+    """Return a series with numbers for its times and values. Raises what a thing that is none raises."""
     metric = labels_of(one.get("metric") or {})
     if kind == "vector":
         t, value = one["value"]
@@ -253,7 +253,10 @@ def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> di
 
 
 def _proxy(url: str) -> str:
-    """The proxy that the environment names for it, "" for none. Raises PrometheusError for one that is not HTTP."""
+    """Return the proxy that the environment names for it, "" for none.
+
+    Raises PrometheusError for one that is not HTTP.
+    """
     parts = urlsplit(url)
     if urllib.request.proxy_bypass_environment(parts.hostname or ""):  # type: ignore[attr-defined]
         return ""
@@ -264,7 +267,10 @@ def _proxy(url: str) -> str:
 
 
 def _base(url: str) -> str:
-    """The URL without what the API adds. Raises PrometheusError for one that cannot be asked; credentials stay out."""
+    """Return the URL without what the API adds.
+
+    Raises PrometheusError for one that cannot be asked; credentials stay out.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

@@ -207,7 +207,7 @@ class Collector:
 
 
 def with_fired(incident: PastIncident, fired: list[Fired], late_seconds: float) -> PastIncident:
-    """The incident with those alerts that fired during it, or so shortly after."""
+    """Return the incident with those alerts that fired during it, or so shortly after."""
     until = float("inf") if incident.ended is None else incident.ended + late_seconds
     mine = (one for one in fired if one.at <= until and (one.ended is None or one.ended >= incident.began))
     return replace(incident, fired=tuple(sorted(mine, key=lambda one: (one.copied, one.at))))

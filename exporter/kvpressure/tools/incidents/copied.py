@@ -30,7 +30,7 @@ class Holding:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, t: float) -> None:
-        """It holds at `t`, which is not before the last."""
+        """Note that it holds at `t`, which is not before the last."""
         if self.spans and t - self.spans[-1].end <= 1.5 * EVERY_SECONDS:
             self.spans[-1] = Span(self.spans[-1].start, max(t, self.spans[-1].end))
         else:
@@ -51,7 +51,7 @@ class Holding:
 
 
 def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]]:
-    """The rules for whose series there are any, with the expression that asks for the selected engines."""
+    """Return the rules for whose series there are any, with the expression that asks for the selected engines."""
     if spelled.table.prefix != "vllm:":
         return
     for rule in TODAY:
@@ -62,7 +62,7 @@ def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]
 
 
 def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows:
-    """The times at which an expression holds in a page, by engine. Raises PrometheusError."""
+    """Return the times at which an expression holds in a page, by engine. Raises PrometheusError."""
     times: dict[EngineName, set[float]] = {}
 
     def answer(span: Span) -> Series:
@@ -88,7 +88,7 @@ def engine_key(labels: Mapping[str, str], spelled: Spelled) -> EngineName:
 
 
 def fired(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineName, list[Fired]]:
-    """What the answers of all pages, in order, come to."""
+    """Return what the answers of all pages, in order, come to."""
     whole: dict[EngineName, Holding] = {}
     for answer in answers:
         for key, spans in answer:
@@ -100,7 +100,7 @@ def fired(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineN
 
 
 def page_list(span: Span) -> Iterator[Span]:
-    """The pages in which to ask."""
+    """Return the pages in which to ask."""
     return pages(span, EVERY_SECONDS, PAGE_SECONDS)
 
 

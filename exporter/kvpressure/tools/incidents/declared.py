@@ -20,12 +20,15 @@ _OF: Final = "max by (cluster, namespace, pod, limit)"
 
 
 def pod_of(target: Target) -> tuple[str, str, str]:
-    """The cluster, namespace and pod of a target, each "" where it has none: clusters have pods of the same name."""
+    """Return the cluster, namespace and pod of a target, each "" where it has none.
+
+    Clusters have pods of the same name.
+    """
     return target.get("cluster"), target.namespace, target.pod
 
 
 def declared_there(server: Prometheus, span: Span) -> Declared:
-    """What was declared last in that time; {} where no exporter told any, or the server does not say."""
+    """Return what was declared last in that time; {} where no exporter told any, or the server does not say."""
     window = f"[{round(min(MAX_SIMULATED_SECONDS, span.seconds))}s]"
     value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
     try:

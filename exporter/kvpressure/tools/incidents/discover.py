@@ -42,7 +42,7 @@ class Seen:
 
 
 def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Spelled]:
-    """The runtimes' names that the Prometheus has. Raises PrometheusError, also where it has none of them."""
+    """Return the runtimes' names that the Prometheus has. Raises PrometheusError, also where it has none of them."""
     known = all_names(TABLES)
     present = server.label_values("__name__", [selection.and_also(one_of(known))], span.start, span.end)
     found = spelled(TABLES, known.intersection(present))
@@ -101,7 +101,10 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
 
 
 def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
-    """What tells a target from those that have all its labels, and more: an engine that was relabelled in between."""
+    """Return what tells a target from those that have all its labels, and more.
+
+    An engine that was relabelled in between.
+    """
     by_names: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         by_names.setdefault(tuple(name for name, _ in target.labels), []).append(target)

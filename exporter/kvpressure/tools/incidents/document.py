@@ -51,7 +51,7 @@ def incident_json(incident: PastIncident) -> Json:
 
 
 def fired_json(fired: Fired) -> Json:
-    """An alert that would have fired."""
+    """Return an alert that would have fired."""
     return {
         "rule": fired.rule,
         "by": "copied" if fired.copied else "kvpressure",

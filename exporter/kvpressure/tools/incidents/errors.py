@@ -41,7 +41,7 @@ _TOO_MUCH: Final = re.compile(
 
 
 def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -> PrometheusError:
-    """What an answer other than 200 means; `sent` says whether any header of the user's went along."""
+    """Return what an answer other than 200 means; `sent` says whether any header of the user's went along."""
     said = _message(body)
     quoted = f" (it says: {brief(said, 300)})" if said else ""
     if _TOO_MUCH.search(said) and status in (400, 413, 422, 500, 503, 504):
@@ -53,7 +53,7 @@ def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -
 
 
 def _told(status: int, said: str, path: str, *, sent: bool) -> tuple[str, str, str]:
-    """The word, what happened, and what to do."""
+    """Return the word, what happened, and what to do."""
     if "no org id" in said.lower():
         return "org_id", "wants to know the tenant", "give --org-id"
     if 300 <= status < 400:
@@ -76,7 +76,7 @@ def _told(status: int, said: str, path: str, *, sent: bool) -> tuple[str, str, s
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
-    """What httpx2, ssl or the system raised on the way there."""
+    """Return what httpx2, ssl or the system raised on the way there."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
         causes.append(cause)
@@ -96,7 +96,7 @@ def connection_error(error: BaseException, where: str) -> PrometheusError:
 
 
 def _message(body: bytes) -> str:
-    """The error of the API's JSON, else the start of whatever came."""
+    """Return the error of the API's JSON, else the start of whatever came."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

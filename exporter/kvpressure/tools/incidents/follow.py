@@ -105,7 +105,10 @@ class Follower:
         self._pipeline.expire(page.t)
 
     def stretch_ends(self, *, last: bool) -> None:
-        """The next page is of a later stretch; with `last` this one reached to the end of the time looked at."""
+        """Note that the next page is of a later stretch.
+
+        With `last` this one reached to the end of the time looked at.
+        """
         for key, collector in self._collectors.items():
             over = not last or collector.silent_since(self._newest)
             self._ended.setdefault(key, []).extend(collector.finish(ended=over))

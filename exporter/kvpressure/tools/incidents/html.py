@@ -15,7 +15,7 @@ from kvpressure.tools.incidents import pictures, words
 
 
 def report(document: Mapping[str, Any]) -> str:
-    """The page."""
+    """Return the page."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("kvpressure.tools.incidents", "templates"),
         autoescape=True,

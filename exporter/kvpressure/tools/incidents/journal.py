@@ -79,7 +79,7 @@ class Journal:
             raise self._unwritten(error) from error
 
     def done(self, key: Key, kind: Callable[[Any], T]) -> T | None:
-        """What a piece came to, as `kind` makes it of JSON; None where it is not finished.
+        """Return what a piece came to, as `kind` makes it of JSON; None where it is not finished.
 
         Raises PrometheusError where `kind` raises ValueError: then this version did not write it.
         """
@@ -93,7 +93,10 @@ class Journal:
             raise _refused(what) from error
 
     def finish(self, key: Key, value: Any) -> None:
-        """A piece is finished. Raises PrometheusError where the file cannot be written, such as on a full disk."""
+        """Note that a piece is finished.
+
+        Raises PrometheusError where the file cannot be written, such as on a full disk.
+        """
         if self._file is not None:
             try:
                 self._write(_json(key), _json(value))
@@ -114,7 +117,7 @@ class Journal:
         self._digest, self._good_bytes = digest, self._good_bytes + len(line)
 
     def _alone(self, descriptor: int) -> None:
-        """Raises PrometheusError where another process writes this file, or did since it was read."""
+        """Raise PrometheusError where another process writes this file, or did since it was read."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -159,7 +162,7 @@ class Journal:
 
 
 def _first(found: Any) -> dict[str, Any]:
-    """What was asked. Raises ValueError."""
+    """Return what was asked. Raises ValueError."""
     if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("asked"), dict):
         raise ValueError("it is of another version")
     asked: dict[str, Any] = found["asked"]

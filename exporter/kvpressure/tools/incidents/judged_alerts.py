@@ -54,7 +54,10 @@ def _preempts(diagnosis: Diagnosis) -> bool:
 
 
 def ours(limits: Thresholds) -> tuple[Judged, ...]:
-    """The alerts that one engine's verdicts decide; those that need several replicas, GPUs or logs are left out."""
+    """Return the alerts that one engine's verdicts decide.
+
+    Those that need several replicas, GPUs or logs are left out.
+    """
     often, cause = limits.alert_symptom_min_ratio, limits.alert_cause_min_ratio
     ten = (600.0, cause, 300.0, 600.0)
     return (
@@ -105,12 +108,12 @@ class Alarm:
                 self.close(t)
 
     def close(self, t: float | None) -> None:
-        """It ends at `t`, or has not ended."""
+        """Note that it ends at `t`, or has not ended."""
         if self._at is not None:
             self.fired.append(Fired(self.rule.name, self._at, t, self.rule.severity))
             self._at = None
 
     def shown(self) -> Sequence[Fired]:
-        """What fired so far, that which still does too."""
+        """Return what fired so far, that which still does too."""
         going = [Fired(self.rule.name, self._at, None, self.rule.severity)] if self._at is not None else []
         return [*self.fired, *going]

@@ -68,7 +68,7 @@ def look_back(server: Server, question: Question, journal: Journal, progress: Pr
 
 
 def _finish(client: Prometheus, state: _State, journal: Journal, key: Key, value: Any) -> None:
-    """An answer that is not complete must not look so the next time: what was warned of is kept first."""
+    """Keep first what was warned of: an answer that is not complete must not look so the next time."""
     if client.asked.warnings.keys() - state.warned.keys():
         state.warned.update(client.asked.warnings)
         journal.finish(WARNED, list(state.warned))
@@ -137,7 +137,7 @@ def _ask_copied(client: Prometheus, question: Question, state: _State, journal: 
 
 
 def _ask_exporter(client: Prometheus, question: Question, state: _State, journal: Journal, progress: Progress) -> None:
-    """What an exporter told, where one was; the engines' own series do without it."""
+    """Return what an exporter told, where one was; the engines' own series do without it."""
     days, answers = list(reported.page_list(question.span)), []
     known_targets = reported.Known.of(seen.target for _, seen in state.seen)
     for number, page in enumerate(days):
@@ -274,7 +274,7 @@ def _selected(seen: Seen, found: Json) -> Json:
 
 
 def _attach_copied(incidents: Sequence[Json], fired: Mapping[EngineName, Sequence[Fired]]) -> list[Json]:
-    """Puts every copied alert to the incidents that it fired in; gives those that fired in none."""
+    """Put every copied alert to the incidents that it fired in; give those that fired in none."""
     by_engine: dict[EngineName, list[Json]] = {}
     for incident in incidents:
         by_engine.setdefault(engine_of(incident), []).append(incident)

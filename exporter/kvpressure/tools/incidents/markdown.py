@@ -37,7 +37,7 @@ def fenced(lines: list[str]) -> Iterator[str]:
 
 
 def report(document: Json) -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "\n".join(_report(document)) + "\n"
 
 

@@ -30,7 +30,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def quoted(text: str) -> str:
-    r"""A string of PromQL.
+    r"""Return a string of PromQL.
 
     >>> print(quoted('a"b'))
     "a\"b"
@@ -40,7 +40,7 @@ def quoted(text: str) -> str:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """A matcher for metrics of these names.
+    """Return a matcher for metrics of these names.
 
     >>> one_of(["engine:b", "engine:a"])
     '__name__=~"engine:a|engine:b"'
@@ -68,7 +68,7 @@ class Selection:
         return any(re.search(rf"(?<!\w){re.escape(label)}\s*(=|!)", self.matchers) for label in labels if label)
 
     def within(self, clusters: Sequence[str]) -> Selection:
-        """The same in any of these clusters, as the label `cluster` names them; in all without one."""
+        """Return the same in any of these clusters, as the label `cluster` names them; in all without one."""
         if not clusters:
             return self
         names = "|".join(re.escape(name) for name in clusters)
@@ -76,7 +76,7 @@ class Selection:
         return Selection(", ".join(filter(None, [which, self.matchers])))
 
     def and_also(self, *matchers: str) -> str:
-        """A selector with more matchers."""
+        """Return a selector with more matchers."""
         return "{" + ", ".join((*matchers, *([self.matchers] if self.matchers else []))) + "}"
 
 
@@ -89,7 +89,7 @@ class Spelled:
     present: frozenset[str]
 
     def named(self, signal: str, *, suffix: str = "") -> str | None:
-        """The first of a signal's metrics that is there; None without one.
+        """Return the first of a signal's metrics that is there; None without one.
 
         `suffix` is that of a histogram's part, for the signals that are histograms.
         """
@@ -110,7 +110,7 @@ def all_names(tables: Iterable[Table]) -> frozenset[str]:
 
 
 def spelled(tables: Iterable[Table], present: Collection[str]) -> list[Spelled]:
-    """The runtimes and spellings of which a Prometheus has the number of running requests."""
+    """Return the runtimes and spellings of which a Prometheus has the number of running requests."""
     found = []
     for table in tables:
         for spelling in table.spellings:
@@ -136,7 +136,7 @@ class Target:
     labels: Labels
 
     def get(self, *names: str) -> str:
-        """The first of these labels that it has, "" without any."""
+        """Return the first of these labels that it has, "" without any."""
         known = dict(self.labels)
         return next((known[name] for name in names if known.get(name)), "")
 
@@ -159,12 +159,12 @@ class Target:
         return f"{cluster}/{plain}" if cluster else plain
 
     def matchers(self) -> tuple[str, ...]:
-        """What finds its series and no others'."""
+        """Return what finds its series and no others'."""
         return tuple(f"{name}={quoted(value)}" for name, value in self.labels)
 
 
 def target_of(labels: Mapping[str, str], table: Table) -> Target:
-    """The target of a series of an engine."""
+    """Return the target of a series of an engine."""
     own = _OWN_LABELS | {table.engine_label, table.model_label, *REPLICA_LABELS}
     ray = _OF_RAY if labels.keys() & {"WorkerId", "SessionName"} else frozenset()
     kept = (pair for pair in labels.items() if pair[0] not in own | ray and _PLAIN.fullmatch(pair[0]))

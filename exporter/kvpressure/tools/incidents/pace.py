@@ -22,7 +22,7 @@ then shows in as many of so long intervals as a sustained one does in short ones
 
 
 def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresholds]:
-    """The pipeline's settings, and the thresholds, for polls `step` seconds apart.
+    """Return the pipeline's settings, and the thresholds, for polls `step` seconds apart.
 
     Only what counts polls or bridges the time between two of them changes; what means "bad" stays.
     """

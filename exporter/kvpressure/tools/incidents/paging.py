@@ -43,7 +43,7 @@ def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
 
 
 def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series]) -> Iterator[tuple[Span, Series]]:
-    """The answers of a span, in order; halved where the server or this program wants less at a time.
+    """Return the answers of a span, in order; halved where the server or this program wants less at a time.
 
     Raises PrometheusError, a TooMuchError too where even `shortest` seconds are too much.
     """

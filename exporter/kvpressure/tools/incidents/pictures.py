@@ -89,7 +89,7 @@ def _svg(ident: str, text: str, picture: Json, lines: Sequence[Sequence[float]],
 
 
 def _shades(places: Sequence[float], causes: Sequence[str]) -> Iterator[Markup]:
-    """The times of trouble, in the colours of their causes."""
+    """Return the times of trouble, in the colours of their causes."""
     begin = 0
     for index in range(1, len(causes) + 1):
         if index < len(causes) and causes[index] == causes[begin]:

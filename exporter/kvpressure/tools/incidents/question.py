@@ -37,7 +37,10 @@ class Question:
         return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
 
     def asked(self, server: Server) -> dict[str, Any]:
-        """The question, to tell it from others. Of the tenant, whose name is never written down, a short hash."""
+        """Return the question, to tell it from others.
+
+        Of the tenant, whose name is never written down, a short hash.
+        """
         tenant = next((value for name, value in server.headers.items() if name.lower() == TENANT_HEADER), "")
         return {
             "prometheus": server.url,

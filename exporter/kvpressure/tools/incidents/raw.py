@@ -46,7 +46,7 @@ class PageMaker:
         }
 
     def pages(self, answer: Answer) -> Iterator[EnginePage]:
-        """The pages of an answer, oldest first, at most one a step."""
+        """Return the pages of an answer, oldest first, at most one a step."""
         copies = [self._columns(copy) for copy in _copies(answer)]
         whole = [sorted(set(itertools.chain.from_iterable((*one.values(), *more.values())))) for one, more in copies]
         chosen = _filled(whole)
@@ -93,7 +93,7 @@ class PageMaker:
 def read_pages(
     server: Prometheus, target: Target, maker: PageMaker, table: Table, span: Span, lacks: Sequence[str] = ()
 ) -> Iterator[EnginePage]:
-    """The pages of a stretch, oldest first, of series without the labels that the target `lacks`.
+    """Return the pages of a stretch, oldest first, of series without the labels that the target `lacks`.
 
     Raises PrometheusError.
     """
@@ -119,7 +119,7 @@ def interval_of(times: Sequence[float]) -> float | None:
 
 
 def _copies(answer: Answer) -> list[Answer]:
-    """The series by the Prometheus that scraped them, of which several may: the one that saw most first.
+    """Return the series by the Prometheus that scraped them, of which several may: the one that saw most first.
 
     Each scrapes at times of its own, so a page is of one of them.
     """
@@ -131,7 +131,10 @@ def _copies(answer: Answer) -> list[Answer]:
 
 
 def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
-    """The times of the first copy, and of the others those where it has none; with the place of each one's copy."""
+    """Return the times of the first copy, and of the others those where it has none.
+
+    With the place of each one's copy.
+    """
     chosen: dict[float, int] = {}
     taken: list[float] = []
     for place, times in enumerate(copies):
@@ -147,7 +150,7 @@ def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
 
 
 def _times(times: Any, step: float) -> list[float]:
-    """Times of scrapes, oldest first, thinned to one a step."""
+    """Return times of scrapes, oldest first, thinned to one a step."""
     found: list[float] = []
     for t in sorted(set(times)):
         if not found or t - found[-1] >= _EARLY_RATIO * step:
@@ -158,7 +161,7 @@ def _times(times: Any, step: float) -> list[float]:
 def _on_one_clock(
     columns: dict[Series, dict[float, float]], labelled: dict[Series, dict[float, float]]
 ) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
-    """The same with samples of one scrape at the same time."""
+    """Return the same with samples of one scrape at the same time."""
     times = sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values()))))
     moved: dict[float, float] = {}
     first = float("-inf")

@@ -33,7 +33,7 @@ ToldRows = list[tuple[dict[_Text, _Text], list[tuple[_Time, _Time, Annotated[int
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
-    """What gives values of a kind, and raises ValueError for others."""
+    """Return what gives values of a kind, and raises ValueError for others."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def read(value: Any) -> Any:
@@ -69,7 +69,7 @@ _CAUSES: Final = frozenset(cause.value for cause in Cause)
 
 
 def target_found(settings: int) -> Callable[[Any], Json]:
-    """What reads the outcome of one target, judged by so many settings of thresholds."""
+    """Return what reads the outcome of one target, judged by so many settings of thresholds."""
 
     def read(value: Any) -> Json:
         if why := misfit(_TARGET, value, _DEFS):
@@ -85,7 +85,7 @@ def target_found(settings: int) -> Callable[[Any], Json]:
 
 
 def _check(incident: Json) -> None:
-    """Raises ValueError for what a schema cannot say."""
+    """Raise ValueError for what a schema cannot say."""
     picture = incident["picture"]
     if picture is not None and len({len(values) for values in picture.values()}) != 1:
         raise ValueError("a picture's series differ in length")

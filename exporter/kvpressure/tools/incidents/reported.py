@@ -70,7 +70,7 @@ class Reported:
 
 
 def page_list(span: Span) -> Iterator[Span]:
-    """The pages in which to ask."""
+    """Return the pages in which to ask."""
     return pages(span, EVERY_SECONDS, PAGE_SECONDS)
 
 
@@ -175,7 +175,10 @@ def is_of(key: Key, target: Target) -> bool:
 
 
 def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
-    """The names of the targets whose page an exporter's engine is on; of several ports of one pod only its own."""
+    """Return the names of the targets whose page an exporter's engine is on.
+
+    Of several ports of one pod only its own.
+    """
     its = [target for target in targets if is_of(key, target)]
     exact = [target for target in its if target.get("instance") == _address(key) != ""]
     return {target.name for target in exact or its}
@@ -206,7 +209,7 @@ def _together(found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
 def attach(
     incidents: Sequence[Json], found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target], shortest: float
 ) -> list[Json]:
-    """Puts to each incident what the exporter told of it, and gives the trouble that it alone told of."""
+    """Put to each incident what the exporter told of it, and give the trouble that it alone told of."""
     alone: list[Json] = []
     for (names, model, rank), its in _together(found, targets).items():
         mine = [

@@ -49,7 +49,7 @@ class Screen:
 
 
 def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limits: Thresholds) -> list[Screen]:
-    """The questions for the series in one spelling, which are scraped every `scrape_seconds` at most."""
+    """Return the questions for the series in one spelling, which are scraped every `scrape_seconds` at most."""
 
     def chosen(name: str, window: float) -> str:
         return f"{name}{selection.and_also()}[{window:.0f}s]"
@@ -131,6 +131,9 @@ def page_list(screens_: Sequence[Screen], span: Span) -> Iterator[tuple[Screen, 
 
 
 def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:
-    """What is read sample by sample: with time before, for what is healthy, and after it, for the end to be seen."""
+    """Return what is read sample by sample.
+
+    With time before, for what is healthy, and after it, for the end to be seen.
+    """
     wide = [Span(max(whole.start, one.start - lead_seconds), min(whole.end, one.end + tail_seconds)) for one in spans]
     return joined([one for one in wide if one.seconds > 0], tail_seconds)

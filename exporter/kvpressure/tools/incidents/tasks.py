@@ -46,7 +46,7 @@ def work(task: Task) -> Json:
 
 
 def followed(client: Prometheus, task: Task) -> Json:
-    """The same, with the connection that there is. Raises PrometheusError."""
+    """Return the same, with the connection that there is. Raises PrometheusError."""
     first, *others = follow(
         client, task.seen, task.stretches, task.step, task.settings, task.shortest_seconds, task.declared
     )
@@ -84,5 +84,5 @@ def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, J
 
 
 def _leave_ctrl_c_to_the_parent() -> None:
-    """A terminal sends it to every process; the parent ends the others."""
+    """Leave it to the parent, which ends the others: a terminal sends it to every process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,7 +12,7 @@ _LENGTH: Final = re.compile(r"(?:\d+[smhdw])+")
 
 
 def seconds_of(text: str) -> float:
-    """A length such as `90m` or `1h30m`. ValueError for anything else.
+    """Return a length such as `90m` or `1h30m`. ValueError for anything else.
 
     >>> seconds_of("1h30m"), seconds_of("30d")
     (5400.0, 2592000.0)
@@ -24,7 +24,7 @@ def seconds_of(text: str) -> float:
 
 
 def moment_of(text: str, now: float) -> float:
-    """A moment in unix seconds: so long before `now`, or a date, which is UTC unless it says otherwise.
+    """Return a moment in unix seconds: so long before `now`, or a date, which is UTC unless it says otherwise.
 
     ValueError for anything else.
 

@@ -14,7 +14,6 @@ from kvpressure.model.verdict import DETAILS, Cause
 
 Json = Mapping[str, Any]
 
-MOST_ELSEWHERE: Final = 5
 INDENT: Final = "  "
 
 
@@ -24,12 +23,12 @@ def engine_name(one: Json) -> str:
 
 
 def cause_label(incident: Json) -> str:
-    """The cause and what kind of it."""
+    """Return the cause and what kind of it."""
     return f"{CAUSES[Cause(incident['cause'])].label}{'/' + incident['detail'] if incident['detail'] else ''}"
 
 
 def meaning(incident: Json) -> str:
-    """What the cause means, as a sentence."""
+    """Return what the cause means, as a sentence."""
     cause = Cause(incident["cause"])
     told = DETAILS[cause].get(incident["detail"] or "")
     return f"{told[:1].upper()}{told[1:]}." if told else CAUSES[cause].meaning
@@ -42,7 +41,7 @@ def when(incident: Json) -> str:
 
 
 def lost(incident: Json) -> str:
-    """What it cost."""
+    """Return what it cost."""
     tokens, time = incident["lost_tokens"], incident["lost_seconds"]
     if tokens is None or time is None:
         return "not known (nothing tells what it would have done without)"
@@ -50,7 +49,7 @@ def lost(incident: Json) -> str:
 
 
 def fired(incident: Json) -> Iterator[str]:
-    """What would have fired, ours first."""
+    """Return what would have fired, ours first."""
     for one in incident["fired"]:
         whose = "copied rule" if one["by"] == "copied" else "ours"
         late = one["at"] - incident["began"]
@@ -75,7 +74,7 @@ def peak(incident: Json) -> str:
 
 
 def exporter(incident: Json) -> str:
-    """What an exporter told of it at the time; "" where none did."""
+    """Return what an exporter told of it at the time; "" where none did."""
     told = incident["exporter"]
     return "" if told is None else f"told {cause_label(told)} from {clock(told['began'])}, {duration(told['seconds'])}"
 
@@ -115,7 +114,7 @@ def lines(incident: Json) -> Iterator[str]:
 
 
 def summary(document: Json) -> Iterator[str]:
-    """What it comes to."""
+    """Return what it comes to."""
     incidents = document["incidents"]
     span = f"{clock(document['since'], day=True)} to {clock(document['until'], day=True)}"
     yield f"{document['prometheus']}: {document['targets']} engines' pages, {span}"

@@ -28,22 +28,25 @@ class Context:
     sizes: Mapping[int, Sized | str] = field(default_factory=dict)
 
     def sized(self, engine: Engine) -> Sized | str:
-        """The engine's memory, or why it is not known."""
+        """Return the engine's memory, or why it is not known."""
         return self.sizes.get(id(engine), "nothing is known of its memory")
 
 
 def number(value: float) -> str:
-    """A limit as people write it: 8,192 or 0.7."""
+    """Return a limit as people write it: 8,192 or 0.7."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:g}"
 
 
 def traffic(engine: Engine) -> frozenset[str]:
-    """The words of the traffic annotation."""
+    """Return the words of the traffic annotation."""
     return frozenset(word.strip().lower() for word in engine.annotations.get(TRAFFIC, "").split(",") if word.strip())
 
 
 def longest_prompt(engine: Engine, context: Context) -> DeclaredLimit | None:
-    """The limit on a prompt, which is at most as long as the longest request: as declared, else the model's own."""
+    """Return the limit on a prompt, which is at most as long as the longest request.
+
+    As declared, else the model's own.
+    """
     limits, sized = engine.reading.limits, context.sized(engine)
     declared = limits.get("max_input_tokens") or limits.get("max_model_len")
     if declared is not None or isinstance(sized, str):

@@ -27,7 +27,7 @@ _EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
 
 
 def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """The annotation says where the limits come from."""
+    """Check that the annotation says where the limits come from."""
     place = engine.annotation_place(LIMITS)
     if told := engine.annotations.get(LIMITS, "").strip():
         return Verdict("pass", told[:100], place)
@@ -36,7 +36,7 @@ def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - e
 
 
 def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """The annotation is an address or a day."""
+    """Check that the annotation is an address or a day."""
     place, told = engine.annotation_place(LOAD_TEST), engine.annotations.get(LOAD_TEST, "").strip()
     fix = fixes.annotation(LOAD_TEST, "https://wiki.example.com/llm/load-test")
     if not told:
@@ -47,7 +47,7 @@ def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - 
 
 
 def monitored(engine: Engine, context: Context) -> Verdict:
-    """A PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
+    """Check that a PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
     for who in _watchers(engine, context):
         return Verdict("pass", who, engine.place())
     monitors = list(context.given.of("PodMonitor", "ServiceMonitor"))
@@ -61,7 +61,7 @@ def monitored(engine: Engine, context: Context) -> Verdict:
 
 
 def alerted(engine: Engine, context: Context) -> Verdict:
-    """Some PrometheusRule uses series of kvpressure or of a runtime."""
+    """Check that some PrometheusRule uses series of kvpressure or of a runtime."""
     rules = list(context.given.of("PrometheusRule"))
     for rule in rules:
         if any(_SERIES.search(expression) for expression in _expressions(rule)):
@@ -118,7 +118,7 @@ def _reaches(monitor: Item, engine: Engine) -> bool:
 
 
 def _near(item: Item, engine: Engine) -> bool:
-    """The same namespace, as far as both say."""
+    """Return whether both are of one namespace, as far as they say."""
     return not item.namespace or not engine.namespace or item.namespace == engine.namespace
 
 
@@ -129,7 +129,7 @@ def _expressions(rule: Item) -> Iterator[str]:
 
 
 def _pod_monitor(engine: Engine) -> str:
-    """A PodMonitor for this engine, with two of its labels at most."""
+    """Return a PodMonitor for this engine, with two of its labels at most."""
     labels = [f"      {key}: {fixes.quoted(value)}" for key, value in list(engine.labels.items())[:2]]
     head = [
         "apiVersion: monitoring.coreos.com/v1",

@@ -10,7 +10,7 @@ from kvpressure.tools.audit.model import Verdict
 
 
 def enough(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """The GPUs that are asked for are those that the command needs."""
+    """Check that the GPUs that are asked for are those that the command needs."""
     place, needed, asked = engine.item.place(engine.resources_at or engine.at), _ranks(engine), engine.gpus
     if needed is None:
         return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
@@ -38,7 +38,7 @@ def _compared(engine: Engine, needed: int, asked: int) -> Verdict:
 
 
 def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Processes of several GPUs exchange data in /dev/shm, of which a container has 64 MiB unless told otherwise."""
+    """Check /dev/shm, where processes of several GPUs exchange data: a container has 64 MiB unless told otherwise."""
     place, needed, given = engine.place(), _ranks(engine), engine.shared_memory
     if needed == 1:
         return Verdict("pass", "one GPU shares nothing", place)

@@ -15,7 +15,10 @@ _LIMIT: Final = "gpu_memory_utilization"
 
 
 def target(engine: Engine, context: Context) -> Verdict:
-    """The server starts with it, and it is not above the largest that is safe; what is not declared is the default."""
+    """Check that the server starts with it, and that it is not above the largest that is safe.
+
+    What is not declared is the default.
+    """
     place, flags = engine.limit_place(_LIMIT), engine.runtime.starting.flags
     if flags.sizes_pool in engine.reading.options:
         reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
@@ -67,7 +70,7 @@ def _missing(sized: Sized) -> str:
 
 
 def _share(engine: Engine, sized: Sized | str, share: float) -> str:
-    """The default share, where the server starts with it and it is another than in force."""
+    """Return the default share, where the server starts with it and it is another than in force."""
     if isinstance(sized, str) or share == sized.memory.gpu_memory_utilization or not sized.starts_at(share):
         return ""
     return fixes.limit(engine, _LIMIT, number(share), "weights and one longest request fit")

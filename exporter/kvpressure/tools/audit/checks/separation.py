@@ -9,7 +9,7 @@ from kvpressure.tools.audit.model import Verdict
 
 
 def separate(engine: Engine, context: Context) -> Verdict:
-    """An engine that takes long prompts says that it is for those, or has a sibling for the short ones."""
+    """Check that an engine that takes long prompts says that it is for those, or has a sibling for the short ones."""
     if traffic(engine) & {"long", "short"}:
         return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", engine.annotation_place(TRAFFIC))
     limit, place = longest_prompt(engine, context), engine.limit_place("max_model_len")
@@ -26,7 +26,7 @@ def separate(engine: Engine, context: Context) -> Verdict:
 
 
 def _sibling(engine: Engine, context: Context) -> Engine | None:
-    """An engine of the same model that only takes short prompts."""
+    """Return an engine of the same model that only takes short prompts."""
     if not engine.model:
         return None
     others = (other for other in context.engines if other is not engine and other.model == engine.model)

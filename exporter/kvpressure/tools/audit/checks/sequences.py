@@ -96,7 +96,7 @@ def _refused(engine: Engine) -> bool:
 
 
 def _fix(engine: Engine, context: Context) -> str:
-    """What a plan would set; "" where it cannot be computed, or where `declared` prints it."""
+    """Return what a plan would set; "" where it cannot be computed, or where `declared` prints it."""
     sized = context.sized(engine)
     if declared(engine, context).status == "fail":
         return ""

@@ -15,7 +15,7 @@ _LEAST_SHOWN = 0.005
 
 
 def input_tokens(engine: Engine, context: Context) -> Verdict:
-    """The longest request bounds the prompt; a gateway's own limit is told by annotation.
+    """Check that the longest request bounds the prompt; a gateway's own limit is told by annotation.
 
     What is not declared is the model's own length, and judged as if it were written there.
     """
@@ -56,13 +56,13 @@ def _measured(engine: Engine, sized: Sized, context: Context) -> Verdict:
 
 
 def _shorter(engine: Engine, sized: Sized, bound: float) -> str:
-    """The length that a plan would set, "" where no request would fit."""
+    """Return the length that a plan would set, "" where no request would fit."""
     longest = sized.plan.max_model_len if sized.plan is not None else sized.pool().longest(bound, sized.longest)
     return fixes.limit(engine, _LIMIT, str(longest), sized.command) if longest > 1 and not sized.refused else ""
 
 
 def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """The server bounds every request's output, where it can; so may a gateway."""
+    """Check that the server bounds every request's output, where it can; so may a gateway."""
     annotation = ANNOTATIONS["max_output_tokens"]
     told = engine.reading.limits.get("max_output_tokens")
     if told is not None:
@@ -77,7 +77,7 @@ def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
 
 
 def _cap(engine: Engine, annotation: str) -> str:
-    """The p95 of outputs as annotated; "" where nobody said how long they are."""
+    """Return the p95 of outputs as annotated; "" where nobody said how long they are."""
     traffic, example = traffic_of(engine), engine.runtime.audit.output_cap
     if traffic is None:
         return ""
