@@ -19,7 +19,7 @@ from bench import world
 
 ENGINES = 512
 WARM_UP_SECONDS = 30.0
-MOST_WARM_UP_SECONDS = 210.0
+MAX_WARM_UP_SECONDS = 210.0
 STEADY_RATIO = 1.02
 IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 10.0
@@ -27,8 +27,8 @@ LOADED_SECONDS = 26.0
 SCRAPE_EVERY_SECONDS = 5.0
 PROBE_EVERY_SECONDS = 0.05
 TIMEOUT_SECONDS = 30.0
-MOST_MEMORY_RATIO = 1.3
-MOST_READY_P99_SECONDS = 0.1
+MAX_MEMORY_RATIO = 1.3
+MAX_READY_P99_SECONDS = 0.1
 MIB = 2.0**20
 
 
@@ -68,7 +68,7 @@ def warm_up(exporter: world.Exporter) -> None:
     Raises TimeoutError when there are engines that cannot be read.
     """
     began, up, before = time.monotonic(), 0, 0
-    while time.monotonic() - began < MOST_WARM_UP_SECONDS:
+    while time.monotonic() - began < MAX_WARM_UP_SECONDS:
         time.sleep(WARM_UP_SECONDS)
         lines = get(exporter.port, "/metrics").decode().splitlines()
         up = sum(line.startswith('kvpressure_source_up{source="engine"') and line.endswith(" 1.0") for line in lines)
@@ -77,7 +77,7 @@ def warm_up(exporter: world.Exporter) -> None:
             return
         before = now
     if up < ENGINES:
-        raise TimeoutError(f"only {up} of {ENGINES} engines are up after {MOST_WARM_UP_SECONDS:.0f} s: a busy machine?")
+        raise TimeoutError(f"only {up} of {ENGINES} engines are up after {MAX_WARM_UP_SECONDS:.0f} s: a busy machine?")
 
 
 def watch(exporter: world.Exporter, seconds: float) -> Watched:
@@ -131,7 +131,7 @@ def met(run: dict[str, Any]) -> bool:
     """The bar of SECURITY.md: memory within 1.3 of idle, every probe answered, 99 of 100 in 100 ms."""
     readers = run["readers"]
     return bool(
-        run["memory_ratio"] <= MOST_MEMORY_RATIO
-        and readers["ready_p99_seconds"] <= MOST_READY_P99_SECONDS
+        run["memory_ratio"] <= MAX_MEMORY_RATIO
+        and readers["ready_p99_seconds"] <= MAX_READY_P99_SECONDS
         and not readers["failed"]
     )

@@ -9,7 +9,7 @@ from typing import Final
 from bench.advice.changes import Key
 from bench.advice.judge import Done, Measured, Row
 
-MOST_LOSS: Final = 0.03
+MAX_LOSS: Final = 0.03
 LEAST_SHARE: Final = 0.9
 TOKENS_ERROR: Final = 0.10
 LATENCY_ERROR: Final = 0.25
@@ -91,7 +91,7 @@ def summary(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]], *, sea
     bars = [
         (
             "no printed action loses more than 3 % of the goodput",
-            worst[0] <= MOST_LOSS,
+            worst[0] <= MAX_LOSS,
             f"worst {-worst[0]:+.1%} ({worst[1]}: {_words(worst[2].changes)})",
         ),
         (

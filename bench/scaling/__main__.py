@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = Path(__file__).parent / "results.json"
 DOCS: Final = ROOT / "docs" / "scaling.md"
 MARK: Final = "<!-- python -m bench.scaling --write-docs -->"
-MOST_STATIC: Final = 8
+MAX_STATIC: Final = 8
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ def _static(shape: str, runs: dict[tuple[str, str], Run]) -> None:
     """Fixed numbers from the mean of ours up, until one holds the objective as well as any autoscaler."""
     of_shape = [run for (name, _), run in runs.items() if name == shape]
     best = min(run.violating_minutes for run in of_shape if not run.is_static)
-    for number in range(static_begin(runs[shape, OURS]), MOST_STATIC + 1):
+    for number in range(static_begin(runs[shape, OURS]), MAX_STATIC + 1):
         _run((one for one in [(shape, f"static {number}")] if one not in runs), runs)
         if runs[shape, f"static {number}"].violating_minutes <= best:
             return

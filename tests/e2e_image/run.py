@@ -24,8 +24,8 @@ IMAGE = "localhost/kvpressure:e2e"
 BASE = "localhost/python:e2e"
 URL = "http://127.0.0.1:10405"
 MB = 1_000_000
-MOST_MB = 250
-MOST_ENDING_SECONDS = 2.0
+MAX_MB = 250
+MAX_ENDING_SECONDS = 2.0
 SETTLED_SECONDS = 120.0
 NO_TOOLS = ("pip", "setuptools", "wheel", "pkg_resources", "_distutils_hack")
 
@@ -80,7 +80,7 @@ def _weighed(line: Timeline, root: Path) -> None:
     for title, at, depth in (("ours", contents.site_packages(root), 1), ("image", root, 3)):
         rows = contents.largest(at, depth, 10)
         line.note(f"largest of {title}, MB: " + ", ".join(f"{name} {count / MB:.1f}" for name, count in rows))
-    line.hold(f"it has at most {MOST_MB} MB, its base included: {whole / MB:.0f}", whole <= MOST_MB * MB)
+    line.hold(f"it has at most {MAX_MB} MB, its base included: {whole / MB:.0f}", whole <= MAX_MB * MB)
 
 
 async def _runs(line: Timeline, buildah: Buildah, made: tuple[str, Any], folder: Path) -> None:
@@ -96,7 +96,7 @@ async def _runs(line: Timeline, buildah: Buildah, made: tuple[str, Any], folder:
         done = await asyncio.create_subprocess_exec(*health)
         line.hold("the health check passes", await done.wait() == 0)
         seconds, code = await running.end()
-        line.hold(f"SIGTERM ends it within {MOST_ENDING_SECONDS:.0f} s: {seconds:.2f}", seconds <= MOST_ENDING_SECONDS)
+        line.hold(f"SIGTERM ends it within {MAX_ENDING_SECONDS:.0f} s: {seconds:.2f}", seconds <= MAX_ENDING_SECONDS)
         line.hold("with exit code 0", code == 0, code)
         line.hold("without a traceback in its log", "Traceback" not in log.read_text(), log.read_text()[-2000:])
         done = await asyncio.create_subprocess_exec(*health, stderr=asyncio.subprocess.DEVNULL)

@@ -163,7 +163,7 @@ async def with_child(world: World, monkeypatch: pytest.MonkeyPatch, script: str)
 async def test_a_flood_of_right_reports_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with with_child(world, monkeypatch, "while True: out.write(line * 500)") as source:
         await until(lambda: source.health()[0].errors.get("crashed", 0) >= 2, source)
-        assert f"wrote over {spawn.MOST_LINES_A_SECOND} lines a second" in source.health()[0].error
+        assert f"wrote over {spawn.MAX_LINES_A_SECOND} lines a second" in source.health()[0].error
 
 
 @pytest.mark.fault(
@@ -191,7 +191,7 @@ while True:
         await until(lambda: source.latest is not None, source)
         began, taken = loop.time(), source.latest
         await asyncio.sleep(3.0)
-        megabytes = (tmp_path / "written").stat().st_size * 65536 / spawn.MOST_STDERR_BYTES_A_SECOND
+        megabytes = (tmp_path / "written").stat().st_size * 65536 / spawn.MAX_STDERR_BYTES_A_SECOND
         assert 1 <= megabytes <= loop.time() - began + 3
         assert source.starts == 1
         assert source.latest is not taken

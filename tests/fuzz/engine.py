@@ -16,8 +16,8 @@ from tests.fuzz.target import Target
 BATCH = 1000
 """Inputs drawn from one state of the random numbers: a run can be resumed after each batch."""
 
-MOST_KEPT = 2000
-MOST_KINDS = 20_000
+MAX_KEPT = 2000
+MAX_KINDS = 20_000
 _TRACED_SHARE = 24
 
 
@@ -92,17 +92,17 @@ class Session:
         except (Exception, HangError) as error:  # noqa: BLE001 - whatever it is, it is a finding
             self._found(Finding(key_of(error), tell(error), data))
             return
-        if new or (kind not in self._kinds and len(self._kinds) < MOST_KINDS):
+        if new or (kind not in self._kinds and len(self._kinds) < MAX_KINDS):
             self._kinds.add(kind)
             if not traced:
                 self._coverage.watch(self._target.check, data)
             self._keep(data)
 
     def _keep(self, data: bytes) -> None:
-        if len(self.kept) < MOST_KEPT:
+        if len(self.kept) < MAX_KEPT:
             self.kept.append(data)
         else:
-            self.kept[crc32(data) % MOST_KEPT] = data
+            self.kept[crc32(data) % MAX_KEPT] = data
 
     def _found(self, finding: Finding) -> None:
         if finding.key in self._known:

@@ -12,7 +12,7 @@ import time
 from tests.fuzz import findings, registry, state
 from tests.fuzz.engine import BATCH, Session
 
-MOST_BYTES = 3 << 30
+MAX_BYTES = 3 << 30
 _SAVED_EVERY_SECONDS = 20.0
 
 
@@ -60,5 +60,5 @@ if __name__ == "__main__":
     faulthandler.enable()
     os.nice(19)
     logging.disable()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     sys.exit(1 if run(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])) else 0)

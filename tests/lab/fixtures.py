@@ -19,7 +19,7 @@ from tests.lab.fetch import CACHE, NEWEST
 from tests.lab.working_set import FAMILY
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "lab"
-MOST_BYTES: Final = 60_000
+MAX_BYTES: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def main() -> int:
     options.add_argument("--working-set", action="store_true", help="only those about the working set")
     if options.parse_args().working_set:
         return int(_write(CACHE / FAMILY, FOLDER / FAMILY, _WHOLE, WORKING_SET_BYTES) > 0)
-    return int(_write(CACHE / "recordings", FOLDER, CUTS, MOST_BYTES) > 0)
+    return int(_write(CACHE / "recordings", FOLDER, CUTS, MAX_BYTES) > 0)
 
 
 _WHOLE: Final = tuple(Cut(f"{FAMILY}-{name}", end=WORKING_SET_SECONDS) for name in WORKING_SET)

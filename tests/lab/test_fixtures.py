@@ -12,7 +12,7 @@ from bench.detection.lab import moments
 from bench.detection.lab_score import LAB_CAUSES
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, open_trace, read_trace, stem
-from tests.lab.fixtures import CUTS, FOLDER, MOST_BYTES
+from tests.lab.fixtures import CUTS, FOLDER, MAX_BYTES
 from tests.lab.regime import regimes
 
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.xz"))
@@ -37,7 +37,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 def test_there_is_a_small_recording_of_every_cut() -> None:
     assert {stem(path) for path in RECORDINGS} == {f"{cut.name}-{cut.version}" for cut in CUTS}
     assert len(RECORDINGS) <= 12
-    assert all(path.stat().st_size <= MOST_BYTES for path in RECORDINGS)
+    assert all(path.stat().st_size <= MAX_BYTES for path in RECORDINGS)
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=stem)

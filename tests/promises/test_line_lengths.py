@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOST = 120
+MAX_LENGTH = 120
 GENERATED = {"docs/alerts.md", "docs/metrics.md", "docs/configuration.md"}
 PAGES = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")),
@@ -29,4 +29,4 @@ def prose(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_prose_stays_within_the_line(page: Path):
-    assert [line for line in prose(page.read_text()) if len(line) > MOST and " " in line.strip()] == []
+    assert [line for line in prose(page.read_text()) if len(line) > MAX_LENGTH and " " in line.strip()] == []

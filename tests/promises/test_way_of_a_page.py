@@ -23,7 +23,7 @@ from tests.support.tools import ROOT
 POLLS = 90
 """Long enough for a verdict, and for most of what is learned of an engine."""
 
-MOST_CLIMBS = 2
+MAX_CLIMBS = 2
 """For each engine on the page: a verdict says whether what was seen is healthy, and that is learned; and once, at an
 engine's first poll, what will judge it is made before its window has anything."""
 
@@ -106,7 +106,7 @@ def walks(trace: str) -> Iterator[tuple[int, list[str]]]:
 def test_the_way_of_a_page_turns_back_at_most_twice_for_each_engine(trace: str) -> None:
     for number, (engines, rooms) in enumerate(walks(trace)):
         next_ones = engines - 1  # to begin with the next engine of the page is not to turn back
-        assert climbs(rooms) <= MOST_CLIMBS * engines + next_ones, f"poll {number}: {' > '.join(stays(rooms))}"
+        assert climbs(rooms) <= MAX_CLIMBS * engines + next_ones, f"poll {number}: {' > '.join(stays(rooms))}"
 
 
 def test_every_room_of_the_way_is_walked_through() -> None:

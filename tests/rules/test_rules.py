@@ -42,7 +42,7 @@ DEFAULT = """
 KVPressureCacheTooSmall KVPressureReplicasFailing KVPressureSLOBurn KVPressureExhaustionPredicted KVPressureEngineStuck
 KVPressureEngineNotAnswering KVPressureEngineRestarting KVPressureDeviceOutOfMemory KVPressureExporterDown
 KVPressureTargetUnreachable"""
-MOST_RULES = 20
+MAX_RULES = 20
 """Mimir's default of `ruler_max_rules_per_rule_group`."""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}
 
@@ -209,7 +209,7 @@ def test_a_page_is_about_a_model_or_about_all_exporters_and_never_about_one_repl
 
 def test_no_group_has_more_rules_than_mimir_takes() -> None:
     groups = [group for file in rule_files() for group in file.groups]
-    assert [group["name"] for group in groups if len(group["rules"]) > MOST_RULES] == []
+    assert [group["name"] for group in groups if len(group["rules"]) > MAX_RULES] == []
     assert len({group["name"] for group in groups}) == len(groups)
 
 

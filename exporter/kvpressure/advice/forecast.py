@@ -33,7 +33,7 @@ from kvpressure.simulation.consequences import Model, model_of
 from kvpressure.simulation.greedy_search import Choice, choose
 from kvpressure.simulation.other_limits import larger_steps, more_sequences, more_servers, without_hold
 
-MOST_BOUNDS: Final = 3
+MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
 
 
@@ -121,7 +121,7 @@ def _order(case: Case, model: Model) -> Iterator[ConfigChange]:
     """Yield changes to priority scheduling, short requests first: a restart, and clients that set the priority."""
     if SHORT_FIRST in case.own.flags:
         bounds = length_bounds(model.known, case.thresholds.advice_long_requests_max_ratio)
-        yield from map(short_first, itertools.islice(bounds, MOST_BOUNDS))
+        yield from map(short_first, itertools.islice(bounds, MAX_BOUNDS))
 
 
 def _more_memory(case: Case, model: Model) -> Iterator[ConfigChange]:

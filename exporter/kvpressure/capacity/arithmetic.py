@@ -9,7 +9,7 @@ from typing import Final
 KIB: Final = 1024.0
 MIB: Final = 1024.0**2
 GIB: Final = 1024.0**3
-_MOST_DIGITS: Final = 12
+_MAX_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def size(value: float) -> str:
 def quotient(above: float, below: float, holds: Callable[[float], bool]) -> tuple[str, str]:
     """Return two sizes in GiB with as many digits as their quotient, calculated as printed, needs for `holds`."""
     digits = 2
-    while digits < _MOST_DIGITS:
+    while digits < _MAX_DIGITS:
         shown = round(below / GIB, digits)
         if shown and holds(round(above / GIB, digits) / shown):
             break

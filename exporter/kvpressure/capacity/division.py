@@ -11,8 +11,8 @@ from kvpressure.capacity.parallel import Parallel, possible_tensor_parallel, ref
 from kvpressure.capacity.pool import BytePool, Memory, pool_from_memory
 from kvpressure.capacity.traffic import Traffic, whole_blocks
 
-_MOST_TENSOR_PARALLEL = 16
-_MOST_PIPELINE = 16
+_MAX_TENSOR_PARALLEL = 16
+_MAX_PIPELINE = 16
 
 
 def smallest_pool(
@@ -37,8 +37,8 @@ def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[
     First more of them side by side, then also one behind the other.
     """
     least = memory.tensor_parallel
-    ranks = [n for n in possible_tensor_parallel(geometry) if least <= n <= _MOST_TENSOR_PARALLEL]
-    pipelines = range(memory.pipeline_parallel, min(_MOST_PIPELINE, geometry.layers) + 1)
+    ranks = [n for n in possible_tensor_parallel(geometry) if least <= n <= _MAX_TENSOR_PARALLEL]
+    pipelines = range(memory.pipeline_parallel, min(_MAX_PIPELINE, geometry.layers) + 1)
     for pipeline in pipelines:
         for tensor in ranks if pipeline == memory.pipeline_parallel else ranks[-1:]:
             used = replace(

@@ -10,7 +10,7 @@ from kvpressure.capacity.geometry import Geometry
 from kvpressure.capacity.traffic import Traffic
 from kvpressure.runtimes.runtime import Runtime
 
-_MOST_RANKS: Final = 64
+_MAX_RANKS: Final = 64
 
 
 class RefusedError(ValueError):
@@ -68,7 +68,7 @@ def stages(layers: int, pipeline: int) -> list[Stage]:
 
 def possible_tensor_parallel(geometry: Geometry) -> list[int]:
     """Return the numbers of GPUs that the model's heads can be divided among, ascending."""
-    return [ranks for ranks in range(1, _MOST_RANKS + 1) if not list(_heads_refused(geometry, ranks))]
+    return [ranks for ranks in range(1, _MAX_RANKS + 1) if not list(_heads_refused(geometry, ranks))]
 
 
 def refusals(geometry: Geometry, parallel: Parallel, runtime: Runtime) -> Iterator[str]:

@@ -35,7 +35,7 @@ FOUND, CANNOT_TELL = 1, 2
 DEFAULT_SINCE = "30d"
 _OUT = click.Path(dir_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-MOST_WORKERS = 4
+MAX_WORKERS = 4
 
 
 @click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the past cannot be read.")
@@ -142,4 +142,4 @@ def _question(
 
 
 def _workers(given: int | None) -> int:
-    return given or min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    return given or min(MAX_WORKERS, len(os.sched_getaffinity(0)))

@@ -28,7 +28,7 @@ MIN_SPACING_SECONDS = 0.5
 """A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""
 
 
-MOST_HELD = 1000
+MAX_HELD = 1000
 """Errors that wait for the first line that can be used."""
 
 
@@ -63,7 +63,7 @@ class Replay:
         try:
             for item in self._views(path):
                 if isinstance(item, TraceError) and not used:
-                    held += [item] if len(held) < MOST_HELD else []
+                    held += [item] if len(held) < MAX_HELD else []
                     continue
                 if not used:
                     used = True

@@ -35,7 +35,7 @@ from kvpressure.model.environment import Environment
 from kvpressure.model.view import EngineView
 from kvpressure.net.waiting import cancel
 
-MOST_PODS = 16
+MAX_PODS = 16
 """Pods diagnosed at once; each holds a port-forward through the API server."""
 
 LOOK_SECONDS = 15.0
@@ -111,7 +111,7 @@ def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
     """Return the pods whose engine is known; says which are left out. Raises KubeError when none is left."""
     pods: list[ForwardedPod] = []
     problems: list[KubeError] = []
-    for one in found[:MOST_PODS]:
+    for one in found[:MAX_PODS]:
         try:
             pods.append(ForwardedPod(one, engine_pod(one, time.time(), what.container, what.port)))
         except KubeError as error:
@@ -120,8 +120,8 @@ def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
         raise problems[0]
     for problem in problems:
         say(f"left out: {problem}", err=True)
-    if len(found) > MOST_PODS:
-        say(f"{len(found)} pods match; the first {MOST_PODS} are read, name others one by one", err=True)
+    if len(found) > MAX_PODS:
+        say(f"{len(found)} pods match; the first {MAX_PODS} are read, name others one by one", err=True)
     return pods
 
 

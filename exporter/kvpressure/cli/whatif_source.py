@@ -30,7 +30,7 @@ from kvpressure.simulation.consequences import Model, model_of, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
 from kvpressure.simulation.server import Server, StepSeconds
 
-MOST_ERRORS = 3
+MAX_ERRORS = 3
 """Lines of a recording that are told one by one."""
 
 OBSERVED = PipelineSettings(always_observed=True)
@@ -111,10 +111,10 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
         raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
     if at is not None and last < at:
         raise SourceError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
-    for unreadable in errors[:MOST_ERRORS]:
+    for unreadable in errors[:MAX_ERRORS]:
         say(unreadable, err=True)
-    if len(errors) > MOST_ERRORS:
-        say(f"{path}: {len(errors) - MOST_ERRORS} more lines cannot be read", err=True)
+    if len(errors) > MAX_ERRORS:
+        say(f"{path}: {len(errors) - MAX_ERRORS} more lines cannot be read", err=True)
     return newest
 
 

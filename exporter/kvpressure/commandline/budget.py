@@ -10,7 +10,7 @@ STEP: Final = 24
 WORK: Final = 1 << 18
 """For one pod, in characters read or made: some milliseconds and a megabyte, and many times what people write."""
 
-MOST: Final = WORK // STEP + 1
+MAX_ENTRIES: Final = WORK // STEP + 1
 """No list of as many entries can be read within it."""
 
 NESTING: Final = 4

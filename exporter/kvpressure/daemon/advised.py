@@ -10,7 +10,7 @@ from kvpressure.model.action import Action
 from kvpressure.model.view import EngineKey, EngineView
 
 KEPT_SECONDS: Final = 15.0
-MOST: Final = 8
+MAX_KEPT: Final = 8
 """Engines predicted in so many seconds: a second or two of CPU, in the thread that draws. Others get the playbook."""
 
 Actions = tuple[Action, ...]
@@ -30,7 +30,7 @@ class Advised:
         kept = self._kept.get(view.key)
         if kept is not None and _state(kept[0]) == _state(view):
             return kept[1]
-        if kept is None and len(self._kept) >= MOST:
+        if kept is None and len(self._kept) >= MAX_KEPT:
             return make(replace(view, observed=None))
         actions = make(view)
         self._kept[view.key] = view, actions

@@ -22,8 +22,8 @@ from kvpressure.signals.canary import CanaryTimes, CanaryWanted
 
 log: Final = structlog.get_logger("kvpressure.daemon.canaries")
 
-MOST_UNDER_WAY: Final = 128
-MOST_OF_ONE_TARGET: Final = 8
+MAX_UNDER_WAY: Final = 128
+MAX_OF_ONE_TARGET: Final = 8
 """Each holds a connection for as long as half a minute: a page that invents engines must not take them all."""
 
 OnSent = Callable[[EngineKey, float], None]
@@ -92,9 +92,9 @@ class Canaries:
         self._tasks.clear()
 
     def _may_ask(self, key: EngineKey) -> bool:
-        if key in self._tasks or len(self._tasks) >= MOST_UNDER_WAY:
+        if key in self._tasks or len(self._tasks) >= MAX_UNDER_WAY:
             return False
-        return sum(other.target == key.target for other in self._tasks) < MOST_OF_ONE_TARGET
+        return sum(other.target == key.target for other in self._tasks) < MAX_OF_ONE_TARGET
 
     def _give_up(self, engines: Container[EngineKey], targets: Mapping[str, Target]) -> None:
         for key, (asked, _, _) in list(self._sources.items()):

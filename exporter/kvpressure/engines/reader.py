@@ -17,7 +17,7 @@ from kvpressure.promtext.scanner import Memory, PageScanner
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import LabelSignals, Table
 
-MOST_SERIES: Final = 256
+MAX_SERIES: Final = 256
 """Parsed at most, the last ones on the page: enough to tell more adapters than there are slots."""
 
 SUMMED_FACTOR: Final = 1.5
@@ -69,7 +69,7 @@ def _read(row: LabelSignals, name: bytes, lines: Sequence[bytes]) -> Mapping[str
     if newest <= 0:
         return {}
     labels = _labels(name, _head(lines[times.index(newest)]))
-    others = (_labels(name, _head(line)) for line in lines[-MOST_SERIES:])
+    others = (_labels(name, _head(line)) for line in lines[-MAX_SERIES:])
     return {} if labels is None else row.read(labels, [one for one in others if one is not None])
 
 
@@ -86,7 +86,7 @@ def _time(line: bytes) -> float:
     return time if 0 < time < math.inf else 0.0
 
 
-@lru_cache(maxsize=4 * MOST_SERIES)
+@lru_cache(maxsize=4 * MAX_SERIES)
 def _labels(name: bytes, head: bytes) -> Mapping[str, str] | None:
     """Labels of a series; None where they cannot be parsed."""
     try:

@@ -23,7 +23,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
 LONGEST_LINE_CHARS = 16 << 20
 """Twice the largest page that is polled: a line is one page, with its quotes escaped."""
 
-MOST_UNUSABLE_LINES = 1000
+MAX_UNUSABLE_LINES = 1000
 LATEST_SECONDS = 1e11
 LARGEST_NUMBER = 1e300
 
@@ -66,7 +66,7 @@ def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
 
 def _lines(path: Path, file: IO[str]) -> Iterator[TraceLine | TraceError]:
     number = unusable = 0
-    while unusable < MOST_UNUSABLE_LINES:
+    while unusable < MAX_UNUSABLE_LINES:
         number += 1
         try:
             line = file.readline(LONGEST_LINE_CHARS + 1)

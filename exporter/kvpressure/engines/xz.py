@@ -7,7 +7,7 @@ import lzma
 from pathlib import Path
 from typing import Any, Final
 
-MOST_DECODER_BYTES: Final = 128 << 20
+MAX_DECODER_BYTES: Final = 128 << 20
 """Twice what files of `xz -9` need."""
 
 _CHUNK_BYTES: Final = 64 << 10
@@ -62,4 +62,4 @@ class XzReader(io.RawIOBase):
 
 
 def _decoder() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(memlimit=MOST_DECODER_BYTES)
+    return lzma.LZMADecompressor(memlimit=MAX_DECODER_BYTES)

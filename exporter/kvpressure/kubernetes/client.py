@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEADLINE_SECONDS: Final = 15.0
 LARGEST_JSON_BYTES: Final = 64 << 20
 LARGEST_STATUS_BYTES: Final = 64 << 10
-MOST_PAGES: Final = 200
+MAX_PAGES: Final = 200
 """Of one list."""
 
 Query = Mapping[str, str]
@@ -96,14 +96,14 @@ class KubeClient:
         """Return every object of a list, read in pages of `limit`. Raises KubeError."""
         found: list[Object] = []
         query = {"limit": str(limit)}
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self.json(path, action, query)
             items = at(page, "items")
             found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
             if not (following := at(page, "metadata", "continue")):
                 return found
             query = {"limit": str(limit), "continue": str(following)}
-        raise KubeError(f"the answer to {action} has more than {MOST_PAGES} pages", reason="too_large")
+        raise KubeError(f"the answer to {action} has more than {MAX_PAGES} pages", reason="too_large")
 
     async def text(self, path: str, action: Action, query: Query, cap_bytes: int) -> bytes:
         """Return at most `cap_bytes` of a text, such as a log. Raises KubeError."""

@@ -11,7 +11,7 @@ from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.objects.fields import Object, dns_name, mapping, objects, text
 from kvpressure.kubernetes.objects.references import POD, Found, Reference, selector_text
 
-MOST_LISTED = 500
+MAX_LISTED = 500
 
 
 async def find_pods(
@@ -90,15 +90,15 @@ def _missing(reference: Reference, namespace: str, default: str, names: Sequence
 
 
 async def _list(client: KubeClient, namespace: str, selector: str) -> list[Object]:
-    query = {"labelSelector": selector, "limit": str(MOST_LISTED)}
+    query = {"labelSelector": selector, "limit": str(MAX_LISTED)}
     path, action = f"/api/v1/namespaces/{namespace}/pods", Action("list", "pods", namespace)
-    return objects(await client.json(path, action, query), "items", limit=MOST_LISTED)
+    return objects(await client.json(path, action, query), "items", limit=MAX_LISTED)
 
 
 async def _list_or_nothing(client: KubeClient, folder: str, action: Action) -> list[Object]:
     """Return the objects to suggest names from; none where listing is forbidden."""
     try:
-        return objects(await client.json(folder, action, {"limit": str(MOST_LISTED)}), "items", limit=MOST_LISTED)
+        return objects(await client.json(folder, action, {"limit": str(MAX_LISTED)}), "items", limit=MAX_LISTED)
     except KubeError:
         return []
 

@@ -13,7 +13,7 @@ from wsproto.utilities import LocalProtocolError
 LARGEST_MESSAGE_BYTES: Final = 1 << 20
 """Kubelets send 32 KiB at once."""
 
-_MOST_WAITING: Final = 4
+_MAX_WAITING: Final = 4
 _FAREWELL_SECONDS: Final = 1.0
 """How long saying goodbye may take before the connection is cut."""
 
@@ -30,7 +30,7 @@ class WebSocket:
     """An open websocket; `open` makes one."""
 
     def __init__(self) -> None:
-        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_WAITING)
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING)
         self._opened: asyncio.Future[AsyncWebSocketSession] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self.closed = False

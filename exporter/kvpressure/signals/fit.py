@@ -29,7 +29,7 @@ from kvpressure.signals.points import growth, mean, values
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow, Point
 
-MOST_STARTS = 4.0
+MAX_STARTS = 4.0
 """Of more starts between two polls, what each computed is lost in the spread of all."""
 
 MIN_PEAK_POLLS = 3
@@ -241,7 +241,7 @@ def _longest_prompt_tokens(
     if (finished := window.of_histograms(longest_of_histogram, thresholds.last_bucket_middle_factor)) is not None:
         found.append(finished)
     for tokens, started in window.each_interval(_starts):
-        if tokens and started is not None and started <= MOST_STARTS:
+        if tokens and started is not None and started <= MAX_STARTS:
             found.append(tokens - max(0.0, started - 1) * typical)
     return max(found)
 

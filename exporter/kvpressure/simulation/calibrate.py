@@ -19,7 +19,7 @@ from kvpressure.model.observed import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
-from kvpressure.simulation.steps import MOST_SHARE, StepsUnknownError, step_seconds
+from kvpressure.simulation.steps import MAX_SHARE, StepsUnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
 STEP_TOKENS: Final = 8192.0
@@ -32,7 +32,7 @@ LONG_FACTOR: Final = 1.3
 GROWTH_RATIO: Final = 0.25
 """A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
 GROWTH_SHARE: Final = 0.75
-MOST_GROWING: Final = 0.95
+MAX_GROWING: Final = 0.95
 """Of a step's time, that may grow with the batch where healthy steps say how much does."""
 LEAST_GROWTH: Final = 1.5
 """Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
@@ -162,14 +162,14 @@ def growing_share(observed: Observed | None) -> float:
     Without healthy ones, or against a batch like theirs, the most that is ever believed: such a GPU has no time left.
     """
     if observed is None or observed.healthy_step_seconds is None or observed.healthy_batch is None:
-        return MOST_SHARE
+        return MAX_SHARE
     busy = [one for one in observed.intervals if one.steps and one.running is not None]
     steps, batch = sum_of(busy, "steps"), mean_of(one.running for one in busy)
     if not steps or batch < LEAST_GROWTH * observed.healthy_batch:
-        return MOST_SHARE
+        return MAX_SHARE
     seconds = sum(one.seconds for one in busy) / steps
     each = (seconds - observed.healthy_step_seconds) / (batch - observed.healthy_batch)
-    return min(MOST_GROWING, max(0.0, each * batch / seconds))
+    return min(MAX_GROWING, max(0.0, each * batch / seconds))
 
 
 def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:

@@ -12,7 +12,7 @@ from kvpressure.simulation.server import StepSeconds
 LEAST_INTERVALS: Final = 10
 SURE_DEVIATIONS: Final = 4.0
 """A slope is believed from so many of its standard errors on."""
-MOST_SHARE: Final = 0.8
+MAX_SHARE: Final = 0.8
 """Of the time that may be put down to prompts, or to sequences."""
 DRAFTED_RATIO: Final = 1.15
 """Tokens a sequence gets in a step, from which on it is no accident: drafts are accepted."""
@@ -46,12 +46,12 @@ def step_seconds(
     steps, generated, computed = (sum(values) for values in zip(*(row[1:] for row in rows), strict=True))
     quiet = [row for row, one in zip(rows, busy, strict=True) if not one.preempted]
     token = _prompt_token(quiet, prefill, seconds, steps, computed)
-    token = min(token, MOST_SHARE * seconds / computed) if computed else token
+    token = min(token, MAX_SHARE * seconds / computed) if computed else token
     left, batch = (seconds - token * computed) / steps, generated / steps
     if not batch:
         return StepSeconds(left, 0.0, token)
     each = _per_sequence(quiet, token) if per_sequence is None else per_sequence * left / batch
-    each = min(each, (MOST_SHARE if per_sequence is None else 1.0) * left / batch)
+    each = min(each, (MAX_SHARE if per_sequence is None else 1.0) * left / batch)
     return StepSeconds(left - each * batch, each, token)
 
 

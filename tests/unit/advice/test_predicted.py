@@ -8,7 +8,7 @@ import pytest
 
 from kvpressure.advice import Place, advise
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.daemon.advised import KEPT_SECONDS, MOST, Advised
+from kvpressure.daemon.advised import KEPT_SECONDS, MAX_KEPT, Advised
 from kvpressure.model.action import Action
 from kvpressure.model.codec import action_json
 from kvpressure.model.limits import Limit
@@ -132,6 +132,6 @@ def test_what_was_predicted_lately_is_not_predicted_again_while_the_same_is_wron
 def test_many_engines_under_pressure_do_not_take_the_cpu():
     """The rest get the advice that needs no prediction, until their turn comes."""
     view, made, advised = pressed_view(COLLAPSE), Counted(), Advised()
-    for number in range(3 * MOST):
+    for number in range(3 * MAX_KEPT):
         advised.advice(replace(view, key=EngineKey(f"t{number}", "m", "0")), made)
-    assert made.asked == [True] * MOST + [False] * (2 * MOST)
+    assert made.asked == [True] * MAX_KEPT + [False] * (2 * MAX_KEPT)

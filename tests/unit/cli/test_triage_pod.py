@@ -262,7 +262,7 @@ async def test_without_an_api_server_the_address_is_said(world):
 
 
 async def test_many_pods_are_cut_to_a_bounded_number(world, monkeypatch):
-    monkeypatch.setattr("kvpressure.cli.triage_pod.MOST_PODS", 2)
+    monkeypatch.setattr("kvpressure.cli.triage_pod.MAX_PODS", 2)
     for at in range(4):
         world.cluster.add("pods", engine_pod(f"llama-{at}", state={"waiting": {"reason": "ContainerCreating"}}))
     _, out, err = await world.triage("-l", "app=llama", "--json")

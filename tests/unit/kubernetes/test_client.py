@@ -67,7 +67,7 @@ async def test_pages_are_followed_to_the_end_and_no_further(monkeypatch: pytest.
     async with asking(answer) as client:
         assert await client.items("/pods", LIST, limit=7) == [{"at": at} for at in range(5)]
         assert asked == [{"limit": "7"}, *({"limit": "7", "continue": str(at)} for at in range(1, 5))]
-        monkeypatch.setattr(client_module, "MOST_PAGES", 3)
+        monkeypatch.setattr(client_module, "MAX_PAGES", 3)
         with pytest.raises(KubeError, match="more than 3 pages"):
             await client.items("/pods", LIST, limit=7)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvpressure.commandline.budget import MOST, WORK, Budget
+from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget
 from kvpressure.commandline.numbers import human, share, whole
 from kvpressure.launch.declared import Reading
 from kvpressure.launch.declared import read_limits as read_limits_of
@@ -336,7 +336,7 @@ def test_a_reading_says_all_or_nothing_wherever_it_is_cut(
 @pytest.mark.parametrize(
     "args",
     [
-        ["--max-num-seqs=8", *["x"] * MOST],
+        ["--max-num-seqs=8", *["x"] * MAX_ENTRIES],
         ["--max-num-seqs=8", "x" * WORK],
         ["--max-num-seqs=8", "$(LONG)$(LONG)$(LONG)$(LONG)$(LONG)"],
         ["--max-num-seqs=8", "--override-generation-config", "[" * 9000],

@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.kubernetes.objects.fields import Object, dns_name, mapping, objects, text
 from kvpressure.launch.start import Start
 
-MOST_MAPS: Final = 4
+MAX_MAPS: Final = 4
 """ConfigMaps read for one container."""
 
 _MAX_FILES: Final = 64
@@ -32,7 +32,7 @@ def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
         for path, only, source in _mounts(pod, container)
         if any(one == path if only else one.startswith(f"{path.rstrip('/')}/") for one in paths)
     )
-    return tuple(name for name in found if name)[:MOST_MAPS]
+    return tuple(name for name in found if name)[:MAX_MAPS]
 
 
 def files_of(pod: Object, container: str, maps: Mapping[str, Object]) -> dict[str, str]:

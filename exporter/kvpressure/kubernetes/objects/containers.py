@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.commandline.budget import MOST, WORK, Budget, BudgetExceededError
+from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget, BudgetExceededError
 from kvpressure.commandline.shell import MORE
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
@@ -96,7 +96,7 @@ def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Conta
 
 def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
     budget.take(steps=_entries(entry, name))
-    return texts(entry, name, limit=MOST)
+    return texts(entry, name, limit=MAX_ENTRIES)
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _env(entry: Object, budget: Budget) -> dict[str, str]:
     `MORE` is among them where a whole Secret or ConfigMap is taken (`envFrom`).
     """
     budget.take(steps=2 * _entries(entry, "env"))
-    named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MOST))
+    named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MAX_ENTRIES))
     found = {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
     return found | {MORE: ""} if objects(entry, "envFrom", limit=1) else found
 
@@ -113,7 +113,7 @@ def _env(entry: Object, budget: Budget) -> dict[str, str]:
 def _entries(entry: Object, name: str) -> int:
     """Return how many entries there are to read, which are charged to the budget before any is read."""
     listed = at(entry, name)
-    return min(len(listed), MOST) if isinstance(listed, list) else 0
+    return min(len(listed), MAX_ENTRIES) if isinstance(listed, list) else 0
 
 
 def _holds_gpu(entry: Object, budget: Budget) -> bool:

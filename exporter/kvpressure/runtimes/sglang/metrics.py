@@ -18,7 +18,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.table import PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
-_MOST_TOKENS: Final = 2**53
+_MAX_TOKENS: Final = 2**53
 _WHOLE: Final = (("priority", ""),)
 
 GAUGES: Final = (
@@ -54,9 +54,9 @@ HISTOGRAMS: Final = (
 )
 
 CACHE: Final = (
-    Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MOST_TOKENS),
-    Row("block_size", ("sglang:page_size",), merge="max", most=_MOST_TOKENS),
-    Row("max_model_len", ("sglang:context_len",), merge="max", most=_MOST_TOKENS),
+    Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MAX_TOKENS),
+    Row("block_size", ("sglang:page_size",), merge="max", most=_MAX_TOKENS),
+    Row("max_model_len", ("sglang:context_len",), merge="max", most=_MAX_TOKENS),
 )
 """Until 0.5.10 pages and their size were labels of an info metric; `max_total_num_tokens` is older than that."""
 
@@ -65,7 +65,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  #
     """Return the KV cache of one rank from the labels of `cache_config_info`: pages and tokens of a page."""
     size, pages = _count(labels, "page_size"), _count(labels, "num_pages")
     tokens = size * pages if size and pages else None
-    return CacheConfig(block_size=size, capacity_tokens=tokens if tokens and tokens <= _MOST_TOKENS else None)
+    return CacheConfig(block_size=size, capacity_tokens=tokens if tokens and tokens <= _MAX_TOKENS else None)
 
 
 def _count(labels: Mapping[str, str], name: str) -> int | None:

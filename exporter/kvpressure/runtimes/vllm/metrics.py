@@ -17,7 +17,7 @@ from kvpressure.runtimes.table import LabelSignals, PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
-_MOST_TOKENS: Final = 2**53
+_MAX_TOKENS: Final = 2**53
 _ALIKE_RATIO: Final = 0.05
 """Rounding to whole blocks and the null block make less of a difference."""
 
@@ -133,7 +133,7 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
         if blocks is None or block_size is None or _count(labels, "mamba_block_size") is not None:
             return None
         tokens = (blocks - _reserved_blocks(facts)) * block_size
-    return tokens if 0 < tokens <= _MOST_TOKENS else None
+    return tokens if 0 < tokens <= _MAX_TOKENS else None
 
 
 def _layers_differ(labels: Mapping[str, str], facts: PageFacts) -> bool:

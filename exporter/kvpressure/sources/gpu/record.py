@@ -25,7 +25,7 @@ from kvpressure.sources.gpu.wire import as_dict
 
 LONGEST_LIST: Final = 128
 LONGEST_ARRAY: Final = 8
-MOST_ANSWERS: Final = 20
+MAX_ANSWERS: Final = 20
 
 
 class Trace:
@@ -60,7 +60,7 @@ class Trace:
         key = (name, asked)
         self._counts[key] = self._counts.get(key, 0) + 1
         answers = self._answers.setdefault(key, [])
-        if len(answers) < MOST_ANSWERS and (not answers or answers[-1] != answer):
+        if len(answers) < MAX_ANSWERS and (not answers or answers[-1] != answer):
             answers.append(answer)
 
     def plain(self, value: Any) -> Any:

@@ -18,9 +18,9 @@ READ_BYTES: Final = 64 * 1024
 LINE_BYTES: Final = 1024 * 1024
 STDERR_BYTES: Final = 4096
 POLL_SECONDS: Final = 0.01
-MOST_LINES_A_SECOND: Final = 1000
+MAX_LINES_A_SECOND: Final = 1000
 """A child writes one for each interval, of which the shortest is a tenth of a second; each costs the loop time."""
-MOST_STDERR_BYTES_A_SECOND: Final = 1024 * 1024
+MAX_STDERR_BYTES_A_SECOND: Final = 1024 * 1024
 """What a library writes beyond it waits in the pipe, and the child with it."""
 
 
@@ -68,8 +68,8 @@ class ChildProcess:
         self._out, self._err = self._process.stdout.fileno(), self._process.stderr.fileno()
         self._partial = b""
         self._last_words = b""
-        self._lines_in_second = _InSecond(self._loop.time, MOST_LINES_A_SECOND)
-        self._stderr_in_second = _InSecond(self._loop.time, MOST_STDERR_BYTES_A_SECOND)
+        self._lines_in_second = _InSecond(self._loop.time, MAX_LINES_A_SECOND)
+        self._stderr_in_second = _InSecond(self._loop.time, MAX_STDERR_BYTES_A_SECOND)
         self._resting: asyncio.TimerHandle | None = None
         for fd, callback in ((self._out, self._on_out), (self._err, self._on_err)):
             os.set_blocking(fd, False)
@@ -98,7 +98,7 @@ class ChildProcess:
         if self._lines_in_second.exceeds(len(lines)):
             self._loop.remove_reader(self._out)
             self.lines.put_nowait(
-                Failure("crashed", f"the child process wrote over {MOST_LINES_A_SECOND} lines a second")
+                Failure("crashed", f"the child process wrote over {MAX_LINES_A_SECOND} lines a second")
             )
             return
         for line in lines:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.plausible import LARGEST_MEMORY_BYTES
 
-MOST_DEVICES: Final = 1024
-MOST_READINGS: Final = 4096
-MOST_REASONS: Final = 64
+MAX_DEVICES: Final = 1024
+MAX_READINGS: Final = 4096
+MAX_REASONS: Final = 64
 LONGEST_TEXT: Final = 512
 LONGEST_SENTENCE: Final = 4096
 LATEST_SECONDS: Final = 1e11
@@ -52,13 +52,13 @@ def as_report(entry: Any) -> GpuReport:
     """Return a report from the decoded JSON object; raise ValueError when it is not one."""
     given = _mapping(entry, ("t", "gpus", "rejected", "errors"))
     gpus = given.get("gpus")
-    if not isinstance(gpus, list) or len(gpus) > MOST_DEVICES:
-        raise ValueError(f"`gpus` must be a list of at most {MOST_DEVICES}")
+    if not isinstance(gpus, list) or len(gpus) > MAX_DEVICES:
+        raise ValueError(f"`gpus` must be a list of at most {MAX_DEVICES}")
     return GpuReport(
         _number("t", LATEST_SECONDS)(given.get("t")),
         tuple(map(_sample, gpus)),
-        {_reason(name): _count(number) for name, number in _entries("rejected", given, MOST_REASONS)},
-        {_text("errors")(name): _error(text) for name, text in _entries("errors", given, MOST_DEVICES)},
+        {_reason(name): _count(number) for name, number in _entries("rejected", given, MAX_REASONS)},
+        {_text("errors")(name): _error(text) for name, text in _entries("errors", given, MAX_DEVICES)},
     )
 
 
@@ -96,8 +96,8 @@ def _or_none(read: _Read) -> _Read:
 
 
 def _shares(value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list) or len(value) > MOST_READINGS:
-        raise ValueError(f"`utilization` must be a list of at most {MOST_READINGS}")
+    if not isinstance(value, list) or len(value) > MAX_READINGS:
+        raise ValueError(f"`utilization` must be a list of at most {MAX_READINGS}")
     return tuple(map(_number("utilization", 1.0), value))
 
 

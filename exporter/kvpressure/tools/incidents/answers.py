@@ -15,13 +15,13 @@ from typing import Any, Final, NoReturn
 
 from kvpressure.printable import brief
 
-MOST_VALUES: Final = 1_000_000
+MAX_VALUES: Final = 1_000_000
 """Of one text, samples apart: strings, numbers, lists and objects."""
 LONGEST_TEXT_BYTES: Final = 12 << 20
 """Samples apart; with characters of four bytes it is four times as much while it is read."""
-MOST_SERIES: Final = 40_000
+MAX_SERIES: Final = 40_000
 """Of one answer: engines of a large fleet, or all series of a hundred engines."""
-MOST_SAMPLES: Final = 1_200_000
+MAX_SAMPLES: Final = 1_200_000
 """Of one answer; put together to pages they take a hundred bytes each."""
 
 _LONGEST_INTEGER_DIGITS: Final = 18
@@ -91,17 +91,17 @@ def read_json(text: bytes, *, exact: bool = True) -> Any:
 
 def is_bounded(text: bytes) -> bool:
     """Whether a JSON text is short enough to be read, and holds few enough values."""
-    return len(text) <= LONGEST_TEXT_BYTES and sum(map(text.count, (b",", b"[", b"{"))) <= MOST_VALUES
+    return len(text) <= LONGEST_TEXT_BYTES and sum(map(text.count, (b",", b"[", b"{"))) <= MAX_VALUES
 
 
 def read_answer(body: bytes) -> tuple[Any, list[Samples]]:
     """Return an answer's values, in which every list of samples is its place in the second. Raises ValueError."""
     rest, found, at = bytearray(), list[Samples](), 0
-    left = MOST_SAMPLES
+    left = MAX_SAMPLES
     while match := _VALUES.search(body, at):
         end = body.find(b"]]", match.end())
-        if len(found) == MOST_SERIES:
-            raise TooManyError(f"it holds more than {MOST_SERIES:,} series")
+        if len(found) == MAX_SERIES:
+            raise TooManyError(f"it holds more than {MAX_SERIES:,} series")
         rest += body[at : match.end()] + b"%d" % len(found)
         found.append(_samples(body, match.end() + 1, end + 1, left))
         left -= len(found[-1])
@@ -126,7 +126,7 @@ def _samples(body: bytes, start: int, end: int, most: int) -> Samples:
             raise ValueError("one of its samples is too long")
         found.extend(json.loads(f"[{body[start:stop].decode()}]", parse_int=float, parse_constant=_refuse))
         if len(found) > most:
-            raise TooManyError(f"it holds more than {MOST_SAMPLES:,} samples")
+            raise TooManyError(f"it holds more than {MAX_SAMPLES:,} samples")
         start = stop + 1
     return found
 

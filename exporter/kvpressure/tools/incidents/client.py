@@ -24,7 +24,7 @@ from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
 from kvpressure.printable import brief
 from kvpressure.tools.incidents.answers import (
-    MOST_SERIES,
+    MAX_SERIES,
     NoSamplesError,
     Samples,
     TooManyError,
@@ -44,7 +44,7 @@ FIRST_WAIT_SECONDS: Final = 1.0
 LONGEST_WAIT_SECONDS: Final = 120.0
 """However long a server wants to be left alone."""
 
-MOST_WARNINGS: Final = 100
+MAX_WARNINGS: Final = 100
 _USED: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
 
 
@@ -133,10 +133,10 @@ class Prometheus:
 
     def _listed(self, path: str, matchers: Sequence[str], start: float, end: float, *, post: bool) -> list[Any]:
         """Return what a listing holds, which no server answers in pages: one that is cut at the limit is an error."""
-        asked = {"match[]": list(matchers), "start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(MOST_SERIES + 1)}
+        asked = {"match[]": list(matchers), "start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(MAX_SERIES + 1)}
         found, _ = self._asked(path, asked, post=post)
-        if isinstance(found, list) and len(found) > MOST_SERIES:
-            raise self._too_many(path, f"it lists more than {MOST_SERIES:,}")
+        if isinstance(found, list) and len(found) > MAX_SERIES:
+            raise self._too_many(path, f"it lists more than {MAX_SERIES:,}")
         return found if isinstance(found, list) else []
 
     def _series(self, path: str, asked: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -224,7 +224,7 @@ class Prometheus:
             raise PrometheusError("garbage", f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
         warnings = found.get("warnings")
         for warning in warnings if isinstance(warnings, list) else ():
-            if len(self.asked.warnings) < MOST_WARNINGS:
+            if len(self.asked.warnings) < MAX_WARNINGS:
                 self.asked.warnings[brief(warning, 300)] = None
         return found.get("data"), samples
 

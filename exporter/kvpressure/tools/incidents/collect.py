@@ -15,7 +15,7 @@ from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.model.view import EngineView
-from kvpressure.tools.incidents.found import MOST_PICTURE_POINTS, PICTURE_SERIES, Fired, PastIncident, Picture
+from kvpressure.tools.incidents.found import MAX_PICTURE_POINTS, PICTURE_SERIES, Fired, PastIncident, Picture
 from kvpressure.tools.incidents.judged_alerts import Alarm, ours
 
 BEFORE_SECONDS: Final = 900.0
@@ -151,7 +151,7 @@ class Collector:
     def _keep(self, open_: _Open, point: _Point) -> None:
         """Points for the picture; a long incident is shown in coarser ones."""
         open_.points.append(point)
-        if len(open_.points) > 2 * MOST_PICTURE_POINTS:
+        if len(open_.points) > 2 * MAX_PICTURE_POINTS:
             open_.points = open_.points[::2]
 
     def _values(self, t: float, sample: EngineSample) -> tuple[float | None, ...]:
@@ -218,7 +218,7 @@ def _sureness(view: EngineView) -> float:
 
 
 def _picture(points: list[_Point]) -> Picture:
-    every = max(1, -(-len(points) // MOST_PICTURE_POINTS))
+    every = max(1, -(-len(points) // MAX_PICTURE_POINTS))
     shown = points[::every]
     series = {name: tuple(point.values[place] for point in shown) for place, name in enumerate(PICTURE_SERIES)}
     return Picture(tuple(point.t for point in shown), series, tuple(point.cause for point in shown))

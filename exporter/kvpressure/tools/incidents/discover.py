@@ -16,9 +16,9 @@ from kvpressure.tools.incidents.paging import Series, Span, asked
 
 FIRST_RANK: Final = "0"
 PROBE_SECONDS: Final = 600.0
-MOST_PROBES: Final = 100
-MOST_TARGETS: Final = 10_000
-MOST_LABELLINGS: Final = 200
+MAX_PROBES: Final = 100
+MAX_TARGETS: Final = 10_000
+MAX_LABELLINGS: Final = 200
 """Sets of label names, each compared with each: nobody relabels more often."""
 
 
@@ -60,7 +60,7 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     """Every target of one spelling, by name. Raises PrometheusError."""
     running = one.named("running")
     expr = f"count_over_time({running}{selection.and_also()}[{PROBE_SECONDS:.0f}s])"
-    step = max(PROBE_SECONDS, span.seconds / MOST_PROBES // 60 * 60)
+    step = max(PROBE_SECONDS, span.seconds / MAX_PROBES // 60 * 60)
     most: dict[Target, float] = {}
     engines: dict[Target, set[tuple[str, str]]] = {}
 
@@ -81,8 +81,8 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
             most[target] = max(most.get(target, 0.0), count)
     for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
         most.setdefault(target_seen(labels), 0.0)
-    if len(most) > MOST_TARGETS:
-        text = f"the Prometheus knows of {len(most):,} engines' pages in that time, more than the {MOST_TARGETS:,} that"
+    if len(most) > MAX_TARGETS:
+        text = f"the Prometheus knows of {len(most):,} engines' pages in that time, more than the {MAX_TARGETS:,} that"
         raise PrometheusError("too_many", f"{text} are looked at in one go; narrow --selector, --cluster or --since")
     usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
     middle = usual[len(usual) // 2]
@@ -109,7 +109,7 @@ def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
     for target in targets:
         by_names.setdefault(tuple(name for name, _ in target.labels), []).append(target)
     found: dict[Target, tuple[str, ...]] = {}
-    if len(by_names) > MOST_LABELLINGS:
+    if len(by_names) > MAX_LABELLINGS:
         return found
     for fewer, its in by_names.items():
         for more, others in by_names.items():

@@ -23,7 +23,7 @@ from kvpressure.tools.incidents.pace import LONGEST_STEP_SECONDS, SHORTEST_STEP_
 from kvpressure.tools.incidents.paging import Span
 from kvpressure.tools.incidents.raw import PageMaker, interval_of, read_pages
 
-MOST_PREDICTED: Final = 5
+MAX_PREDICTED: Final = 5
 """Incidents of one engine whose advice is simulated, the costliest: each takes a fraction of a second of CPU."""
 
 PROBED_PAGES: Final = 21
@@ -119,7 +119,7 @@ class Follower:
         for key, ended in self._ended.items():
             fired = self._collectors[key].fired()
             long = [one for one in ended if one.incident.seconds >= least]
-            costly = sorted(long, key=lambda one: -(one.incident.lost_tokens or one.incident.seconds))[:MOST_PREDICTED]
+            costly = sorted(long, key=lambda one: -(one.incident.lost_tokens or one.incident.seconds))[:MAX_PREDICTED]
             for one in long:
                 yield replace(
                     with_fired(one.incident, fired, LATE_SECONDS),

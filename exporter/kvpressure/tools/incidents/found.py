@@ -11,7 +11,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.verdict import Cause, Evidence, Missing
 
 PICTURE_SERIES: Final = ("running", "waiting", "kv_usage_ratio", "tokens_per_second")
-MOST_PICTURE_POINTS: Final = 180
+MAX_PICTURE_POINTS: Final = 180
 
 
 @dataclass(frozen=True, slots=True)

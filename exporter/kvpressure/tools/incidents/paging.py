@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kvpressure.tools.incidents.errors import TooMuchError
 
-MOST_POINTS: Final = 10_000
+MAX_POINTS: Final = 10_000
 """Of one series in one answer; Prometheus refuses more than 11,000."""
 
 Series = list[dict[str, Any]]
@@ -34,7 +34,7 @@ class Span:
 
 def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
     """Spans of at most `longest` seconds, and of no more steps than a server answers; each begins where one ended."""
-    length = max(step, min(longest, MOST_POINTS * step) // step * step)
+    length = max(step, min(longest, MAX_POINTS * step) // step * step)
     start = span.start
     while start < span.end:
         end = min(span.end, start + length)

@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 WIDTH: Final = 600.0
 HEIGHT: Final = 120.0
 TOP: Final = 4.0
-MOST_ON_TIMELINE: Final = 400
+MAX_ON_TIMELINE: Final = 400
 ROW: Final = 14
 
 _CHARTS: Final = (
@@ -50,7 +50,7 @@ def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
 
 def timeline(document: Json) -> Markup:
     """Every incident as a bar on the row of its engine, over the whole time that was looked at."""
-    incidents = document["incidents"][:MOST_ON_TIMELINE]
+    incidents = document["incidents"][:MAX_ON_TIMELINE]
     rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(engine_of, incidents)))}
     length = max(1.0, document["until"] - document["since"])
     bars = []

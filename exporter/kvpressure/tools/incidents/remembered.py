@@ -14,10 +14,10 @@ from kvpressure.model.schemas.fit import misfit
 from kvpressure.model.schemas.incidents import SCHEMA
 from kvpressure.model.verdict import Cause
 
-MOST_SECONDS: Final = 1e12
+MAX_SECONDS: Final = 1e12
 Json: TypeAlias = dict[str, Any]
 
-_Time = Annotated[float, Field(strict=True, ge=-MOST_SECONDS, le=MOST_SECONDS)]
+_Time = Annotated[float, Field(strict=True, ge=-MAX_SECONDS, le=MAX_SECONDS)]
 _Text = Annotated[str, StringConstraints(strict=True)]
 _Span = tuple[_Time, _Time]
 _Warning = Annotated[str, StringConstraints(strict=True, max_length=300)]
@@ -92,5 +92,5 @@ def _check(incident: Json) -> None:
     if not _CAUSES.issuperset(incident["causes"]) or incident["cause"] not in incident["causes"]:
         raise ValueError("its causes are none")
     times = [incident["began"], incident["seconds"], *([] if incident["ended"] is None else [incident["ended"]])]
-    if not all(abs(t) <= MOST_SECONDS for t in times):
+    if not all(abs(t) <= MAX_SECONDS for t in times):
         raise ValueError("a time is none")

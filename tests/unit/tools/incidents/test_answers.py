@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kvpressure.tools.incidents.answers import MOST_VALUES, Samples, TooManyError, labels_of, read_answer, read_json
+from kvpressure.tools.incidents.answers import MAX_VALUES, Samples, TooManyError, labels_of, read_answer, read_json
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
 from kvpressure.tools.incidents.errors import PrometheusError, TooMuchError
 from tests.support.fake_prometheus import Answer, FakePrometheus, Request, success
@@ -110,7 +110,7 @@ def test_what_no_number_holds_and_no_stack_is_a_value_error(text: str) -> None:
 
 def test_values_are_counted_before_they_are_made() -> None:
     with pytest.raises(TooManyError):
-        read_json(b"[" + b"1," * MOST_VALUES + b"1]")
+        read_json(b"[" + b"1," * MAX_VALUES + b"1]")
 
 
 def test_a_half_of_a_character_is_one_that_can_be_sent_back() -> None:

@@ -11,7 +11,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.tools.incidents.collect import Collector, Ended, with_fired
-from kvpressure.tools.incidents.found import MOST_PICTURE_POINTS, Fired
+from kvpressure.tools.incidents.found import MAX_PICTURE_POINTS, Fired
 from tests.support.advice_cases import diagnosis
 from tests.support.views import engine_view
 
@@ -91,7 +91,7 @@ def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> 
     (one,) = collector.finish(ended=True)
     picture = one.incident.picture
     assert picture is not None
-    assert len(picture.times) <= MOST_PICTURE_POINTS
+    assert len(picture.times) <= MAX_PICTURE_POINTS
     assert picture.times[0] < one.incident.began
     assert picture.times[-1] > one.incident.began + 0.95 * one.incident.seconds
     rates = [rate for rate in picture.series["tokens_per_second"] if rate is not None]

@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.discover import MOST_LABELLINGS, MOST_TARGETS, lacking, targets_there
+from kvpressure.tools.incidents.discover import MAX_LABELLINGS, MAX_TARGETS, lacking, targets_there
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.names import Selection, Target, spelled
 from kvpressure.tools.incidents.paging import Span
@@ -34,7 +34,7 @@ def test_engines_are_told_apart_only_where_the_selector_asks_for_them() -> None:
     "a Prometheus that is looked back at knows of tens of thousands of engines", "one sentence that says what to narrow"
 )
 def test_more_targets_than_are_looked_at_are_one_sentence() -> None:
-    rows = [{"metric": {"pod": f"p{number}"}, "values": [[60, "40"]]} for number in range(MOST_TARGETS + 1)]
+    rows = [{"metric": {"pod": f"p{number}"}, "values": [[60, "40"]]} for number in range(MAX_TARGETS + 1)]
     (engine,) = spelled(TABLES, NAMES)
     answer = success({"resultType": "matrix", "result": rows})
     with (
@@ -48,4 +48,4 @@ def test_more_targets_than_are_looked_at_are_one_sentence() -> None:
 def test_thousands_of_ways_to_label_are_nobodys_relabelling() -> None:
     pair = [Target((("a", "1"),)), Target((("a", "1"), ("b", "2")))]
     assert lacking(pair) == {pair[0]: ("b",)}
-    assert lacking([*pair, *(Target(((f"l{number}", ""),)) for number in range(MOST_LABELLINGS))]) == {}
+    assert lacking([*pair, *(Target(((f"l{number}", ""),)) for number in range(MAX_LABELLINGS))]) == {}
