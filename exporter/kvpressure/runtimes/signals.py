@@ -45,6 +45,7 @@ COUNTERS: Final = {
     "finished_prompts": "requests that ended and reported their prompt length",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
+    "prefill_tokens": "the same, where prompt_tokens may leave out what a cache held",
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
     "external_hits": "of those, the tokens that were found there",
     "remote_transfers": "transfers of KV from or to another engine; there only where such a connector is in use",

@@ -30,24 +30,23 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return what the page tells of the prefix cache over the window.
 
-    The age at eviction lies between `cache_eviction_age_min_seconds` and `cache_turnover_seconds`: vLLM evicts the
-    least recently freed block first, every hit frees its blocks anew, and nobody tells how many of them are the same
-    ones. Both are absent while nothing is written, and where caching is switched off.
+    The age at eviction lies between `cache_eviction_age_min_seconds` and `cache_turnover_seconds`: the least recently
+    freed block goes first, every hit frees its blocks anew, and nobody tells how many of them are the same ones. Both
+    are absent while nothing is written, and where caching is switched off.
     """
-    values = {
-        "prefix_cache_hit_ratio": hit_ratio(window),
-        "computed_prompt_tokens_per_second": computed_prompt_tokens_per_second(window),
-    }
-    free = _free_tokens(window)
-    if window.cache.prefix_caching is False or free is None:
+    hits, computed = hit_ratio(window), computed_prompt_tokens_per_second(window)
+    values = {"prefix_cache_hit_ratio": hits, "computed_prompt_tokens_per_second": computed}
+    free, generated = _free_tokens(window), window.rate("generation_tokens")
+    if window.cache.prefix_caching is False or free is None or computed is None or generated is None:
         return known(values)
     # Between two polls one more prompt may take its blocks.
     spared = max(0.0, free - (typical_prompt_tokens(window) or 0.0))
+    touched = _touched_prompt_tokens_per_second(window, computed, hits)
     return known(
         {
             **values,
-            "cache_turnover_seconds": _seconds_to_write(free, window, _computed_share(window)),
-            "cache_eviction_age_min_seconds": _seconds_to_write(spared, window, 1.0),
+            "cache_turnover_seconds": _over(free, computed + generated),
+            "cache_eviction_age_min_seconds": None if touched is None else _over(spared, touched + generated),
         }
     )
 
@@ -60,21 +59,21 @@ def hit_ratio(window: EngineWindow) -> float | None:
 
 def computed_prompt_tokens_per_second(window: EngineWindow) -> float | None:
     """Return prompt tokens per second that had to be computed; from the hits where the page does not count them."""
-    counted = window.rate("computed_prompt_tokens")
-    if counted is not None:
-        return counted
-    prompts, share = window.rate("prompt_tokens"), _computed_share(window)
-    return None if prompts is None or share is None else prompts * share
-
-
-def _computed_share(window: EngineWindow) -> float | None:
-    """Return which share of the window's prompt tokens had to be computed."""
+    for counter in ("computed_prompt_tokens", "prefill_tokens"):
+        if (counted := window.rate(counter)) is not None:
+            return counted
+    prompts, hits = window.rate("prompt_tokens"), hit_ratio(window)
     if window.cache.prefix_caching is False:
-        return 1.0
-    computed, prompts, found = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens"), hit_ratio(window)
-    if computed is not None and prompts:
-        return min(1.0, computed / prompts)
-    return None if found is None else 1.0 - found
+        return prompts
+    return None if prompts is None or hits is None else prompts * (1.0 - hits)
+
+
+def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hits: float | None) -> float | None:
+    """Return the prompt tokens computed or found; runtimes differ in which of them they count as processed."""
+    prompts = window.rate("prompt_tokens")
+    if prompts is None or hits is None:
+        return None
+    return max(prompts, computed / (1.0 - hits)) if hits < 1.0 else prompts
 
 
 def _free_tokens(window: EngineWindow) -> float | None:
@@ -85,9 +84,5 @@ def _free_tokens(window: EngineWindow) -> float | None:
     return max(0.0, (1.0 - usage) * capacity - kept_tokens(window.cache))
 
 
-def _seconds_to_write(tokens: float, window: EngineWindow, share: float | None) -> float | None:
-    """Return how long it takes to write as many tokens, of answers and of this `share` of the prompts, as of late."""
-    prompts, generated = window.rate("prompt_tokens"), window.rate("generation_tokens")
-    if share is None or prompts is None or generated is None or share * prompts + generated <= 0:
-        return None
-    return tokens / (share * prompts + generated)
+def _over(tokens: float, tokens_per_second: float) -> float | None:
+    return tokens / tokens_per_second if tokens_per_second > 0 else None

@@ -101,3 +101,11 @@ def test_the_age_at_eviction_that_the_labs_pool_shows_lies_within_the_bounds(reg
     ]
     assert found
     assert found.count(False) <= outside
+
+
+def test_a_runtime_that_counts_computed_prompts_only_has_no_prompt_token_taken_off_twice():
+    # SGLang's counter of tokens by the batch leaves out what its cache held.
+    derived = derive(half_used, served(200.0, 0.8, 50.0, prefill_tokens=200.0))
+    free = 0.5 * CACHE.capacity_tokens
+    assert derived["cache_turnover_seconds"] == pytest.approx(free / 250.0)
+    assert derived["cache_eviction_age_min_seconds"] == pytest.approx(free / 1050.0)

@@ -34,6 +34,7 @@ COUNTERS: Final = (
     # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
     Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
     Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
+    Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
     Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
     Row("generation_tokens", ("sglang:generation_tokens_total",)),
     Row("finished", ("sglang:num_requests_total",)),
