@@ -46,6 +46,7 @@ PRIOR: Final[Mapping[str, float]] = {
     "estimated_flops": 0.0,
     "estimated_read_bytes": 0.0,
     "estimated_write_bytes": 0.0,
+    "prefill_tokens": 0.0,
 }
 """A year of requests of a thousand prompt tokens, by counter."""
 PRIOR_REQUESTS: Final = 3e9
