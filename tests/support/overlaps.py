@@ -112,6 +112,16 @@ OVERLAPS: Final = (
     ),
     Overlap(("unknown.layers_differ",), ("unknown.cold_start",), "Lengths would not tell what a request costs there."),
     Overlap(
+        (*_FETCHING, *_SHORT, *_PUT_OFF, *_FIT_UNKNOWN),
+        ("kv.eviction",),
+        "What keeps requests out goes first: it has a cure of its own, and the symptom of eviction stands beside it.",
+    ),
+    Overlap(
+        ("kv.eviction",),
+        ("compute.queued_prefill", *_CAPS, *_STEPS, "host.*", *_LATE),
+        "Steps are full, slow and queued for because of prompts that were computed before.",
+    ),
+    Overlap(
         ("compute.queued_prefill",),
         (*_CAPS, *_STEPS, "host.*", *_LATE),
         "Steps that are full of prompts hold back whoever waits for a place, cap or no cap.",

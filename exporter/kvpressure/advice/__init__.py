@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import batch, others, pressure, waits
+from kvpressure.advice import batch, evicted, others, pressure, waits
 from kvpressure.advice.case import Case
 from kvpressure.advice.expectations import explained
 from kvpressure.advice.limits import known_limits
@@ -36,6 +36,9 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
     Cause.IDLE: lambda _: [],
 }
 
+_BY_DETAIL: Final[dict[str, Callable[[Case], list[Action | None]]]] = {"eviction": evicted.evicted}
+"""Details whose cure is another than that of their cause."""
+
 
 def advise(
     diagnosis: Diagnosis,
@@ -56,7 +59,7 @@ def advise(
     takes a second of CPU at most: not for every poll.
     """
     case = Case(diagnosis, derived, limits, place, thresholds, observed, peers)
-    actions = _BY_CAUSE[diagnosis.cause](case)
+    actions = _BY_DETAIL.get(diagnosis.detail, _BY_CAUSE[diagnosis.cause])(case)
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         actions = [*pressure.after_device_oom(case), *actions]
     if silent:

@@ -11,7 +11,7 @@ from kvpressure.signals.canary import CANARY_UNANSWERED
 KV_SHOWS: Final = "kv_shows"
 """Any one of these is how KV pressure shows; that the others do not is no evidence against it."""
 
-_KV: Final = ("admission_blocked", "preempting", "kv_saturated")
+_KV: Final = ("admission_blocked", "preempting", "kv_saturated", "evicting")
 
 
 def confidence(rule: Rule, facts: Facts) -> float:

@@ -45,6 +45,8 @@ PRECEDENCE: Final = (
     # What a queue shows by itself.
     "unknown.layers_differ",
     "unknown.cold_start",
+    # Steps full of prompts that are computed again are the cache's doing, not the load's.
+    "kv.eviction",
     "compute.queued_prefill",
     "concurrency.max_num_seqs",
     "concurrency.another_cap",

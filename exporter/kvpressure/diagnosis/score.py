@@ -14,16 +14,18 @@ from kvpressure.model.verdict import Cause, Stage
 def score(inputs: Inputs) -> float | None:
     """KV pressure, 0..1: what KV itself shows, raised by what it costs. None when the engine tells nothing of it.
 
-    Each of admission blocking, preemption and saturation alone can make it high; batch collapse, inflation and idle
-    compute only raise it, for they have other causes too. Monotone in every piece of evidence.
+    Each of admission blocking, preemption, eviction and saturation alone can make it high; batch collapse, inflation
+    and idle compute only raise it, for they have other causes too. Monotone in every piece of evidence.
     """
     queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
     blocked_full = thresholds.score_blocked_full_factor * thresholds.admission_blocked_min_ratio
     preempted_full = thresholds.score_preempted_full_factor * thresholds.preempting_min_ratio
+    evicted_full = thresholds.score_evicted_full_factor * thresholds.eviction_time_min_ratio
     preempted = preemption.request_ratio if preemption.burst_count else 0.0
     core = [
         _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
         _known(preempted, 0.0, preempted_full, thresholds.score_preempted_weight_ratio),
+        _known(_evicted(inputs), 0.0, evicted_full, thresholds.score_evicted_weight_ratio),
         _saturation(inputs),
     ]
     if all(value is None for value in core):
@@ -53,6 +55,12 @@ def stage(inputs: Inputs, cause: Cause, symptoms: Symptoms) -> Stage:
         symptoms[name].state for name in ("batch_collapse", "throughput_plateau", "preempting", "latency_inflated")
     )
     return Stage.COLLAPSED if lost else Stage.BUILDING
+
+
+def _evicted(inputs: Inputs) -> float | None:
+    """Return the share of time that eviction takes, once it lasts; little of it is noise of who is active."""
+    found, least = inputs.window.eviction, inputs.thresholds.eviction_turnover_min_count
+    return found.time_ratio if found.turnovers >= least else None
 
 
 def _saturation(inputs: Inputs) -> float | None:

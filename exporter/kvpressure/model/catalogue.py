@@ -101,7 +101,7 @@ _ROWS: Final = (
         Cause.KV_CACHE_PRESSURE,
         code=3,
         label="KV cache pressure",
-        meaning="Requests wait because they do not fit into the KV cache.",
+        meaning="The KV cache is too small: requests wait for room, or contexts are evicted and computed again.",
         fill="#c8500a",
         ink=_WHITE,
         mark="#",
@@ -117,6 +117,7 @@ _ROWS: Final = (
             "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
             "admission": "waiting requests do not fit into the free KV cache",
             "full": "the KV cache is full while requests wait",
+            "eviction": "contexts are evicted before they are asked for again, and computed once more",
         },
     ),
     CauseRow(

@@ -20,6 +20,7 @@ from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
+from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.learned_cap import LearnedCap
 from kvpressure.signals.observed import observed
@@ -60,6 +61,7 @@ class EngineHistory:
         self.baseline = Baseline(thresholds)
         self._cost = Cost(longest_interval_seconds)
         self._cap = LearnedCap()
+        self._hit_curve = HitCurve()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -93,6 +95,7 @@ class EngineHistory:
         if restarted:
             self._cost.restarted()
             self._cap.forget()
+            self._hit_curve.restarted()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
         pair = newest_batch(window)
@@ -106,11 +109,12 @@ class EngineHistory:
         context = replace(context, baseline=self.baseline.values(), max_num_seqs=cap)
         derived, verdict_window = compute(self.window, context)
         derived["effective_batch_size"] = self._batches.histogram()
+        eviction = self._hit_curve.take(self.window.t, self.window, derived, self._thresholds)
         return Features(
             t=self.window.t,
             cache=self.window.cache,
             derived=derived,
-            verdict_window=verdict_window,
+            verdict_window=replace(verdict_window, eviction=eviction),
             baseline=context.baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=signals_of(self.window),

@@ -10,6 +10,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.signals.context import Context
 from kvpressure.signals.deferral import Deferral, deferral_of
+from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.latency import Answers, answers_of, p95
 from kvpressure.signals.outside import TimeOutsideEngine, time_outside_engine
@@ -59,7 +60,7 @@ class VerdictWindow:
     `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
-    `progress` and `deferral` are over the whole window, of which they say more than a verdict needs.
+    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs.
     """
 
     polls: int
@@ -77,6 +78,7 @@ class VerdictWindow:
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
     deferral: Deferral = field(default_factory=Deferral)
+    eviction: Eviction = field(default_factory=Eviction)
 
 
 def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:

@@ -31,6 +31,9 @@ preempting = symptom("preempting")
 kv_saturated = symptom("kv_saturated")
 
 
+evicting = symptom("evicting").taken_as(False)
+
+
 frontend_slow = symptom("frontend_slow")
 
 

@@ -1,8 +1,9 @@
-"""`kv_cache_pressure`: KV is what stops demand from running.
+"""`kv_cache_pressure`: KV is what stops demand from running, or what running requests compute again.
 
 Admission is blocked, requests are preempted, or the cache is full. A full cache counts only where the fit test cannot
 speak, or the batch breathes with the pool: at a fixed cap, with room for the next prompt, it is the cap that makes
-requests wait.
+requests wait. Where nobody waits, it is what the pool cannot keep for those who come back: contexts are
+evicted and computed again.
 """
 
 from __future__ import annotations
@@ -71,6 +72,27 @@ def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
     return "Requests were preempted, and wait until they fit with their answers."
 
 
+@fact()
+def _evicts_still(facts: Facts) -> bool:
+    """Return whether half of what begins the verdict is still there: sessions come back in waves."""
+    found, thresholds = facts.window.eviction, facts.thresholds
+    if facts.told is not Cause.KV_CACHE_PRESSURE or found.time_ratio is None or found.recomputed_ratio is None:
+        return False
+    enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
+    lasts = found.turnovers >= thresholds.eviction_turnover_min_count
+    return enough and lasts and found.time_ratio >= thresholds.eviction_stays_min_ratio
+
+
+def _evicted(facts: Facts) -> str:
+    found = facts.window.eviction
+    hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
+    return (
+        f"The cache turns over every {number(found.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and were "
+        f"{before:.0%} at a slower turnover: {found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed were "
+        f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time (evidence: this engine's own past)."
+    )
+
+
 RULES: Final = (
     # Finished requests whose blocks nobody fetches fill the cache and stop everything, as a hang does.
     _kv("stranded", "stranded", progress.still_long & room.cache_is_held, _stranded),
@@ -82,6 +104,8 @@ RULES: Final = (
     _kv("stays_longest", "admission", _limits & _stays & room.longest_blocked, _longest),
     _kv("stays_preempted", "preemption", _limits & _stays & room.preempted, _preempted),
     _kv("stays", "", _limits & _stays, nothing_to_say),
+    # Whether anybody waits or not: steps are filled with prompts that the pool did not keep.
+    _kv("eviction", "eviction", symptoms.evicting | _evicts_still, _evicted),
     # No cap holds the batch, and those that wait are known to do so for a place in it.
     _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),
     _kv("preempted", "preemption", queue.queued & queue.queued_always & room.preempted_without_room, _preempted),

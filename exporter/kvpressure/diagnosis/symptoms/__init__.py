@@ -36,9 +36,14 @@ def judge_all(inputs: Inputs) -> Symptoms:
     """Return every symptom by name, in a fixed order.
 
     `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
-    requests are sent (decisions 0270, 0280).
+    requests are sent (decisions 0270, 0280), `evicting` only where the engine was seen with a slower turnover of its
+    cache (decision 0411).
     """
     sheds_load = inputs.value("requests_refused_per_second") is not None
-    optional = ((service.load_shed, sheds_load), (failures.canary_unanswered, inputs.canary_enabled))
+    optional = (
+        (service.load_shed, sheds_load),
+        (cache.evicting, inputs.window.eviction.recomputed_ratio is not None),
+        (failures.canary_unanswered, inputs.canary_enabled),
+    )
     wanted = (*_ALL, *(judge for judge, there in optional if there))
     return {judge.__name__: judge(inputs) for judge in wanted}

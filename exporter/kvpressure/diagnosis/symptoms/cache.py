@@ -1,4 +1,4 @@
-"""Symptoms of the KV cache: requests that do not fit, a full pool, preemption."""
+"""Symptoms of the KV cache: requests that do not fit, a full pool, preemption, eviction."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ def preempting(inputs: Inputs) -> Evidence:
     lost = f"; about {number(round(tokens))} tokens of KV cache lost to it per second" if tokens else ""
     text = f"preemptions per request served: {shown(ratio, 'ratio')}{lost}"
     return Evidence("preempting", sustained and ratio >= threshold, text, ratio, threshold, "ratio")
+
+
+def evicting(inputs: Inputs) -> Evidence:
+    """Judge the share of the engine's time that goes into prompts it had computed before, and did not keep."""
+    thresholds, found = inputs.thresholds, inputs.window.eviction
+    least, share = thresholds.eviction_time_min_ratio, found.time_ratio
+    if share is None or found.recomputed_ratio is None:
+        return Evidence("evicting", None, "not known: prompt tokens computed again", None, least, "ratio")
+    text = f"share of the time spent on prompts that were in the cache before: {shown(share, 'ratio')}"
+    if found.turnovers < thresholds.eviction_turnover_min_count:
+        return Evidence("evicting", False, text, share, least, "ratio")
+    enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
+    return Evidence("evicting", enough and share >= least, text, share, least, "ratio")
