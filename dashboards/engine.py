@@ -197,6 +197,25 @@ def _cache() -> Row:
                 lines=[Line(limit("alert_exhaustion_max_seconds"), WARN)],
                 none="the use of the cache does not grow steadily",
             ),
+            graph(
+                "Is the cache large enough for those who come back",
+                "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
+                "gets shorter, contexts are evicted before they are asked for again.",
+                "percentunit",
+                Query(engine("prefix_cache_hit_ratio"), f"prefix hits {ENGINE}", FIRST),
+                most=1.0,
+                none="nobody asked for a prefix in the window",
+            ),
+            graph(
+                "Cache turnover",
+                "Time in which as many tokens are written as the cache has free: an unused context is kept no longer, "
+                "and at least as long as the dashed line.",
+                "s",
+                Query(engine("cache_turnover_seconds"), f"turnover {ENGINE}", FIRST),
+                Query(engine("cache_eviction_age_min_seconds"), f"kept at least {ENGINE}", REFERENCE, dashed=True),
+                logarithmic=True,
+                none="nothing was written in the window",
+            ),
         ],
     )
 

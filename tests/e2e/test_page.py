@@ -129,7 +129,7 @@ async def check_evidence(watched: Watched, engine: dict[str, Any]) -> None:
         for name, seen in twin["symptoms"].items()
     }
     assert both["rows"] == expected
-    assert len(expected) == 15
+    assert len(expected.keys() - {"evicting"}) == 15
     assert (twin["target"], twin["cause"], both["badge"]) == ("demo", "kv_cache_pressure", "KV cache pressure")
     assert engine["symptoms"]["admission_blocked"]["state"] is True
     assert await watched.page.locator(".evidence tr.true[data-symptom=admission_blocked]").is_visible()

@@ -1,4 +1,4 @@
-"""Tables and colours for terminals, with clean texts. LengthRouting from `say`, as not every command needs rich."""
+"""Tables and colours for terminals, with clean texts. Apart from `say`, as not every command needs rich."""
 
 from __future__ import annotations
 

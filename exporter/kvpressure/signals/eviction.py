@@ -9,6 +9,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at
 from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.prefix_cache import free_tokens, written_tokens
 from kvpressure.signals.windows import EngineWindow
 
 OCTAVES: Final = 24
@@ -53,27 +54,25 @@ class HitCurve:
         self._octaves: dict[int, _Mean] = {}
         self._t: float | None = None
         self._turnovers = 0.0
+        self._written: float | None = None
 
     def restarted(self) -> None:
         """Another process answers, whose cache is empty: hits fall, and nothing was evicted."""
         self._turnovers = 0.0
-
-    def ratios(self) -> dict[float, float]:
-        """Return the hit ratio by turnover (seconds, the geometric middle of its octave)."""
-        return {2.0 ** (octave + 0.5): mean.ratio for octave, mean in sorted(self._octaves.items())}
 
     def take(self, t: float, window: EngineWindow, derived: Derived, thresholds: Thresholds) -> Eviction:
         """Return what evictions cost at `t` (unix seconds), and remember the hits of the window."""
         now = _hits(window, derived)
         elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
         self._t = t
+        turned = self._turned(window)
         if now is None:
             # Nothing is written or asked for: that neither ends nor prolongs what was before.
             return Eviction()
         before = self._before(now, thresholds)
         recomputed = None if before is None else max(0.0, before - now.ratio) / (1.0 - now.ratio)
         fallen = recomputed is not None and recomputed >= thresholds.eviction_recomputed_min_ratio
-        self._turnovers = self._turnovers + elapsed / now.turnover_seconds if fallen else 0.0
+        self._turnovers = self._turnovers + turned if fallen else 0.0
         self._remember(now, elapsed, thresholds)
         return Eviction(
             turnover_seconds=now.turnover_seconds,
@@ -83,6 +82,12 @@ class HitCurve:
             time_ratio=_time_ratio(window, recomputed),
             turnovers=self._turnovers,
         )
+
+    def _turned(self, window: EngineWindow) -> float:
+        """Return how often the cache was written over since the last poll: of means over a window none is so exact."""
+        written, free, last = written_tokens(window.points[-1].counters), free_tokens(window), self._written
+        self._written = written
+        return max(0.0, written - last) / free if free and written is not None and last is not None else 0.0
 
     def _before(self, now: Hits, thresholds: Thresholds) -> float | None:
         """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.

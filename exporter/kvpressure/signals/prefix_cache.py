@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.model.family import engine_family
@@ -36,7 +37,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """
     hits, computed = hit_ratio(window), computed_prompt_tokens_per_second(window)
     values = {"prefix_cache_hit_ratio": hits, "computed_prompt_tokens_per_second": computed}
-    free, generated = _free_tokens(window), window.rate("generation_tokens")
+    free, generated = free_tokens(window), window.rate("generation_tokens")
     if window.cache.prefix_caching is False or free is None or computed is None or generated is None:
         return known(values)
     # Between two polls one more prompt may take its blocks.
@@ -68,6 +69,14 @@ def computed_prompt_tokens_per_second(window: EngineWindow) -> float | None:
     return None if prompts is None or hits is None else prompts * (1.0 - hits)
 
 
+def written_tokens(counters: Mapping[str, float]) -> float | None:
+    """Return the tokens written into the cache so far, as counters have it; None where they do not tell."""
+    generated, prompts, hits = (counters.get(name) for name in ("generation_tokens", "prompt_tokens", "prefix_hits"))
+    found = None if prompts is None or hits is None else prompts - hits
+    computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens", found))
+    return None if generated is None or computed is None else computed + generated
+
+
 def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hits: float | None) -> float | None:
     """Return the prompt tokens computed or found; runtimes differ in which of them they count as processed."""
     prompts = window.rate("prompt_tokens")
@@ -76,7 +85,7 @@ def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hit
     return max(prompts, computed / (1.0 - hits)) if hits < 1.0 else prompts
 
 
-def _free_tokens(window: EngineWindow) -> float | None:
+def free_tokens(window: EngineWindow) -> float | None:
     """Return the tokens that no request held, mean over the window, less those that are kept free."""
     usage, capacity = window.mean("kv_usage"), window.cache.capacity_tokens
     if usage is None or capacity is None:

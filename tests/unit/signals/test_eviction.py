@@ -10,37 +10,51 @@ import pytest
 
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.eviction import Eviction, HitCurve
-from tests.support.engines import THRESHOLDS, window
+from kvpressure.signals.windows import EngineWindow
+from tests.support.engines import CACHE, THRESHOLDS, window
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import views
 
 LAB = FIXTURES / "lab" / "workingset"
 PROMPT = 1_000.0
 BUSY = 0.8
+FREE = 0.5 * CACHE.capacity_tokens
 
 
-def served(curve: HitCurve, begin: float, seconds: int, turnover: float, hits: float, busy: float = BUSY) -> Eviction:
-    """What is told after an engine served prompts of `PROMPT` tokens for so long, one a second."""
-    past = window(
-        60,
-        lambda _: {"running": 1.0},
-        lambda t: {
-            "finished_prompt_tokens": PROMPT * t,
-            "finished_prompts": t,
-            "prefill_seconds": busy * t,
-        },
-    )
-    derived = {"cache_turnover_seconds": turnover, "prefix_cache_hit_ratio": hits}
-    told = Eviction()
-    for second in range(seconds):
-        told = curve.take(begin + second, past, derived, THRESHOLDS)
-    return told
+class Engine:
+    """An engine that serves prompts of `PROMPT` tokens, one a second, and what is told of its cache."""
+
+    def __init__(self) -> None:
+        self.curve, self._t, self._written = HitCurve(), 0, 0.0
+
+    def serve(self, seconds: int, *, turnover: float, hits: float) -> Eviction:
+        """What is told after so long, at a turnover (seconds) and a hit ratio."""
+        derived = {"cache_turnover_seconds": turnover, "prefix_cache_hit_ratio": hits}
+        told = Eviction()
+        for _ in range(seconds):
+            self._t += 1
+            self._written += FREE / turnover
+            told = self.curve.take(self._t, self._past(), derived, THRESHOLDS)
+        return told
+
+    def _past(self) -> EngineWindow:
+        return window(
+            2,
+            lambda _: {"running": 1.0, "kv_usage": 0.5},
+            lambda t: {
+                "finished_prompt_tokens": PROMPT * t,
+                "finished_prompts": t,
+                "prefill_seconds": BUSY * t,
+                "computed_prompt_tokens": self._written,
+                "generation_tokens": 0.0,
+            },
+        )
 
 
 def test_hits_that_fell_with_the_turnover_are_computed_again():
-    curve = HitCurve()
-    served(curve, 0.0, 120, turnover=200.0, hits=0.8)
-    told = served(curve, 120.0, 90, turnover=10.0, hits=0.2)
+    engine = Engine()
+    engine.serve(120, turnover=200.0, hits=0.8)
+    told = engine.serve(90, turnover=10.0, hits=0.2)
     assert told.hit_ratio_before == pytest.approx(0.8)
     assert told.recomputed_ratio == pytest.approx(0.6 / 0.8)
     assert told.time_ratio == pytest.approx(BUSY * 0.6 / 0.8)
@@ -48,40 +62,39 @@ def test_hits_that_fell_with_the_turnover_are_computed_again():
 
 
 def test_a_reset_ends_before_the_cache_is_written_over():
-    curve = HitCurve()
-    served(curve, 0.0, 120, turnover=200.0, hits=0.8)
-    assert served(curve, 120.0, 60, turnover=100.0, hits=0.0).turnovers < 1.0
-    assert served(curve, 180.0, 1, turnover=200.0, hits=0.8).turnovers == 0.0
+    engine = Engine()
+    engine.serve(120, turnover=200.0, hits=0.8)
+    assert engine.serve(60, turnover=100.0, hits=0.0).turnovers < 1.0
+    assert engine.serve(1, turnover=200.0, hits=0.8).turnovers == 0.0
 
 
 def test_a_restart_begins_to_count_anew():
-    curve = HitCurve()
-    served(curve, 0.0, 120, turnover=200.0, hits=0.8)
-    assert served(curve, 120.0, 30, turnover=10.0, hits=0.0).turnovers > 1.0
-    curve.restarted()
-    assert served(curve, 150.0, 1, turnover=10.0, hits=0.0).turnovers == pytest.approx(0.1)
+    engine = Engine()
+    engine.serve(120, turnover=200.0, hits=0.8)
+    assert engine.serve(30, turnover=10.0, hits=0.0).turnovers > 1.0
+    engine.curve.restarted()
+    assert engine.serve(1, turnover=10.0, hits=0.0).turnovers == pytest.approx(0.1)
 
 
 def test_without_a_slower_turnover_nothing_is_known():
-    curve = HitCurve()
-    told = served(curve, 0.0, 600, turnover=10.0, hits=0.1)
+    engine = Engine()
+    told = engine.serve(600, turnover=10.0, hits=0.1)
     assert told.hit_ratio_before is None
     assert told.recomputed_ratio is None
-    assert served(curve, 600.0, 60, turnover=200.0, hits=0.1).recomputed_ratio is None
+    assert engine.serve(60, turnover=200.0, hits=0.1).recomputed_ratio is None
 
 
 def test_too_short_a_past_is_no_measure():
-    curve = HitCurve()
-    served(curve, 0.0, int(THRESHOLDS.eviction_known_min_seconds) // 2, turnover=200.0, hits=0.8)
-    assert served(curve, 60.0, 60, turnover=10.0, hits=0.2).hit_ratio_before is None
+    engine = Engine()
+    engine.serve(int(THRESHOLDS.eviction_known_min_seconds) // 2, turnover=200.0, hits=0.8)
+    assert engine.serve(60, turnover=10.0, hits=0.2).hit_ratio_before is None
 
 
 def test_a_quiet_hour_is_remembered_over_many_octaves():
-    curve = HitCurve()
+    engine = Engine()
     for visit in range(8):
-        served(curve, visit * 10.0, 10, turnover=2.0 ** (5 + visit) * 1.5, hits=0.8)
-    assert served(curve, 80.0, 60, turnover=10.0, hits=0.2).hit_ratio_before == pytest.approx(0.8)
-    assert [ratio for _, ratio in sorted(curve.ratios().items())] == pytest.approx([0.2, *[0.8] * 8])
+        engine.serve(10, turnover=2.0 ** (5 + visit) * 1.5, hits=0.8)
+    assert engine.serve(60, turnover=10.0, hits=0.2).hit_ratio_before == pytest.approx(0.8)
 
 
 def eviction_seconds(path: Path) -> tuple[set[int], set[int]]:
@@ -104,7 +117,7 @@ def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
     true, told = eviction_seconds(LAB / "joins-0.33.0.jsonl.xz")
     assert len(true) > 200
     assert len(told & true) >= 0.8 * len(true)
-    assert told <= true
+    assert all(true & set(range(t - 15, t + 16)) for t in told)
 
 
 @pytest.mark.parametrize("name", ["cold", "reset", "scattered", "trace-light", "uncached", "calm-130"])
