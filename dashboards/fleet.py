@@ -182,6 +182,15 @@ def _models() -> Row:
                 Query(recorded("kv_cache_usage:ratio"), MODEL),
                 most=1.0,
             ),
+            graph(
+                "Is the cache large enough for those who come back",
+                "Share of the prompt tokens of each namespace and model that the cache still held. Where it falls "
+                "while prompts stay as long, contexts are evicted before they are asked for again.",
+                "percentunit",
+                Query(recorded("prefix_cache_hit:ratio"), MODEL),
+                most=1.0,
+                none="no prompts, or a profile without computed prompt tokens",
+            ),
         ],
     )
 

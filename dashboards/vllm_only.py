@@ -216,6 +216,11 @@ def _pressure() -> Row:
 def _progress() -> Row:
     first = of("time_to_first_token_seconds_sum"), of("time_to_first_token_seconds_count")
     mean = " / ".join(f"sum without (pid) (rate({one}[$__rate_interval]))" for one in first)
+    hits, queries = (
+        f"({rate(f'prefix_cache_{one}_total')} or {rate(f'gpu_prefix_cache_{one}_total')})"
+        for one in ("hits", "queries")
+    )
+    found_again = f"{hits} / ({queries} > 0)"
     return Row(
         "Progress",
         [
@@ -235,6 +240,15 @@ def _progress() -> Row:
                 Query(rate("time_to_first_token_seconds_count"), f"admitted {ENGINE}", FIRST),
                 Query(rate("request_success_total"), f"finished {ENGINE}", SECOND),
                 none=_NONE,
+            ),
+            graph(
+                "Is the cache large enough for those who come back",
+                "Share of the prefix tokens that the cache still held. Where it falls while prompts are no longer than "
+                "before, contexts are evicted before they are asked for again.",
+                "percentunit",
+                Query(found_again, f"prefix hits {ENGINE}", FIRST),
+                most=1.0,
+                none="nobody asked for a prefix in the interval",
             ),
             graph(
                 "Time to first token, mean",

@@ -90,6 +90,9 @@ def rejects(track: Sequence[Tick], limits: Thresholds) -> list[Accepted]:
     return _told(track, told, nearly, "")
 
 
+NOT_SCORED: Final = frozenset({"KVPressureVLLMEvicting"})
+"""Compares with the day before, which no recording is long enough for; `rules/vllm-only/tests` has it fire."""
+
 RIGHTS: Final[Mapping[str, Right]] = {
     "KVPressureVLLMCacheTooSmall": cause(KV),
     "KVPressureVLLMNoProgress": cause("stuck"),

@@ -176,7 +176,7 @@ def test_every_alert_says_what_it_cannot_know_and_what_the_exporter_adds(alert) 
 
 def test_names_are_apart_from_those_of_the_exporters_flavour() -> None:
     names = [alert.name for alert in ALERTS]
-    assert len(names) == len(set(names)) == 6
+    assert len(names) == len(set(names)) == 7
     assert all(name.startswith("KVPressureVLLM") for name in names)
     assert not [name for name in alert_names() if name.startswith("KVPressureVLLM")]
     assert not RECORDED.keys() & recorded().keys()

@@ -72,6 +72,8 @@ def known_vllm_series() -> set[str]:
     for metrics in inventory.values():
         for name, about in metrics.items():
             found.add(name if about["type"] != "counter" else f"{name.removesuffix('_total')}_total")
+            if about["type"] == "histogram":
+                found |= {f"{name}_sum", f"{name}_count"}
     return found
 
 
