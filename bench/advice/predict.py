@@ -15,9 +15,8 @@ from kvpressure.advice.forecast import forecast
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError
-from kvpressure.model.action import Action
+from kvpressure.model.action import Action, Expected
 from kvpressure.model.environment import DeclaredLimit
-from kvpressure.model.expected import Expected
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange

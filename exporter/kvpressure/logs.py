@@ -8,7 +8,8 @@ import os
 import select
 import sys
 import threading
-from typing import Final, TextIO, cast
+from collections.abc import Callable
+from typing import Final, Protocol, TextIO, cast
 
 import structlog
 
@@ -128,3 +129,34 @@ def _without_empty(_: object, __: str, event: structlog.typing.EventDict) -> str
 def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Clean what is logged: it quotes names and errors of others, and is read on terminals."""
     return {key: clean_lines(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+QUIET_SECONDS: Final = 60.0
+
+
+class Tell(Protocol):
+    """A method of a logger."""
+
+    def __call__(self, event: str, **what: object) -> object:
+        """Write one line."""
+
+
+class RateLimitedLogger:
+    """The first line about an event at once, then one per `QUIET_SECONDS`; `times` counts those since the last one.
+
+    For a handful of fixed events. `monotonic` gives seconds.
+    """
+
+    def __init__(self, tell: Tell, monotonic: Callable[[], float]) -> None:
+        self._tell = tell
+        self._monotonic = monotonic
+        self._untold: dict[str, int] = {}
+        self._next: dict[str, float] = {}
+
+    def __call__(self, event: str, **what: object) -> None:
+        """Count one more; `what` is told of the newest."""
+        self._untold[event] = self._untold.get(event, 0) + 1
+        now = self._monotonic()
+        if now >= self._next.get(event, now):
+            self._next[event] = now + QUIET_SECONDS
+            self._tell(event, times=self._untold.pop(event), **what)

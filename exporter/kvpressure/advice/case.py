@@ -12,9 +12,9 @@ from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
-from kvpressure.model.peer import Peer
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
+from kvpressure.model.view import Peer
 from kvpressure.runtimes.advising import Advice
 
 

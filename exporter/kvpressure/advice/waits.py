@@ -11,8 +11,7 @@ from kvpressure.advice.predicted import declined
 from kvpressure.advice.rollout import apply_changes
 from kvpressure.advice.shell import look_again, more_cpu
 from kvpressure.advice.verify import no_longer
-from kvpressure.model.action import Action
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import number
 from kvpressure.runtimes.advising import Remedy
 from kvpressure.simulation.config_changes import STEP

@@ -27,9 +27,8 @@ from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.canary import CanaryReport
 from kvpressure.model.environment import Environment
 from kvpressure.model.incident import Price
-from kvpressure.model.peer import peers_of
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.view import EngineKey, EngineView, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.signals.history import Histories

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kvpressure.model.action import Action
-from kvpressure.model.expected import Expected, Shift
+from kvpressure.model.action import Action, Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Value

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvpressure.runtimes.advising import Advice, Audit, Planning
-from kvpressure.runtimes.deploying import Chart, KServe
-from kvpressure.runtimes.signals import OptionalSignal
-from kvpressure.runtimes.starting import Starting
-from kvpressure.runtimes.table import Table
+from kvpressure.runtimes.starting import Chart, KServe, Starting
+from kvpressure.runtimes.table import OptionalSignal, Table
 from kvpressure.runtimes.wordings import Wordings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options
@@ -82,3 +83,35 @@ class Starting:
     completed: Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words] = field(
         default=lambda words, args, env, budget: words  # noqa: ARG005 - one of several
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What the values of a Helm chart call a runtime's options.
+
+    In the entry of a model `config` holds what becomes options: `flags` by its keys, and the words under `extra`,
+    which come after them, as written. `command` starts the server in the container `container`.
+    """
+
+    config: str
+    extra: str
+    flags: Mapping[str, str]
+    command: tuple[str, ...]
+    container: str
+
+
+def _never(model: Mapping[str, Any]) -> bool:  # noqa: ARG001 - one of several
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class KServe:
+    """`serves` says of a predictor's `model` whether KServe serves it with this runtime.
+
+    `arguments` is the variable that more options are given in to an LLMInferenceService, "" where there is none;
+    `by_default` is true where one without a container of its own runs this runtime.
+    """
+
+    serves: Callable[[Mapping[str, Any]], bool] = _never
+    arguments: str = ""
+    by_default: bool = False

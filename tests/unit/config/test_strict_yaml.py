@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.config.strict_yaml import ConfigError, Problem, TooLargeError, check, dotted, load, scalar
-from kvpressure.config.yaml_bounds import MAX_DEPTH
+from kvpressure.config.strict_yaml import MAX_DEPTH, ConfigError, Problem, TooLargeError, check, dotted, load, scalar
 from tests.support.bombs import LAUGHS
 
 pytestmark = pytest.mark.exhaustive

@@ -13,7 +13,7 @@ from kvpressure.launch.declared import Reading
 from kvpressure.launch.declared import read_limits as read_limits_of
 from kvpressure.launch.start import read_start, runtime_of, serving_port
 from kvpressure.model.environment import LIMIT_NAMES
-from kvpressure.runtimes.vllm.flags import FLAGS
+from kvpressure.runtimes.vllm.launch import FLAGS
 from tests.support.starts import declared_limits, read_limits
 
 

@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator
 
-from kvpressure.config.settings.engines import EngineSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.config.settings.logs import LogsSettings
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
-from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
+from kvpressure.config.settings.pod_resources import LogsSettings, PodResourcesSettings
+from kvpressure.config.settings.polling import DERIVED, EngineSettings, PollSettings, Section
 from kvpressure.config.settings.types import (
     Boolean,
     Directory,

@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
-from kvpressure.runtimes import signals
+from kvpressure.runtimes import table as signals
 from kvpressure.runtimes.vllm.metrics import (
     ALL_NAMES,
     COUNTERS,
