@@ -20,6 +20,7 @@ Path = tuple[str | int, ...]
 
 MAX_CHARS: Final = 1 << 20
 MAX_VALUES: Final = 100_000
+MAX_DEPTH: Final = 32
 MAX_KEY_CHARS: Final = 1024
 """What YAML itself allows of a key without a question mark before it."""
 
@@ -48,11 +49,8 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return ": ".join(_cut(part) for part in (where, self.path, self.message) if part)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+        parts = [part for part in (where, self.path, self.message) if part]
+        return ": ".join(part if len(part) <= MAX_SHOWN else f"{part[: MAX_SHOWN - 1]}…" for part in parts)
 
 
 class ConfigError(ValueError):
@@ -92,8 +90,7 @@ class Document:
 
 def dotted(path: Path) -> str:
     """Write a path in dotted form: `engines.targets[0].url`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def load(
@@ -125,12 +122,10 @@ def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
     try:
         with _translated_errors(name):
             return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
-    except ValueError as error:
-        raise (
-            error
-            if isinstance(error, ConfigError)
-            else ConfigError([Problem(name, None, "", "holds a date or a number that is none")])
-        ) from None
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError([Problem(name, None, "", "holds a date or a number that is none")]) from None
 
 
 def scalar(text: str) -> str | int | float | bool | None:
@@ -166,11 +161,72 @@ def check(
     max_values: int = MAX_VALUES,
     charge: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags. `load` calls it first."""
+    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags. `load` calls it first.
+
+    Composing recurses and takes a kilobyte for every value, so what a text would hold with its aliases expanded is
+    counted over the parser's events, which come one at a time; `charge` is called at each.
+    """
     if len(text) > max_chars:
         raise TooLargeError([Problem(name, None, "", f"is larger than {max_chars} characters")])
+    count = _Count(max_values, max_chars)
     with _translated_errors(name):
-        check_bounds(text, _LOADER, max_values=max_values, max_chars=max_chars, charge=charge)
+        for event in yaml.parse(text, Loader=_LOADER):
+            charge(0)
+            if (tag := getattr(event, "tag", None)) is not None:
+                raise ConfigError([_at(event, name, f"tag {tag!r} is not supported: write plain values")])
+            if problem := count.take(event):
+                raise TooLargeError([_at(event, name, problem)])
+
+
+def _at(event: yaml.Event, name: str, message: str) -> Problem:
+    return Problem(name, event.start_mark.line + 1 if event.start_mark else None, "", message)
+
+
+class _Count:
+    """Keys and values, and characters in them, aliases expanded."""
+
+    def __init__(self, max_values: int, max_chars: int) -> None:
+        self._max_values, self._max_chars = max_values, max_chars
+        self._values = self._chars = 0
+        self._open: list[tuple[str | None, int, int]] = []
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def take(self, event: yaml.Event) -> str:
+        """Count one event; what is wrong with it, "" for nothing."""
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:  # most are
+            self._values += 1
+            self._chars += len(event.value)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._open.append((event.anchor, self._values, self._chars))
+            self._add(1, 0)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._name(*self._open.pop())
+        elif isinstance(event, yaml.ScalarEvent):
+            before = event.anchor, self._values, self._chars
+            self._add(1, len(event.value))
+            self._name(*before)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(event.anchor == anchor for anchor, _, _ in self._open):
+                return "an alias contains itself"
+            self._add(*self._sizes.get(str(event.anchor), (1, 0)))  # composing tells of one that is not there
+        return self._problem()
+
+    def _add(self, values: int, chars: int) -> None:
+        self._values += values
+        self._chars += chars
+
+    def _name(self, anchor: str | None, values_before: int, chars_before: int) -> None:
+        if anchor is not None:
+            self._sizes[anchor] = self._values - values_before, self._chars - chars_before
+
+    def _problem(self) -> str:
+        if len(self._open) > MAX_DEPTH:
+            return f"is nested deeper than {MAX_DEPTH} levels"
+        if self._values > self._max_values:
+            return f"holds more than {self._max_values} keys and values, aliases expanded"
+        if self._chars > self._max_chars:
+            return f"holds more than {self._max_chars} characters, aliases expanded"
+        return ""
 
 
 @contextmanager
@@ -178,9 +234,6 @@ def _translated_errors(name: str) -> Iterator[None]:
     """Raise the parser's errors as ConfigError with file and line."""
     try:
         yield
-    except BoundsError as error:
-        kind = ConfigError if isinstance(error, TagError) else TooLargeError
-        raise kind([Problem(name, error.line, "", error.message)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
@@ -209,8 +262,7 @@ class _Builder:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, position)) for position, item in enumerate(node.value)]
-        plain = not getattr(node, "style", None)
-        return scalar(node.value) if plain else node.value
+        return node.value if getattr(node, "style", None) else scalar(node.value)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
@@ -233,88 +285,3 @@ class _Builder:
 
     def _problem(self, line: int, path: Path, message: str) -> None:
         self.problems.append(Problem(self.name, line, dotted(path), message))
-
-
-MAX_DEPTH: Final = 32
-
-_OPENS: Final = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_CLOSES: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
-
-
-class BoundsError(ValueError):
-    """What is too much, and in which line."""
-
-    def __init__(self, message: str, line: int | None) -> None:
-        super().__init__(message)
-        self.message, self.line = message, line
-
-
-class TagError(BoundsError):
-    """A tag, which may make anything of a value."""
-
-
-def check_bounds(
-    text: str, loader: Any, *, max_values: int, max_chars: int, charge: Callable[[int], None] = lambda _: None
-) -> None:
-    """Raise BoundsError for more keys and values, or characters in them, than that; yaml.YAMLError for bad syntax.
-
-    `charge` is called at each event; what it raises ends the reading.
-    """
-    count = _Count(max_values, max_chars)
-    for event in yaml.parse(text, Loader=loader):
-        charge(0)
-        if (tag := getattr(event, "tag", None)) is not None:
-            raise TagError(f"tag {tag!r} is not supported: write plain values", _line(event))
-        if problem := count.take(event):
-            raise BoundsError(problem, _line(event))
-
-
-def _line(event: yaml.Event) -> int | None:
-    return event.start_mark.line + 1 if event.start_mark else None
-
-
-class _Count:
-    """Keys and values, and characters in them, aliases expanded."""
-
-    def __init__(self, max_values: int, max_chars: int) -> None:
-        self._max_values, self._max_chars = max_values, max_chars
-        self._values = self._chars = 0
-        self._open: list[tuple[str | None, int, int]] = []
-        self._sizes: dict[str, tuple[int, int]] = {}
-
-    def take(self, event: yaml.Event) -> str:
-        """Count one event; what is wrong with it, "" for nothing."""
-        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:  # most are
-            self._values += 1
-            self._chars += len(event.value)
-        elif isinstance(event, _OPENS):
-            self._open.append((event.anchor, self._values, self._chars))
-            self._add(1, 0)
-        elif isinstance(event, _CLOSES):
-            self._name(*self._open.pop())
-        elif isinstance(event, yaml.ScalarEvent):
-            before = event.anchor, self._values, self._chars
-            self._add(1, len(event.value))
-            self._name(*before)
-        elif isinstance(event, yaml.AliasEvent):
-            if any(event.anchor == anchor for anchor, _, _ in self._open):
-                return "an alias contains itself"
-            self._add(*self._sizes.get(str(event.anchor), (1, 0)))  # composing tells of one that is not there
-        return self._problem()
-
-    def _add(self, values: int, chars: int) -> None:
-        self._values += values
-        self._chars += chars
-
-    def _name(self, anchor: str | None, values_before: int, chars_before: int) -> None:
-        if anchor is not None:
-            self._sizes[anchor] = self._values - values_before, self._chars - chars_before
-
-    def _problem(self) -> str:
-        if len(self._open) > MAX_DEPTH:
-            return f"is nested deeper than {MAX_DEPTH} levels"
-        if self._values > self._max_values:
-            return f"holds more than {self._max_values} keys and values, aliases expanded"
-        if self._chars > self._max_chars:
-            return f"holds more than {self._max_chars} characters, aliases expanded"
-        return ""

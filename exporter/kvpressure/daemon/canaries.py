@@ -55,11 +55,7 @@ class Canaries:
         self._told: dict[EngineKey, CanaryResult] = {}
 
     def ask(
-        self,
-        wanted: Iterable[CanaryWanted],
-        engines: Container[EngineKey],
-        targets: Iterable[Target],
-        loaded: Loaded,
+        self, wanted: Iterable[CanaryWanted], engines: Container[EngineKey], targets: Iterable[Target], loaded: Loaded
     ) -> None:
         """Send a request to each that has none under way, as far as the bounds allow; the others at a later call.
 

@@ -56,12 +56,7 @@ class Totals:
 class EngineFleet:
     """One polling task per target."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        on_page: Callable[[Target, EnginePage], None],
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, on_page: Callable[[Target, EnginePage], None]) -> None:
         self._settings = settings.poll
         self._clock = clock
         self._on_page = on_page

@@ -13,15 +13,7 @@ from urllib.parse import urlsplit
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, FileSdSettings, read_text
-from kvpressure.config.settings.types import (
-    Runtime,
-    default_name,
-    gpu_list,
-    http_path,
-    label,
-    split_url,
-    target_name,
-)
+from kvpressure.config.settings.types import Runtime, default_name, gpu_list, http_path, label, split_url, target_name
 from kvpressure.config.strict_yaml import Document, Problem
 from kvpressure.config.target import Target
 from kvpressure.model.samples import SourceHealth

@@ -112,12 +112,7 @@ def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> s
 
 
 def _note(
-    name: str,
-    source: Given,
-    value: float | None,
-    limits: dict[str, DeclaredLimit],
-    unclear: dict[str, str],
-    title: str,
+    name: str, source: Given, value: float | None, limits: dict[str, DeclaredLimit], unclear: dict[str, str], title: str
 ) -> None:
     where = f"{source.written} in {source.file}" if source.file else source.written
     if value is not None and math.isfinite(value):

@@ -95,8 +95,7 @@ class GpuSettings(Section):
     """The GPUs of this machine."""
 
     vendors: Vendors = Field(
-        default=("auto",),
-        description="`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs.",
+        default=("auto",), description="`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs."
     )
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
     gpm: Boolean = Field(

@@ -53,7 +53,7 @@ _TOKENS: Final = re.compile(r"\bkv cache size: ([\d,]{1,20}) tokens")
 _MEMORY: Final = re.compile(
     r"available kv cache memory: (-?\d{1,7}(?:\.\d{1,9})?) ?gib"
     r"|memory reserved for kv cache is (-?\d{1,7}(?:\.\d{1,9})?) ?gib"
-    r"|reserved (-?\d{1,7}(?:\.\d{1,9})?) ?gib memory for kv cache as specified by",
+    r"|reserved (-?\d{1,7}(?:\.\d{1,9})?) ?gib memory for kv cache as specified by"
 )
 _BLOCKS: Final = re.compile(r"# (?!cpu)\w{1,20} blocks: (\d{1,12})")
 _CONCURRENCY: Final = re.compile(r"maximum concurrency for ([\d,]{1,20}) tokens per request: (\d{1,9}(?:\.\d{1,9})?)x")
