@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from kvpressure.config.settings.pod_resources import LogFileSettings, LogsSettings
+from kvpressure.config.settings.model import LogFileSettings, LogsSettings
 from kvpressure.model.environment import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.model.errors import SourceError
 from kvpressure.sources.logs import LogsSource, source

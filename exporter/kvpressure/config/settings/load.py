@@ -33,6 +33,8 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
 _KUBERNETES: Final = re.compile(
     r"KVPRESSURE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
+_NO_UTF8: Final = re.compile("[\ud800-\udfff]")
+"""Halves of surrogate pairs, which bytes of a variable become that are no UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +121,12 @@ def _given(
 
 def _parse(key: Key, text: str) -> Any:
     if key.is_text:
-        if key.type != "path" and not _is_utf8(text):
+        if key.type != "path" and _NO_UTF8.search(text):
             raise ConfigError([Problem(key.env, None, "", "is not UTF-8")])
         return text
     if text.lstrip().startswith(("[", "{")):
         return prune(strict_yaml.load(text, key.env).data)
     return strict_yaml.scalar(text.strip())
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        return bool(text.encode()) or not text
-    except UnicodeEncodeError:
-        return False
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

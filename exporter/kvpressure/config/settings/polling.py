@@ -33,6 +33,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
 
 
+def at_least(value: float, least: float, name: str) -> float:
+    """Return the value. Raises ValueError where it is less than what `name` comes to."""
+    if value < least:
+        raise ValueError(f"must be at least {name} ({least:g}), got {value:g}")
+    return value
+
+
 class TlsSettings(Section):
     """TLS towards engines. The files are read again when they change."""
 
@@ -106,10 +113,7 @@ class PollSettings(ClientSettings):
     @field_validator("histogram_interval_seconds")
     @classmethod
     def _not_below_interval(cls, value: float, info: ValidationInfo) -> float:
-        interval = info.data.get("interval_seconds", value)
-        if value < interval:
-            raise ValueError(f"must be at least poll.interval_seconds ({interval:g}), got {value:g}")
-        return value
+        return at_least(value, info.data.get("interval_seconds", value), "poll.interval_seconds")
 
 
 class CanarySettings(Section):

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.pod_resources import LogFileSettings, LogsSettings
+from kvpressure.config.settings.model import LogFileSettings, LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
