@@ -34,7 +34,7 @@ from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
-from kvpressure.runtimes.wordings import GIB
+from kvpressure.runtimes.runtime import GIB
 from kvpressure.sources.logs.learn import StartUp
 from tests.support import servers
 from tests.support.log_kinds import classify

@@ -15,7 +15,7 @@ from kvpressure.model.observed import Observed
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import Peer
-from kvpressure.runtimes.advising import Advice
+from kvpressure.runtimes.runtime import Advice
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from kvpressure.advice.shell import look_again, more_cpu
 from kvpressure.advice.verify import no_longer
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import number
-from kvpressure.runtimes.advising import Remedy
+from kvpressure.runtimes.runtime import Remedy
 from kvpressure.simulation.config_changes import STEP
 from kvpressure.simulation.other_limits import HOLD
 

@@ -8,8 +8,20 @@ from typing import Any
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options
-from kvpressure.commandline.programs import Launch
+from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
+
+
+def image_name(image: str) -> str:
+    """Return an image's name: `registry:5000/llm/server-cuda:v0.9@sha256:…` is `server-cuda`."""
+    return base(image.split("@", 1)[0]).split(":", 1)[0].lower()
+
+
+def start_script(words: Sequence[str]) -> str:
+    """Return the name of the script, `*.sh`, that a command runs by itself or in a shell; "" where it is none."""
+    script = base(words[1] if len(words) > 1 and base(words[0]) in SHELLS else words[0])
+    return script if script.endswith(".sh") else ""
+
 
 Read = Callable[[str], float | None]
 """A value of the command line to a number; None for what the server would refuse or choose itself."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from kvpressure.commandline.numbers import share, whole
 from kvpressure.commandline.options import Dialect, Options
-from kvpressure.commandline.programs import SHELLS, Launch, base
+from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting
+from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "chunked-prefill-size": "chunked-p",
@@ -98,12 +98,11 @@ def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
     """Return whether an image's start script serves, by its name; the images' own entrypoint is a shell."""
-    name = base(image.split("@", 1)[0]).split(":", 1)[0].lower()
+    name = image_name(image)
     if not command or not _IMAGES.fullmatch(name) or _OTHERS.search(name):
         return False
-    words = [base(word) for word in (*command, *args)]
-    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
-    return script.endswith(".sh") and _SCRIPT.search(script) is not None and not _OTHERS.search(script)
+    script = start_script((*command, *args))
+    return _SCRIPT.search(script) is not None and not _OTHERS.search(script)
 
 
 def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one module

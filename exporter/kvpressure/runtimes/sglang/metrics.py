@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
+from kvpressure.runtimes.runtime import GIB, Facts, Wordings, note_least
 from kvpressure.runtimes.table import OptionalSignal, PageFacts, Row, Table
-from kvpressure.runtimes.wordings import GIB, Facts, Wordings, whole
 
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
@@ -133,11 +133,6 @@ _KEYS_AND_VALUES: Final = re.compile(rf"\bkv cache is allocated\..{{0,120}}k siz
 _LATENT: Final = re.compile(rf"\bkv cache is allocated\..{{0,120}}kv size: {_NUMBER} gb")
 
 
-def _tokens(facts: Facts, match: re.Match[str]) -> None:
-    if tokens := whole(match[1]):
-        facts.tokens = min(tokens, facts.tokens or tokens)
-
-
 def _memory(facts: Facts, match: re.Match[str]) -> None:
     """Note the first pool of a start, which is the model's own; a draft model's comes after it. Its GB are GiB."""
     if facts.memory_bytes is None:
@@ -147,7 +142,7 @@ def _memory(facts: Facts, match: re.Match[str]) -> None:
 LOGS: Final = Wordings(
     rows=_ROWS,
     words=("max_total_num_tokens=", "kv cache is allocated.", "server_args=serverargs("),
-    facts=((_TOKENS, _tokens), (_KEYS_AND_VALUES, _memory), (_LATENT, _memory)),
+    facts=((_TOKENS, note_least("tokens")), (_KEYS_AND_VALUES, _memory), (_LATENT, _memory)),
     banner="server_args=serverargs(",
     quotes=r"\b(?:receive|finish): obj=",
 )

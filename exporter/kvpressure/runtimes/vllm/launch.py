@@ -12,7 +12,7 @@ from kvpressure.commandline.numbers import fraction, human, share, whole
 from kvpressure.commandline.options import Dialect, Given, Options, parse_json
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words, unresolved
-from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting
+from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "backend": "backend",
@@ -148,21 +148,8 @@ _OTHERS: Final = re.compile(
     r"router|bench|client|simulator|-sim\b|exporter|operator|controller|gateway|proxy|sidecar|scheduler|production-stack"
 )
 # First words of arguments that replace what the entrypoint would serve.
-_OTHER_COMMANDS: Final = frozenset(
-    (
-        *SHELLS,
-        "bench",
-        "chat",
-        "complete",
-        "run-batch",
-        "collect-env",
-        "sleep",
-        "tail",
-        "cat",
-        "ray",
-        "python",
-        "python3",
-    )
+_OTHER_COMMANDS: Final = SHELLS | frozenset(
+    ("bench", "chat", "complete", "run-batch", "collect-env", "sleep", "tail", "cat", "ray", "python", "python3")
 )
 _SCRIPT: Final = re.compile(r"vllm|serv|start|entry")
 
@@ -195,15 +182,19 @@ def _own_backend(options: Options) -> bool:
 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:
-    name = _name(image)
+    name = image_name(image)
     if name == KSERVE_MODULE:
         on_gpu = not command and image.rsplit(":", 1)[-1].endswith("-gpu")
         return on_gpu and all(map(_own_backend, options))
     if not _SERVERS.fullmatch(name) or _OTHERS.search(name):
         return False
     if command:
-        return _by_script([base(word) for word in (*command, *args)])
-    return _by_entrypoint(image, name, args)
+        script = start_script((*command, *args))
+        named = _SCRIPT.search(script) is not None and not _OTHERS.search(script)
+        return named and "worker" not in map(base, (*command, *args))
+    if name == "vllm" and "rocm/" in image:
+        return False  # its entrypoint is a shell
+    return not args or base(args[0]) not in _OTHER_COMMANDS
 
 
 def _port(module: str, options: Options) -> int | None:
@@ -217,39 +208,15 @@ def _port(module: str, options: Options) -> int | None:
     return default if port is None else int(port) if port <= 65535 else None
 
 
-def _by_entrypoint(image: str, name: str, args: Words) -> bool:
-    """Return whether the image's entrypoint serves with these arguments; that of rocm/vllm is a shell."""
-    if name == "vllm" and "rocm/" in image:
-        return False
-    return not args or base(args[0]) not in _OTHER_COMMANDS
-
-
-def _by_script(words: list[str]) -> bool:
-    """Return whether an image's own start script serves, which its name must say."""
-    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
-    named = script.endswith(".sh") and _SCRIPT.search(script) is not None
-    return named and not _OTHERS.search(script) and "worker" not in words
-
-
-def _name(image: str) -> str:
-    """Return an image's name: `registry:5000/vllm/vllm-openai:v0.9@sha256:…` is `vllm-openai`."""
-    return base(image.split("@", 1)[0]).split(":", 1)[0].lower()
-
-
 def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
     """Return the command line that an image's own entrypoint makes of its arguments."""
-    return (*_from_env(env), *words, *_appended(env, args, budget))
-
-
-def _appended(env: Mapping[str, str], args: Sequence[str], budget: Budget) -> list[str]:
-    text = env.get(EXTRA_ARGUMENTS, "")
-    if any(EXTRA_ARGUMENTS in word for word in args):
-        return []
+    text = "" if any(EXTRA_ARGUMENTS in word for word in args) else env.get(EXTRA_ARGUMENTS, "")
     budget.take(steps=len(text))
     try:
-        return shlex.split(text)
+        appended = shlex.split(text)
     except ValueError:
-        return text.split()
+        appended = text.split()
+    return (*_from_env(env), *words, *appended)
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kvpressure.runtimes.wordings import GIB, Facts, Wordings, whole
+from kvpressure.runtimes.runtime import GIB, Facts, Wordings, note_least, whole
 
 _FREE_MEMORY: Final = "desired gpu memory utilization"
 
@@ -40,15 +40,6 @@ _ROWS: Final = (
     ("kv_capacity", "memory for kv cache as specified by kv_cache_memory_bytes", ""),
 )
 
-_WORDS: Final = (
-    "api server version",
-    "kv cache size: ",
-    "available kv cache memory: ",
-    "for kv cache",
-    " blocks: ",
-    "maximum concurrency for ",
-    "num_gpu_blocks_override=",
-)
 _TOKENS: Final = re.compile(r"\bkv cache size: ([\d,]{1,20}) tokens")
 _MEMORY: Final = re.compile(
     r"available kv cache memory: (-?\d{1,7}(?:\.\d{1,9})?) ?gib"
@@ -60,19 +51,9 @@ _CONCURRENCY: Final = re.compile(r"maximum concurrency for ([\d,]{1,20}) tokens 
 _OVERRIDE: Final = re.compile(r"overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})")
 
 
-def _tokens(facts: Facts, match: re.Match[str]) -> None:
-    if tokens := whole(match[1]):
-        facts.tokens = min(tokens, facts.tokens or tokens)
-
-
 def _memory(facts: Facts, match: re.Match[str]) -> None:
     memory = float(next(group for group in match.groups() if group is not None)) * GIB
     facts.memory_bytes = memory if facts.memory_bytes is None else min(memory, facts.memory_bytes)
-
-
-def _blocks(facts: Facts, match: re.Match[str]) -> None:
-    if blocks := whole(match[1]):
-        facts.blocks = min(blocks, facts.blocks or blocks)
 
 
 def _concurrency(facts: Facts, match: re.Match[str]) -> None:
@@ -87,11 +68,14 @@ def _override(facts: Facts, match: re.Match[str]) -> None:
 LOGS: Final = Wordings(
     rows=_ROWS,
     refusals=(_FREE_MEMORY,),
-    words=_WORDS,
+    words=(
+        *("api server version", "kv cache size: ", "available kv cache memory: ", "for kv cache", " blocks: "),
+        *("maximum concurrency for ", "num_gpu_blocks_override="),
+    ),
     facts=(
-        (_TOKENS, _tokens),
+        (_TOKENS, note_least("tokens")),
         (_MEMORY, _memory),
-        (_BLOCKS, _blocks),
+        (_BLOCKS, note_least("blocks")),
         (_CONCURRENCY, _concurrency),
         (_OVERRIDE, _override),
     ),

@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from kvpressure.runtimes.registry import RUNTIMES
-from kvpressure.runtimes.wordings import Facts
+from kvpressure.runtimes.runtime import Facts
 
 WORDS: Final = tuple(dict.fromkeys(words for runtime in RUNTIMES for words in runtime.logs.words))
 """Of these, in lower case, each line that is learned from holds one; the lines of statistics hold none."""
