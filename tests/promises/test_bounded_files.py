@@ -24,7 +24,7 @@ from kvpressure.engines.recordings import TraceError, TraceLine, XzReader, read_
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.watch.connection import connection_config
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from tests.support.bombs import LAUGHS
 
 MIB = 1 << 20

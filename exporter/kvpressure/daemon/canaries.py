@@ -13,7 +13,7 @@ from kvpressure.config.settings import CanarySettings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
 from kvpressure.engines.canary import AskedEngine, CanarySource
-from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel

@@ -24,10 +24,9 @@ from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition.profile import Profile
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.model.canary import CanaryReport
 from kvpressure.model.environment import Environment
 from kvpressure.model.incident import Price
-from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
+from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineKey, EngineView, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.advice.limit_families import limits_in_force
+from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
@@ -15,7 +16,6 @@ from kvpressure.model.environment import DeclaredLimit, Environment
 from kvpressure.model.incident import LOSING, Incident, Price
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.target import TargetIdentity, container_of
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.printable import distinct
@@ -65,7 +65,7 @@ class EngineEnvironment:
     (None: not known).
     """
 
-    target: TargetIdentity
+    target: Target
     common: Environment
     declared: Sequence[DeclaredLimit] | None = None
     gpus: Sequence[GpuWindow] = ()

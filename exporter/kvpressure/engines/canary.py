@@ -8,9 +8,8 @@ from typing import Any, Final
 from yarl import URL
 
 from kvpressure.config.target import Target
-from kvpressure.model.canary import CanaryReport, CanaryResult
-from kvpressure.model.errors import SourceError
-from kvpressure.model.record import record
+from kvpressure.model.record import SourceError, record
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.net.credentials import Authorization, FileName
 from kvpressure.net.http import HttpClient, HttpStatusError, Reply, UnansweredError
 from kvpressure.net.schedule import Clock

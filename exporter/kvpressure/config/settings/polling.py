@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from kvpressure.config.settings.types import (
-    BY_ITS_PAGE,
     BaseUrl,
     Boolean,
     Gpus,
@@ -22,6 +21,7 @@ from kvpressure.config.settings.types import (
     default_name,
     split_url,
 )
+from kvpressure.config.target import BY_ITS_PAGE
 
 DERIVED: Final = "derived"
 """Key under which a field whose default depends on another one says how."""

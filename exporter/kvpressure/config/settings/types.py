@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
+from kvpressure.config.target import BY_ITS_PAGE
 from kvpressure.net.addresses import refusal
 
 Vendor = Literal["auto", "nvidia", "amd"]
-BY_ITS_PAGE: Final = "auto"
-"""The `runtime` of a target whose page says what it runs."""
 
 if TYPE_CHECKING:
     Runtime = str
