@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import select
@@ -77,7 +76,7 @@ def _descriptor(stream: TextIO | None) -> int | None:
     """Return the stream's own, None where it is not a file of the system."""
     try:
         return None if stream is None else stream.fileno()
-    except (AttributeError, OSError, ValueError, io.UnsupportedOperation):
+    except (AttributeError, OSError, ValueError):
         return None
 
 
@@ -99,7 +98,7 @@ def configure(level: str, form: str) -> None:
     )
     writer = LineWriter(sys.stderr)
     _writers.append(writer)
-    stream = cast(TextIO, writer)
+    stream = cast("TextIO", writer)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -115,7 +114,7 @@ def configure(level: str, form: str) -> None:
     )
     # Libraries warn through logging; their lines are rare and go to the same place.
     logging.basicConfig(
-        stream=cast(TextIO, writer),
+        stream=stream,
         level=logging.WARNING,
         format="level=%(levelname)s logger=%(name)s event=%(message)r",
     )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.model import OtlpSettings
@@ -31,9 +31,6 @@ NOT_INSTALLED: Final = (
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x20-\x7e]*)")
 _SYSTEM_SAID: Final = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
-
-if TYPE_CHECKING:
-    import requests
 
 Sender = Callable[[Snapshot], str]
 """Sends one; gives what went wrong, "" where nothing did. Blocks; never raises."""
@@ -160,11 +157,11 @@ def _headers(path: Path | None) -> dict[str, str]:
     return found
 
 
-def _session() -> requests.Session:
+def _session() -> Any:
     """One that follows no redirect: headers of the file, such as keys, would go wherever it points."""
     session = importlib.import_module("requests").Session()
     session.max_redirects = 0
-    return session  # type: ignore[no-any-return]
+    return session
 
 
 class _Said(logging.Handler):

@@ -13,11 +13,10 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment
-from kvpressure.model.incident import LOSING, Incident, Price
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Diagnosis, Stage
-from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.view import LOSING, EngineKey, EngineView, Incident, Price
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context

@@ -259,14 +259,10 @@ def _chosen(rows: Sequence[Row], index: _Index, engine: _Engine) -> _Chosen:
     """Each signal's first row that the page has, and where its values are."""
     found: dict[str, tuple[Row, tuple[int, ...]]] = {}
     for row in rows:
-        if row.signal not in found and (slots := _slots(row, index, engine)):
+        picked = (_picked(row, index.series(name, engine)) for name in row.names)
+        if row.signal not in found and (slots := next(filter(None, picked), ())):
             found[row.signal] = row, slots
     return list(found.values())
-
-
-def _slots(row: Row, index: _Index, engine: _Engine) -> tuple[int, ...]:
-    picked = (_picked(row, index.series(name, engine)) for name in row.names)
-    return next(filter(None, picked), ())
 
 
 def _picked(row: Row, found: Iterable[_Found]) -> tuple[int, ...]:

@@ -158,10 +158,6 @@ class Advice:
         return {self.flags[limit]: value} if limit in self.flags else {}
 
 
-def _untold(gpu: str, gpu_bytes: float) -> int | None:  # noqa: ARG001 - one of several
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Audit:
     """A runtime's facts for the checklist.
@@ -175,7 +171,9 @@ class Audit:
 
     undeclared: Mapping[str, str]
     defaults: Mapping[str, tuple[int, ...]]
-    default_sequences: Callable[[str, float], int | None] = _untold
+    default_sequences: Callable[[str, float], int | None] = field(
+        default=lambda gpu, gpu_bytes: None  # noqa: ARG005 - one of several
+    )
     largest_sequences: int | None = None
     needs_step: bool = False
     output_cap: str = ""

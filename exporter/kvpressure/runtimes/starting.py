@@ -112,10 +112,6 @@ class Chart:
     container: str
 
 
-def _never(model: Mapping[str, Any]) -> bool:  # noqa: ARG001 - one of several
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class KServe:
     """`serves` says of a predictor's `model` whether KServe serves it with this runtime.
@@ -124,6 +120,6 @@ class KServe:
     `by_default` is true where one without a container of its own runs this runtime.
     """
 
-    serves: Callable[[Mapping[str, Any]], bool] = _never
+    serves: Callable[[Mapping[str, Any]], bool] = field(default=lambda model: False)  # noqa: ARG005 - one of several
     arguments: str = ""
     by_default: bool = False
