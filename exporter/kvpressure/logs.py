@@ -8,7 +8,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol, TextIO, cast
+from typing import Final, TextIO, cast
 
 import structlog
 
@@ -133,20 +133,13 @@ def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structl
 QUIET_SECONDS: Final = 60.0
 
 
-class Tell(Protocol):
-    """A method of a logger."""
-
-    def __call__(self, event: str, **what: object) -> object:
-        """Write one line."""
-
-
 class RateLimitedLogger:
     """The first line about an event at once, then one per `QUIET_SECONDS`; `times` counts those since the last one.
 
-    For a handful of fixed events. `monotonic` gives seconds.
+    For a handful of fixed events. `tell` is a method of a logger, `monotonic` gives seconds.
     """
 
-    def __init__(self, tell: Tell, monotonic: Callable[[], float]) -> None:
+    def __init__(self, tell: Callable[..., object], monotonic: Callable[[], float]) -> None:
         self._tell = tell
         self._monotonic = monotonic
         self._untold: dict[str, int] = {}

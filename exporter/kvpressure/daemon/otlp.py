@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from kvpressure.printable import brief
 SOURCE: Final = "otlp"
 PATH: Final = "/v1/metrics"
 LIBRARY_LOG: Final = "opentelemetry"
+MOST_LINES: Final = 100
 NOT_INSTALLED: Final = (
     "OpenTelemetry is not installed: pip install 'kv-pressure-exporter[otlp]', or unset otlp.endpoint"
 )
@@ -126,7 +128,7 @@ def sender(settings: OtlpSettings) -> Sender:
     who = convert.resource(socket.gethostname())
 
     def send(snapshot: Snapshot) -> str:
-        said.clear()
+        said.flush()
         try:
             result = exporter.export(convert.metrics_data(snapshot, who))
         except Exception as error:  # noqa: BLE001 - the library's transports raise what they like
@@ -136,9 +138,9 @@ def sender(settings: OtlpSettings) -> Sender:
     return send
 
 
-def _reason(settings: OtlpSettings, said: list[str]) -> str:
+def _reason(settings: OtlpSettings, said: BufferingHandler) -> str:
     """Return the library's first line, which says why; of a connection that failed, what the system said of it."""
-    why = said[0] if said else "it was not taken"
+    why = said.buffer[0].getMessage() if said.buffer else "it was not taken"
     failed = _SYSTEM_SAID.search(why)
     return brief(f"{settings.endpoint}{PATH}: {failed[1] if failed else why}")
 
@@ -164,22 +166,12 @@ def _session() -> Any:
     return session
 
 
-class _Said(logging.Handler):
-    """Keeps what the library logs of a push, which is where it says why one failed; nothing goes to standard error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep its text."""
-        self.lines.append(record.getMessage())
-
-
-def _said_by_the_library() -> list[str]:
-    logger, handler = logging.getLogger(LIBRARY_LOG), _Said()
-    for old in [one for one in logger.handlers if isinstance(one, _Said)]:
+def _said_by_the_library() -> BufferingHandler:
+    """Return what keeps the library's log of a push, which says why one failed; nothing goes to standard error."""
+    logger, handler = logging.getLogger(LIBRARY_LOG), BufferingHandler(MOST_LINES)
+    handler.setLevel(logging.WARNING)
+    for old in [one for one in logger.handlers if isinstance(one, BufferingHandler)]:
         logger.removeHandler(old)
     logger.addHandler(handler)
     logger.propagate = False
-    return handler.lines
+    return handler

@@ -1,4 +1,4 @@
-"""What is known of one engine, and of one GPU, at one moment: verdict, limits, what trouble has cost; which is worst."""
+"""What is known of one engine, and of one GPU, at one moment: verdict, limits, cost of trouble; which is worst."""
 
 from __future__ import annotations
 

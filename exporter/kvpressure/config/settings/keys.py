@@ -135,9 +135,9 @@ _MESSAGES: Final = {
 }
 
 
-def validate(model: type[M], data: Any, locate: Locate, extra: Sequence[tuple[strict_yaml.Path, str]] = ()) -> M:
+def validate(model: type[M], data: Any, locate: Locate, extra: Sequence[Problem] = ()) -> M:
     """Make a `model` of `data`. Raises ConfigError with all problems, those in `extra` included."""
-    problems = [locate(path, message) for path, message in extra]
+    problems = list(extra)
     try:
         result = model.model_validate(data)
     except ValidationError as error:

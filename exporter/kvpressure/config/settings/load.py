@@ -38,7 +38,7 @@ _NO_UTF8: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class _Layers:
     """The merged data, the file it rests on, and which environment variable or flag set which path.
 
     `problems` are those found before any value was checked: unknown variables and flags, a file that is not YAML.
@@ -51,7 +51,6 @@ class Layers:
     problems: tuple[Problem, ...] = ()
 
     def locate(self, path: strict_yaml.Path, message: str) -> Problem:
-        """Make a problem at the place where the value at `path` came from."""
         for end in range(len(path), 0, -1):
             if (origin := self.origins.get(path[:end])) is not None:
                 return Problem(origin, None, strict_yaml.dotted(path) if end < len(path) else "", message)
@@ -71,8 +70,7 @@ def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
     return str(base / value) if value else None
 
 
-def read_layers(flags: Mapping[str, str], environ: Mapping[str, str], model: type[Settings] = Settings) -> Layers:
-    """Read and merge the layers of a `model`."""
+def _read_layers(flags: Mapping[str, str], environ: Mapping[str, str], model: type[Settings]) -> _Layers:
     problems: list[Problem] = []
     flags = {name.removeprefix("--"): value for name, value in flags.items()}
     named = flags.get(CONFIG_FLAG) or environ.get(CONFIG_ENV)
@@ -96,7 +94,7 @@ def read_layers(flags: Mapping[str, str], environ: Mapping[str, str], model: typ
             origins[key.path] = origin
         except ConfigError as error:
             problems += [Problem(origin, None, "", problem.message) for problem in error.problems]
-    return Layers(data, document, file, origins, tuple(problems))
+    return _Layers(data, document, file, origins, tuple(problems))
 
 
 def _given(
@@ -147,14 +145,9 @@ def load_settings(flags: Mapping[str, str], environ: Mapping[str, str], model: t
 
     Raises ConfigError with all problems at once.
     """
-    layers = read_layers(flags, environ, model)
-    try:
-        settings = validate(model, layers.data, layers.locate, _between_targets(layers.data))
-    except ConfigError as error:
-        raise ConfigError([*layers.problems, *error.problems]) from None
-    if layers.problems:
-        raise ConfigError(layers.problems)
-    return settings.with_file(layers.file)
+    layers = _read_layers(flags, environ, model)
+    between = (layers.locate(path, message) for path, message in _between_targets(layers.data))
+    return validate(model, layers.data, layers.locate, [*layers.problems, *between]).with_file(layers.file)
 
 
 def _between_targets(data: Mapping[str, Any]) -> list[tuple[strict_yaml.Path, str]]:
