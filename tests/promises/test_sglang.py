@@ -27,8 +27,7 @@ from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition import runbooks
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers
-from kvpressure.launch.declared import read_limits
-from kvpressure.launch.start import read_start, runtime_of, serving_port
+from kvpressure.launch.declared import read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Evidence

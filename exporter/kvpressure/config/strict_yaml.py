@@ -106,7 +106,7 @@ def load(
     `charge` gets the characters of each value before it is built, aliases expanded; what it raises ends the reading.
     Raises ConfigError with every duplicate key, or with the first error of syntax or size.
     """
-    check(text, name, max_chars=max_chars, max_values=max_values, charge=charge)
+    _check(text, name, max_chars, max_values, charge)
     with _translated_errors(name):
         node = yaml.compose(text, Loader=_LOADER)
     builder = _Builder(name, charge)
@@ -118,7 +118,7 @@ def load(
 
 def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
     """Parse `text` as other programs do (YAML 1.1, merge keys, dates) within the same bounds. Raises ConfigError."""
-    check(text, name, max_chars=max_chars)
+    _check(text, name, max_chars, MAX_VALUES, lambda _: None)
     try:
         with _translated_errors(name):
             return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
@@ -153,15 +153,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def check(
-    text: str,
-    name: str,
-    *,
-    max_chars: int = MAX_CHARS,
-    max_values: int = MAX_VALUES,
-    charge: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags. `load` calls it first.
+def _check(text: str, name: str, max_chars: int, max_values: int, charge: Callable[[int], None]) -> None:
+    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags.
 
     Composing recurses and takes a kilobyte for every value, so what a text would hold with its aliases expanded is
     counted over the parser's events, which come one at a time; `charge` is called at each.
