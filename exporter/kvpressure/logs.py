@@ -104,7 +104,6 @@ def configure(level: str, form: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
-            _without_empty,
             _printable,
             renderer,
         ],
@@ -121,13 +120,10 @@ def configure(level: str, form: str) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.ERROR)
 
 
-def _without_empty(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    return {key: value for key, value in event.items() if value not in ("", None)}
-
-
 def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Clean what is logged: it quotes names and errors of others, and is read on terminals."""
-    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in event.items()}
+    """Clean what is logged, without what is empty: it quotes names and errors of others, and is read on terminals."""
+    told = ((key, value) for key, value in event.items() if value not in ("", None))
+    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in told}
 
 
 QUIET_SECONDS: Final = 60.0

@@ -13,7 +13,16 @@ from urllib.parse import urlsplit
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, FileSdSettings, read_text
-from kvpressure.config.settings.types import Runtime, default_name, gpu_list, http_path, label, split_url, target_name
+from kvpressure.config.settings.types import (
+    Runtime,
+    default_name,
+    gpu_list,
+    http_path,
+    label,
+    matching,
+    split_url,
+    target_name,
+)
 from kvpressure.config.strict_yaml import Document, Problem
 from kvpressure.config.target import Target
 from kvpressure.model.samples import SourceHealth
@@ -110,12 +119,7 @@ class _Reading:
 
 
 def _choice(*known: str) -> typing.Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"must be {' or '.join(known)}, got {text!r}")
-        return text
-
-    return read
+    return matching("|".join(known), f"must be {' or '.join(known)}, got {{text!r}}")
 
 
 def _bytes_per_token(text: str) -> float:

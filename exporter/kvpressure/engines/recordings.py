@@ -45,7 +45,9 @@ class XzReader(io.RawIOBase):
                     return 0
                 self._decoder = _decoder()
             else:
-                fed = self._more() if self._decoder.needs_input else b""
+                fed = self._file.read(_CHUNK_BYTES) if self._decoder.needs_input else b""
+                if self._decoder.needs_input and not fed:
+                    raise EOFError("the file ends before its compressed data do")
             data = self._decoder.decompress(fed, len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -54,12 +56,6 @@ class XzReader(io.RawIOBase):
         """Close the file."""
         self._file.close()
         super().close()
-
-    def _more(self) -> bytes:
-        chunk = self._file.read(_CHUNK_BYTES)
-        if not chunk:
-            raise EOFError("the file ends before its compressed data do")
-        return chunk
 
     def _next_stream(self) -> bytes:
         """Return the beginning of what follows a finished stream and its padding, b"" for nothing."""

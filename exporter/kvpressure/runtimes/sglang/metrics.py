@@ -23,46 +23,6 @@ _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
 _WHOLE: Final = (("priority", ""),)
 
-GAUGES: Final = (
-    Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
-    # Requests whose grammar is still being compiled are in another queue and not among these.
-    Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
-    # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
-    Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
-)
-
-COUNTERS: Final = (
-    Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
-    # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
-    Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
-    Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
-    Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
-    Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
-    Row("generation_tokens", ("sglang:generation_tokens_total",)),
-    Row("finished", ("sglang:num_requests_total",)),
-    Row("prefix_queries", ("sglang:prompt_tokens_total",), slow=True),
-    Row("prefix_hits", ("sglang:cached_tokens_total",), slow=True),
-    Row("started", ("sglang:time_to_first_token_seconds_count",)),
-    Row("finished_prompts", ("sglang:prompt_tokens_histogram_count",)),
-    Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
-)
-
-HISTOGRAMS: Final = (
-    Row("e2e", ("sglang:e2e_request_latency_seconds",)),
-    Row("ttft", ("sglang:time_to_first_token_seconds",)),
-    Row("inter_token", ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds")),
-    Row("queue", ("sglang:queue_time_seconds",)),
-    Row("request_prompt_tokens", ("sglang:prompt_tokens_histogram",)),
-    Row("request_output_tokens", ("sglang:generation_tokens_histogram",)),
-)
-
-CACHE: Final = (
-    Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MAX_TOKENS),
-    Row("block_size", ("sglang:page_size",), merge="max", most=_MAX_TOKENS),
-    Row("max_model_len", ("sglang:context_len",), merge="max", most=_MAX_TOKENS),
-)
-"""Until 0.5.10 pages and their size were labels of an info metric; `max_total_num_tokens` is older than that."""
-
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  # noqa: ARG001 - of every rank alone
     """Return the KV cache of one rank from the labels of `cache_config_info`: pages and tokens of a page."""
@@ -81,12 +41,44 @@ SGLANG: Final = Table(
     prefix="sglang:",
     spellings=("sglang:", "sglang_"),
     relayed=frozenset(),
-    gauges=GAUGES,
-    counters=COUNTERS,
-    histograms=HISTOGRAMS,
+    gauges=(
+        Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
+        # Requests whose grammar is still being compiled are in another queue and not among these.
+        Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
+        # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
+        Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
+    ),
+    counters=(
+        Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
+        # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
+        Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
+        Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
+        Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
+        Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
+        Row("generation_tokens", ("sglang:generation_tokens_total",)),
+        Row("finished", ("sglang:num_requests_total",)),
+        Row("prefix_queries", ("sglang:prompt_tokens_total",), slow=True),
+        Row("prefix_hits", ("sglang:cached_tokens_total",), slow=True),
+        Row("started", ("sglang:time_to_first_token_seconds_count",)),
+        Row("finished_prompts", ("sglang:prompt_tokens_histogram_count",)),
+        Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
+    ),
+    histograms=(
+        Row("e2e", ("sglang:e2e_request_latency_seconds",)),
+        Row("ttft", ("sglang:time_to_first_token_seconds",)),
+        Row("inter_token", ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds")),
+        Row("queue", ("sglang:queue_time_seconds",)),
+        Row("request_prompt_tokens", ("sglang:prompt_tokens_histogram",)),
+        Row("request_output_tokens", ("sglang:generation_tokens_histogram",)),
+    ),
     info="sglang:cache_config_info",
     info_cache=cache_config,
-    cache=CACHE,
+    # Until 0.5.10 pages and their size were labels of an info metric; `max_total_num_tokens` is older than that.
+    cache=(
+        Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MAX_TOKENS),
+        Row("block_size", ("sglang:page_size",), merge="max", most=_MAX_TOKENS),
+        Row("max_model_len", ("sglang:context_len",), merge="max", most=_MAX_TOKENS),
+    ),
     engine_label="dp_rank",
 )
 
@@ -114,23 +106,7 @@ EVIDENCE: Final = (
 )
 
 
-_ROWS: Final = (
-    ("engine_dead", "scheduler hit an exception", ""),
-    ("engine_dead", "detokenizermanager hit an exception", ""),
-    ("engine_dead", "sigquit", r"received sigquit from a child process|sigquit received\."),
-    ("engine_dead", "watchdog timeout (", r"\bwatchdog timeout \(self\."),
-    ("preemption", "kv cache pool is full. retract requests", ""),
-    ("preemption", "decode out of memory happened", ""),  # until 0.4.6
-    ("kv_exhausted", "not enough memory. please try to increase --mem-fraction-static", ""),
-    ("kv_exhausted", "out of memory. try to lower your batch size", r"(?:prefill|decode) out of memory\. try to lower"),
-    ("kv_capacity", "kv cache is allocated.", r"\bkv cache is allocated\..{0,80}#tokens: \d"),
-    ("kv_capacity", "max_total_num_tokens=", r"\bmax_total_num_tokens=\d{1,12}, "),
-)
-
-_TOKENS: Final = re.compile(r"\bmax_total_num_tokens=(\d{1,12}), ")
 _NUMBER: Final = r"(\d{1,7}(?:\.\d{1,9})?)"
-_KEYS_AND_VALUES: Final = re.compile(rf"\bkv cache is allocated\..{{0,120}}k size: {_NUMBER} gb, v size: {_NUMBER} gb")
-_LATENT: Final = re.compile(rf"\bkv cache is allocated\..{{0,120}}kv size: {_NUMBER} gb")
 
 
 def _memory(facts: Facts, match: re.Match[str]) -> None:
@@ -140,9 +116,28 @@ def _memory(facts: Facts, match: re.Match[str]) -> None:
 
 
 LOGS: Final = Wordings(
-    rows=_ROWS,
+    rows=(
+        ("engine_dead", "scheduler hit an exception", ""),
+        ("engine_dead", "detokenizermanager hit an exception", ""),
+        ("engine_dead", "sigquit", r"received sigquit from a child process|sigquit received\."),
+        ("engine_dead", "watchdog timeout (", r"\bwatchdog timeout \(self\."),
+        ("preemption", "kv cache pool is full. retract requests", ""),
+        ("preemption", "decode out of memory happened", ""),  # until 0.4.6
+        ("kv_exhausted", "not enough memory. please try to increase --mem-fraction-static", ""),
+        (
+            "kv_exhausted",
+            "out of memory. try to lower your batch size",
+            r"(?:prefill|decode) out of memory\. try to lower",
+        ),
+        ("kv_capacity", "kv cache is allocated.", r"\bkv cache is allocated\..{0,80}#tokens: \d"),
+        ("kv_capacity", "max_total_num_tokens=", r"\bmax_total_num_tokens=\d{1,12}, "),
+    ),
     words=("max_total_num_tokens=", "kv cache is allocated.", "server_args=serverargs("),
-    facts=((_TOKENS, note_least("tokens")), (_KEYS_AND_VALUES, _memory), (_LATENT, _memory)),
+    facts=(
+        (re.compile(r"\bmax_total_num_tokens=(\d{1,12}), "), note_least("tokens")),
+        (re.compile(rf"\bkv cache is allocated\..{{0,120}}k size: {_NUMBER} gb, v size: {_NUMBER} gb"), _memory),
+        (re.compile(rf"\bkv cache is allocated\..{{0,120}}kv size: {_NUMBER} gb"), _memory),
+    ),
     banner="server_args=serverargs(",
     quotes=r"\b(?:receive|finish): obj=",
 )

@@ -196,10 +196,6 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-LABEL_SIGNALS: Final = (
-    LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
-)
-
 VLLM: Final = Table(
     runtime="vllm",
     prefix="vllm:",
@@ -209,7 +205,9 @@ VLLM: Final = Table(
     counters=COUNTERS,
     histograms=HISTOGRAMS,
     server_gauges=SERVER_GAUGES,
-    label_signals=LABEL_SIGNALS,
+    label_signals=(
+        LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
+    ),
     info="vllm:cache_config_info",
     info_cache=cache_config,
 )
