@@ -60,7 +60,7 @@ class CacheConfig:
 class EngineSample:
     """One engine (a data-parallel rank) on one page.
 
-    The keys of `gauges`, `counters` and `histograms` are the signal names of `runtimes.signals`. Counters and
+    The keys of `gauges`, `counters` and `histograms` are the signal names of `runtimes.table`. Counters and
     histograms are cumulative as on the page: resets are the windows' business. A signal that the page did not
     carry has no key; a poll that requested the small set of names carries no histograms.
     """

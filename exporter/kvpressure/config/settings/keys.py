@@ -72,13 +72,9 @@ def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
 def section_of(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
     """Give the model behind a section, or behind the entries of a list of sections, and whether it is a list."""
     kind = _bare(info.annotation)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind, False
-    if typing.get_origin(kind) is tuple:
-        item = _bare(typing.get_args(kind)[0])
-        if isinstance(item, type) and issubclass(item, BaseModel):
-            return item, True
-    return None, False
+    is_list = typing.get_origin(kind) is tuple
+    item = _bare(typing.get_args(kind)[0]) if is_list else kind
+    return (item, is_list) if isinstance(item, type) and issubclass(item, BaseModel) else (None, False)
 
 
 def type_name(info: FieldInfo) -> str:

@@ -1,6 +1,6 @@
 """PURE: what start-up lines say of the KV cache: tokens it holds, and bytes per token.
 
-Each runtime says it in its own words (`runtimes.wordings`), of one rank and of one of its GPUs, so
+Each runtime says it in its own words (`runtimes.runtime.Wordings`), of one rank and of one of its GPUs, so
 
     bytes per token = memory for the KV cache / tokens
 
