@@ -224,7 +224,6 @@ class _Count:
 
 @contextmanager
 def _translated_errors(name: str) -> Iterator[None]:
-    """Raise the parser's errors as ConfigError with file and line."""
     try:
         yield
     except yaml.MarkedYAMLError as error:

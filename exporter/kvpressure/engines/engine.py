@@ -157,7 +157,7 @@ class EngineSource:
             return await self._plain(urls)
         found = await self._try(urls.full if full else urls.poll)
         if found is not None:
-            self._filter.honoured()
+            self._filter.mode = Mode.HONOURED
             return found
         page = await self._plain(urls)
         self._filter.ignored(now)

@@ -96,10 +96,6 @@ class NameFilter:
         moved = isinstance(error, HttpStatusError) and error.status < 500
         return moved or error.reason == "not_metrics"
 
-    def honoured(self) -> None:
-        """Note that the filtered address gave a page."""
-        self.mode = Mode.HONOURED
-
     def plain_answered(self) -> None:
         """Note that the plain address gave a page."""
         self._plain_works = True

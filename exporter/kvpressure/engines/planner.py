@@ -228,7 +228,6 @@ def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, lis
 
 
 def _of_server(table: Table, slots: Mapping[Series, int], own: Mapping[str, str]) -> _Chosen:
-    """Return the signals of the whole server, and where their values are."""
     wanted = {name for row in table.server_gauges for name in row.names}
     known = {name: own.get(name, name) for name in (*wanted, *own) if own.get(name, name) in wanted}
     found = _named(slots, known)

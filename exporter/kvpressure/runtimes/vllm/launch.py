@@ -209,7 +209,6 @@ def _port(module: str, options: Options) -> int | None:
 
 
 def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
-    """Return the command line that an image's own entrypoint makes of its arguments."""
     text = "" if any(EXTRA_ARGUMENTS in word for word in args) else env.get(EXTRA_ARGUMENTS, "")
     budget.take(steps=len(text))
     try:
