@@ -9,7 +9,7 @@ from typing import Any, Final
 from bench.advice.changes import Key, costs_no_more, key
 from bench.advice.lab import Ran
 from bench.advice.predict import Advised
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Expected
 
 LIMIT_FACTOR: Final = 2.0
 

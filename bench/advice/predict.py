@@ -13,11 +13,11 @@ from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast
 from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError
-from kvpressure.model.action import Action
+from kvpressure.model.action import Action, Expected
 from kvpressure.model.environment import DeclaredLimit
-from kvpressure.model.expected import Expected
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange
@@ -82,10 +82,10 @@ def _tried(choice: Choice) -> Choice:
     return replace(choice, steps=steps, declined=declined)
 
 
-def target(name: str) -> ReplayTarget:
+def target(name: str) -> Target:
     """A regime of the lab as a target; with its limits where advice is about one that no page tells."""
     declared = {flag: getattr(regimes()[name].flags, flag) for flag in DECLARED.get(name, ())}
-    limits = [DeclaredLimit(flag, value, "the regime") for flag, value in declared.items()]
+    limits = tuple(DeclaredLimit(flag, value, "the regime") for flag, value in declared.items())
     return ReplayTarget("lab", limits=limits or None)
 
 

@@ -20,8 +20,8 @@ from bench.cost.situations import SECONDS, SITUATIONS
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, read_trace
-from kvpressure.model.incident import LOSING
 from kvpressure.model.values import at
+from kvpressure.model.view import LOSING
 from tests.lab.fetch import NEWEST, fetch
 
 ROOT: Final = Path(__file__).parents[2]

@@ -60,7 +60,7 @@ def watched(
 
     `declared` are limits of the engine that could be read, by name; None where nobody could read any.
     """
-    limits = None if declared is None else [DeclaredLimit(limit, value, name) for limit, value in declared.items()]
+    limits = None if declared is None else tuple(DeclaredLimit(limit, value, name) for limit, value in declared.items())
     pipeline, target = Pipeline(PipelineSettings(), thresholds), ReplayTarget(name, limits=limits)
     scraper = Scraper(pipeline, asked(), asked_of_vllm() | TODAY_SERIES)
     found = Watched(scrapes=scraper.scrapes)

@@ -14,8 +14,8 @@ from typing import Final
 from bench.detection.episodes import Frame
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.environment import DeclaredLimit
-from kvpressure.model.incident import LOSING
 from kvpressure.model.samples import EngineSample, HistogramSample
+from kvpressure.model.view import LOSING
 from kvpressure.tools.incidents.discover import Seen
 from kvpressure.tools.incidents.follow import Follower
 from kvpressure.tools.incidents.found import PastIncident

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import select
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final, TextIO, cast
 
 import structlog
@@ -76,7 +76,7 @@ def _descriptor(stream: TextIO | None) -> int | None:
     """Return the stream's own, None where it is not a file of the system."""
     try:
         return None if stream is None else stream.fileno()
-    except (AttributeError, OSError, ValueError, io.UnsupportedOperation):
+    except (AttributeError, OSError, ValueError):
         return None
 
 
@@ -98,13 +98,12 @@ def configure(level: str, form: str) -> None:
     )
     writer = LineWriter(sys.stderr)
     _writers.append(writer)
-    stream = cast(TextIO, writer)
+    stream = cast("TextIO", writer)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
-            _without_empty,
             _printable,
             renderer,
         ],
@@ -114,17 +113,38 @@ def configure(level: str, form: str) -> None:
     )
     # Libraries warn through logging; their lines are rare and go to the same place.
     logging.basicConfig(
-        stream=cast(TextIO, writer),
+        stream=stream,
         level=logging.WARNING,
         format="level=%(levelname)s logger=%(name)s event=%(message)r",
     )
     logging.getLogger("aiohttp.access").setLevel(logging.ERROR)
 
 
-def _without_empty(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    return {key: value for key, value in event.items() if value not in ("", None)}
-
-
 def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Clean what is logged: it quotes names and errors of others, and is read on terminals."""
-    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in event.items()}
+    """Clean what is logged, without what is empty: it quotes names and errors of others, and is read on terminals."""
+    told = ((key, value) for key, value in event.items() if value not in ("", None))
+    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in told}
+
+
+QUIET_SECONDS: Final = 60.0
+
+
+class RateLimitedLogger:
+    """The first line about an event at once, then one per `QUIET_SECONDS`; `times` counts those since the last one.
+
+    For a handful of fixed events. `tell` is a method of a logger, `monotonic` gives seconds.
+    """
+
+    def __init__(self, tell: Callable[..., object], monotonic: Callable[[], float]) -> None:
+        self._tell = tell
+        self._monotonic = monotonic
+        self._untold: dict[str, int] = {}
+        self._next: dict[str, float] = {}
+
+    def __call__(self, event: str, **what: object) -> None:
+        """Count one more; `what` is told of the newest."""
+        self._untold[event] = self._untold.get(event, 0) + 1
+        now = self._monotonic()
+        if now >= self._next.get(event, now):
+            self._next[event] = now + QUIET_SECONDS
+            self._tell(event, times=self._untold.pop(event), **what)

@@ -20,7 +20,7 @@ from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, read_trace, stem
-from kvpressure.runtimes.signals import COUNTERS
+from kvpressure.runtimes.table import COUNTERS
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES
 
 TRACES = sorted(RECORDINGS.glob("*.jsonl.xz"))

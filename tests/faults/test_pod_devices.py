@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask
@@ -302,7 +302,7 @@ async def test_kernel_names_that_hang_delay_an_answer_and_do_not_keep_it(socket:
 async def test_a_process_that_never_asks_loads_neither_grpc_nor_protobuf():
     code = (
         "import sys; from kvpressure.sources.pod_devices import PodDevicesSource;"
-        "from kvpressure.config.settings.pod_resources import PodResourcesSettings as S; PodDevicesSource(S());"
+        "from kvpressure.config.settings.model import PodResourcesSettings as S; PodDevicesSource(S());"
         "print([name for name in sys.modules if name.split('.')[0] in ('grpclib', 'h2') or 'protobuf' in name])"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)

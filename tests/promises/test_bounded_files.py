@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from kvpressure.cli import main
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.engines import recordings as traces
-from kvpressure.engines.recordings import TraceError, TraceLine, read_trace
-from kvpressure.engines.xz import XzReader
+from kvpressure.engines.recordings import TraceError, TraceLine, XzReader, read_trace
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.watch.connection import connection_config
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from tests.support.bombs import LAUGHS
 
 MIB = 1 << 20

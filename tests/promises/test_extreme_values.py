@@ -7,7 +7,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,8 @@ from kvpressure.exposition import diagnosis_json, status, text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.kubernetes.objects import fields
 from kvpressure.model.environment import DeclaredLimit
-from kvpressure.model.values import plain
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import Value
 from kvpressure.model.view import EngineView
 from kvpressure.promtext.lines import PageError
 from kvpressure.signals.history import Histories
@@ -52,6 +53,16 @@ KINDS = {
     "sums": re.compile(r"vllm:\w+_sum\b"),
     "all values": re.compile(r"[^#]"),
 }
+
+
+def plain(value: Value) -> object:
+    """A value as JSON may have it: numbers, and objects keyed by label value or bucket bound."""
+    if isinstance(value, HistogramSample):
+        buckets = {"+Inf" if math.isinf(b) else str(b): n for b, n in zip(value.bounds, value.counts, strict=True)}
+        return {"buckets": buckets, "sum": value.sum, "count": value.count}
+    if isinstance(value, Mapping):
+        return {name: plain(below) for name, below in value.items()}
+    return value
 
 
 def page(kind: str, value: str) -> str:

@@ -14,7 +14,7 @@ from kvpressure.daemon.pollers import poll_names, tables_of
 from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS
 from kvpressure.runtimes.registry import ASSUMED, NAMES, RUNTIMES, TABLES, named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.runtimes.signals import COUNTERS, GAUGES, HISTOGRAMS
+from kvpressure.runtimes.table import COUNTERS, GAUGES, HISTOGRAMS
 
 PACKAGE = Path(kvpressure.__file__).parent
 

@@ -27,14 +27,13 @@ from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition import runbooks
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers
-from kvpressure.launch.declared import read_limits
-from kvpressure.launch.start import read_start, runtime_of, serving_port
+from kvpressure.launch.declared import read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
-from kvpressure.runtimes.wordings import GIB
+from kvpressure.runtimes.runtime import GIB
 from kvpressure.sources.logs.learn import StartUp
 from tests.support import servers
 from tests.support.log_kinds import classify

@@ -10,13 +10,13 @@ from types import FrameType
 
 import pytest
 
+from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import render
 from kvpressure.model.environment import Assignment, ContainerState, Environment, EventReport, HostReport, LogReport
-from kvpressure.model.target import container_of
 from tests.support.snapshots import FakeTarget, gpu_report, lines
 from tests.support.tools import ROOT
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kvpressure.advice import Action, Place, advise
 from kvpressure.cli.replay import ReplayTarget
+from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
@@ -20,7 +21,6 @@ from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.model.environment import Environment, LogReport
-from kvpressure.model.target import container_of
 from kvpressure.model.verdict import Stage
 from kvpressure.model.view import EngineView
 from kvpressure.signals.history import Histories

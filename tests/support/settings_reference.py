@@ -8,7 +8,7 @@ from typing import Final
 from pydantic_core import PydanticUndefined
 
 from kvpressure.config.settings.keys import Key, keys
-from kvpressure.config.settings.layers import CONFIG_ENV, CONFIG_FLAG, FLAGS
+from kvpressure.config.settings.load import CONFIG_ENV, CONFIG_FLAG, FLAGS
 from kvpressure.config.settings.model import Settings
 from kvpressure.config.settings.polling import DERIVED
 from kvpressure.daemon.node_sources import settings_model

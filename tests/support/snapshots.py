@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from functools import partial
 
+from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
-from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.view import EngineView
 from tests.support.tools import FIXTURES
 
 GIB = 2.0**30
 
 
-@dataclass(frozen=True)
-class FakeTarget:
-    name: str = "chat/vllm-0:8000"
-    namespace: str = "chat"
-    pod: str = "vllm-0"
-    gpus: tuple[str, ...] | None = (ALL_GPUS,)
-    kv_bytes_per_token: float | None = 131072.0
-    container: str = "vllm"
-    limits: tuple[DeclaredLimit, ...] | None = None
+FakeTarget = partial(
+    Target,
+    name="chat/vllm-0:8000",
+    namespace="chat",
+    pod="vllm-0",
+    gpus=(ALL_GPUS,),
+    kv_bytes_per_token=131072.0,
+    container="vllm",
+)
 
 
 def lines(trace: str) -> list[TraceLine]:

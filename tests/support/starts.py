@@ -8,8 +8,8 @@ from kvpressure.commandline import shell
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import Launch, programs, settle
 from kvpressure.commandline.shell import Words
-from kvpressure.launch import declared, start
-from kvpressure.launch.start import launch, read_start
+from kvpressure.launch import declared
+from kvpressure.launch.declared import launch, read_start
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 
 Env = Mapping[str, str]
@@ -43,8 +43,8 @@ def declared_limits(
 
 
 def is_engine(image: str, command: Sequence[str], args: Sequence[str], env: Env | None = None) -> bool:
-    return start.runtime_of(image, read_start(command, args, env or {}, Budget())) is not None
+    return declared.runtime_of(image, read_start(command, args, env or {}, Budget())) is not None
 
 
 def serving_port(command: Sequence[str], args: Sequence[str], env: Env, files: Env | None = None) -> int | None:
-    return start.serving_port(read_start(command, args, env, Budget(), files))
+    return declared.serving_port(read_start(command, args, env, Budget(), files))

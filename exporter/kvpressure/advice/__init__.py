@@ -16,10 +16,9 @@ from kvpressure.advice.verify import with_open_check
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import Limit, Limits
-from kvpressure.model.observed import Observed
-from kvpressure.model.peer import Peer
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import Observed, Peer
 
 __all__ = ["Action", "Limit", "Limits", "Place", "advise", "known_limits"]
 

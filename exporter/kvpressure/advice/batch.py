@@ -14,8 +14,7 @@ from kvpressure.advice.replicas import replica, replicas
 from kvpressure.advice.rollout import apply_changes, watch
 from kvpressure.advice.verify import expected, series
 from kvpressure.advice.waits import another_limit
-from kvpressure.model.action import Action
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Action, Expected
 from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
 

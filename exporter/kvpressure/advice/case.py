@@ -11,11 +11,10 @@ from kvpressure.advice.place import Place
 from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
-from kvpressure.model.observed import Observed
-from kvpressure.model.peer import Peer
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
-from kvpressure.runtimes.advising import Advice
+from kvpressure.model.view import Observed, Peer
+from kvpressure.runtimes.runtime import Advice
 
 
 @dataclass(frozen=True)

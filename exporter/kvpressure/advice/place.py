@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpressure.runtimes.advising import Advice
 from kvpressure.runtimes.registry import named
+from kvpressure.runtimes.runtime import Advice
 
 
 @dataclass(frozen=True, slots=True)

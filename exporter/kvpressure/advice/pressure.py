@@ -16,7 +16,7 @@ from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, shar
 from kvpressure.advice.verify import expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
-from kvpressure.runtimes.advising import Change
+from kvpressure.runtimes.runtime import Change
 from kvpressure.simulation.config_changes import STEP
 
 

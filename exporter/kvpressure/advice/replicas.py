@@ -9,8 +9,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.shell import add_replica
 from kvpressure.advice.verify import expected as check
 from kvpressure.advice.verify import series
-from kvpressure.model.action import Action
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Action, Expected
 from kvpressure.simulation.config_changes import MAX_REPLICAS
 from kvpressure.simulation.config_changes import replicas as servers
 from kvpressure.simulation.consequences import Model

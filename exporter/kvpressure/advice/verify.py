@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.place import Place
-from kvpressure.model.severity import CALM, TROUBLE
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
+from kvpressure.model.view import CALM, TROUBLE
 
 Lines = tuple[str, ...]
 

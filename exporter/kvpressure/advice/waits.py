@@ -11,10 +11,9 @@ from kvpressure.advice.predicted import declined
 from kvpressure.advice.rollout import apply_changes
 from kvpressure.advice.shell import look_again, more_cpu
 from kvpressure.advice.verify import no_longer
-from kvpressure.model.action import Action
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import number
-from kvpressure.runtimes.advising import Remedy
+from kvpressure.runtimes.runtime import Remedy
 from kvpressure.simulation.config_changes import STEP
 from kvpressure.simulation.other_limits import HOLD
 

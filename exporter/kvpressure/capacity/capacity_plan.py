@@ -19,9 +19,8 @@ from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory, Pool, TokenPool
 from kvpressure.capacity.traffic import Traffic, whole_blocks
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.runtimes.advising import Planning
 from kvpressure.runtimes.registry import ASSUMED
-from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.runtime import Planning, Runtime
 
 
 @dataclass(frozen=True, slots=True)

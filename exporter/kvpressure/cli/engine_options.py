@@ -12,8 +12,7 @@ from kvpressure.advice import Limits, Place, advise
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.sampling import Seen
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.peer import peers_of
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineView, peers_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

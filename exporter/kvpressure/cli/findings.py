@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from kvpressure.advice import Action, Limits
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
-from kvpressure.model.severity import CALM, badness
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.model.view import EngineView, GpuView
+from kvpressure.model.view import CALM, EngineView, GpuView, badness
 
 HEALTHY, LIMITED, CANNOT_TELL = 0, 1, 2
 """Exit codes: nothing limits the engine; a bottleneck was named; no verdict."""

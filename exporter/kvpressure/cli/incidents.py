@@ -19,7 +19,7 @@ from kvpressure.config.files import read_text
 from kvpressure.config.own_file import write_own
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.tools.incidents import html, markdown
 from kvpressure.tools.incidents.document import Json

@@ -10,7 +10,7 @@ from kvpressure.cli.access import Access
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.cli.plan_page import LiveEngine, LiveError, engine_on
 from kvpressure.engines.reader import PageError, PageReader
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.net.http import Answer
 from kvpressure.net.schedule import SystemClock
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from kvpressure.capacity.arithmetic import Step, number
 from kvpressure.capacity.capacity_plan import MemoryTarget, Plan
 from kvpressure.capacity.parallel import Parallel
-from kvpressure.runtimes.advising import Planning
-from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.runtime import Planning, Runtime
 
 WIDTH = 110
 

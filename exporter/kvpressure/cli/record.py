@@ -21,7 +21,7 @@ from kvpressure.cli.standard_streams import CANNOT_WRITE
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.engines.recordings import SUFFIXES, TraceWriter
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.sources.gpu.process import GpuSettings

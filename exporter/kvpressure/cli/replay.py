@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
 
 from kvpressure.cli.say import say, say_json
+from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, not_a_recording, read_trace, stem
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json
-from kvpressure.model.environment import DeclaredLimit
-from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
@@ -32,24 +32,15 @@ MAX_HELD = 1000
 """Errors that wait for the first line that can be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayTarget:
-    """A recording as a target: every GPU on its lines serves it."""
-
-    name: str
-    namespace: str = ""
-    pod: str = ""
-    gpus: tuple[str, ...] = (ALL_GPUS,)
-    kv_bytes_per_token: float | None = None
-    container: str = ""
-    limits: Sequence[DeclaredLimit] | None = None
+ReplayTarget: Final = partial(Target, gpus=(ALL_GPUS,))
+"""A recording as a target: every GPU on its lines serves it."""
 
 
 @dataclass(slots=True)
 class Replay:
     """One recording on its way through the pipeline."""
 
-    target: ReplayTarget
+    target: Target
     thresholds: Thresholds
     settings: PipelineSettings = field(default_factory=PipelineSettings)
 

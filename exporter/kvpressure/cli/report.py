@@ -23,10 +23,9 @@ from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.severity import CALM
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Diagnosis, Evidence, Missing, Stage
-from kvpressure.model.view import EngineView, GpuView
+from kvpressure.model.view import CALM, EngineView, GpuView
 from kvpressure.printable import clean
 
 WIDTH = 100

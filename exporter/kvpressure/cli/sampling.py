@@ -10,7 +10,7 @@ from kvpressure.cli.access import Access
 from kvpressure.cli.engine_address import split_engine_url
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
-from kvpressure.config.target import Target
+from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.daemon.pollers import EngineFleet
@@ -19,7 +19,6 @@ from kvpressure.engines.targets import Changes
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.sources.gpu.source import SOURCE as GPUS

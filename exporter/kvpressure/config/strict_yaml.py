@@ -15,13 +15,12 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.config.yaml_bounds import MAX_DEPTH, BoundsError, TagError, check_bounds
-
 Path = tuple[str | int, ...]
 """Where a value lies in a document: keys and list positions from the top."""
 
 MAX_CHARS: Final = 1 << 20
 MAX_VALUES: Final = 100_000
+MAX_DEPTH: Final = 32
 MAX_KEY_CHARS: Final = 1024
 """What YAML itself allows of a key without a question mark before it."""
 
@@ -50,11 +49,8 @@ class Problem:
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return ": ".join(_cut(part) for part in (where, self.path, self.message) if part)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+        parts = [part for part in (where, self.path, self.message) if part]
+        return ": ".join(part if len(part) <= MAX_SHOWN else f"{part[: MAX_SHOWN - 1]}…" for part in parts)
 
 
 class ConfigError(ValueError):
@@ -94,8 +90,7 @@ class Document:
 
 def dotted(path: Path) -> str:
     """Write a path in dotted form: `engines.targets[0].url`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def load(
@@ -111,7 +106,7 @@ def load(
     `charge` gets the characters of each value before it is built, aliases expanded; what it raises ends the reading.
     Raises ConfigError with every duplicate key, or with the first error of syntax or size.
     """
-    check(text, name, max_chars=max_chars, max_values=max_values, charge=charge)
+    _check(text, name, max_chars, max_values, charge)
     with _translated_errors(name):
         node = yaml.compose(text, Loader=_LOADER)
     builder = _Builder(name, charge)
@@ -123,16 +118,14 @@ def load(
 
 def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
     """Parse `text` as other programs do (YAML 1.1, merge keys, dates) within the same bounds. Raises ConfigError."""
-    check(text, name, max_chars=max_chars)
+    _check(text, name, max_chars, MAX_VALUES, lambda _: None)
     try:
         with _translated_errors(name):
             return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
-    except ValueError as error:
-        raise (
-            error
-            if isinstance(error, ConfigError)
-            else ConfigError([Problem(name, None, "", "holds a date or a number that is none")])
-        ) from None
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError([Problem(name, None, "", "holds a date or a number that is none")]) from None
 
 
 def scalar(text: str) -> str | int | float | bool | None:
@@ -160,29 +153,79 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def check(
-    text: str,
-    name: str,
-    *,
-    max_chars: int = MAX_CHARS,
-    max_values: int = MAX_VALUES,
-    charge: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags. `load` calls it first."""
+def _check(text: str, name: str, max_chars: int, max_values: int, charge: Callable[[int], None]) -> None:
+    """Raise ConfigError for a text over its bounds: size, nesting, aliases, tags.
+
+    Composing recurses and takes a kilobyte for every value, so what a text would hold with its aliases expanded is
+    counted over the parser's events, which come one at a time; `charge` is called at each.
+    """
     if len(text) > max_chars:
         raise TooLargeError([Problem(name, None, "", f"is larger than {max_chars} characters")])
+    count = _Count(max_values, max_chars)
     with _translated_errors(name):
-        check_bounds(text, _LOADER, max_values=max_values, max_chars=max_chars, charge=charge)
+        for event in yaml.parse(text, Loader=_LOADER):
+            charge(0)
+            if (tag := getattr(event, "tag", None)) is not None:
+                raise ConfigError([_at(event, name, f"tag {tag!r} is not supported: write plain values")])
+            if problem := count.take(event):
+                raise TooLargeError([_at(event, name, problem)])
+
+
+def _at(event: yaml.Event, name: str, message: str) -> Problem:
+    return Problem(name, event.start_mark.line + 1 if event.start_mark else None, "", message)
+
+
+class _Count:
+    """Keys and values, and characters in them, aliases expanded."""
+
+    def __init__(self, max_values: int, max_chars: int) -> None:
+        self._max_values, self._max_chars = max_values, max_chars
+        self._values = self._chars = 0
+        self._open: list[tuple[str | None, int, int]] = []
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def take(self, event: yaml.Event) -> str:
+        """Count one event; what is wrong with it, "" for nothing."""
+        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:  # most are
+            self._values += 1
+            self._chars += len(event.value)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._open.append((event.anchor, self._values, self._chars))
+            self._add(1, 0)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._name(*self._open.pop())
+        elif isinstance(event, yaml.ScalarEvent):
+            before = event.anchor, self._values, self._chars
+            self._add(1, len(event.value))
+            self._name(*before)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(event.anchor == anchor for anchor, _, _ in self._open):
+                return "an alias contains itself"
+            self._add(*self._sizes.get(str(event.anchor), (1, 0)))  # composing tells of one that is not there
+        return self._problem()
+
+    def _add(self, values: int, chars: int) -> None:
+        self._values += values
+        self._chars += chars
+
+    def _name(self, anchor: str | None, values_before: int, chars_before: int) -> None:
+        if anchor is not None:
+            self._sizes[anchor] = self._values - values_before, self._chars - chars_before
+
+    def _problem(self) -> str:
+        if len(self._open) > MAX_DEPTH:
+            return f"is nested deeper than {MAX_DEPTH} levels"
+        if self._values > self._max_values:
+            return f"holds more than {self._max_values} keys and values, aliases expanded"
+        if self._chars > self._max_chars:
+            return f"holds more than {self._max_chars} characters, aliases expanded"
+        return ""
 
 
 @contextmanager
 def _translated_errors(name: str) -> Iterator[None]:
-    """Raise the parser's errors as ConfigError with file and line."""
     try:
         yield
-    except BoundsError as error:
-        kind = ConfigError if isinstance(error, TagError) else TooLargeError
-        raise kind([Problem(name, error.line, "", error.message)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
@@ -211,8 +254,7 @@ class _Builder:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, position)) for position, item in enumerate(node.value)]
-        plain = not getattr(node, "style", None)
-        return scalar(node.value) if plain else node.value
+        return node.value if getattr(node, "style", None) else scalar(node.value)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}

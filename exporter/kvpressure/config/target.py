@@ -1,13 +1,19 @@
-"""One page to poll and how to reach it, as the settings, a file or discovery say."""
+"""One page to poll and how to reach it, as the settings, a file, discovery or a recording say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from kvpressure.config.settings import BasicAuthSettings, TlsSettings
-from kvpressure.config.settings.types import BY_ITS_PAGE
-from kvpressure.model.environment import DeclaredLimit
+from kvpressure.model.environment import ContainerId, DeclaredLimit
+
+if TYPE_CHECKING:  # they take long to load, and recordings need none
+    from kvpressure.config.settings import BasicAuthSettings, TlsSettings
+
+ALL_GPUS: Final = "all"
+BY_ITS_PAGE: Final = "auto"
+"""The `runtime` of a target whose page says what it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,7 @@ class Target:
     """
 
     name: str
-    url: str
+    url: str = ""
     path: str = "/metrics"
     namespace: str = ""
     pod: str = ""
@@ -31,3 +37,10 @@ class Target:
     basic_auth: BasicAuthSettings | None = None
     container: str = ""
     limits: tuple[DeclaredLimit, ...] | None = None
+
+
+def container_of(target: Target) -> ContainerId:
+    """Return the id of a target's container in Kubernetes; an id of its name where discovery did not find it."""
+    if target.pod and target.container:
+        return ContainerId(target.namespace, target.pod, target.container)
+    return ContainerId("", "", target.name)

@@ -13,7 +13,7 @@ from kvpressure.config.settings import CanarySettings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
 from kvpressure.engines.canary import AskedEngine, CanarySource
-from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
@@ -55,11 +55,7 @@ class Canaries:
         self._told: dict[EngineKey, CanaryResult] = {}
 
     def ask(
-        self,
-        wanted: Iterable[CanaryWanted],
-        engines: Container[EngineKey],
-        targets: Iterable[Target],
-        loaded: Loaded,
+        self, wanted: Iterable[CanaryWanted], engines: Container[EngineKey], targets: Iterable[Target], loaded: Loaded
     ) -> None:
         """Send a request to each that has none under way, as far as the bounds allow; the others at a later call.
 

@@ -24,12 +24,9 @@ from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition.profile import Profile
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.model.canary import CanaryReport
 from kvpressure.model.environment import Environment
-from kvpressure.model.incident import Price
-from kvpressure.model.peer import peers_of
-from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
+from kvpressure.model.view import EngineKey, EngineView, Price, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.signals.history import Histories
@@ -110,14 +107,13 @@ class Daemon:
             model_name=view.shown.model_name,
             runtime=view.runtime,
         )
-        silent = view.silence is not None
         return advise(
             view.diagnosis,
             view.derived,
             view.limits,
             place,
             self._loaded.thresholds,
-            silent=silent,
+            silent=view.silence is not None,
             observed=view.observed,
             peers=peers_of(view, self._snapshot.engines),
         )
@@ -267,8 +263,8 @@ class Daemon:
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),
             "config_last_reload_success_timestamp_seconds": self._reloaded_at,
-            "engine_page_bytes_total": totals.bytes_received,
-            "polls_skipped_total": totals.skipped,
+            "engine_page_bytes_total": totals["bytes_received"],
+            "polls_skipped_total": totals["missed"],
             "log_lines_dropped_total": float(logs.dropped()),
             "samples_rejected_total": self._pipeline.rejected or None,
             "node_memory_pressure": None if environment.memory_pressure is None else float(environment.memory_pressure),

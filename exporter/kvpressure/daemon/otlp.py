@@ -10,8 +10,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.model import OtlpSettings
@@ -25,15 +26,13 @@ from kvpressure.printable import brief
 SOURCE: Final = "otlp"
 PATH: Final = "/v1/metrics"
 LIBRARY_LOG: Final = "opentelemetry"
+MOST_LINES: Final = 100
 NOT_INSTALLED: Final = (
     "OpenTelemetry is not installed: pip install 'kv-pressure-exporter[otlp]', or unset otlp.endpoint"
 )
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x20-\x7e]*)")
 _SYSTEM_SAID: Final = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
-
-if TYPE_CHECKING:
-    import requests
 
 Sender = Callable[[Snapshot], str]
 """Sends one; gives what went wrong, "" where nothing did. Blocks; never raises."""
@@ -129,7 +128,7 @@ def sender(settings: OtlpSettings) -> Sender:
     who = convert.resource(socket.gethostname())
 
     def send(snapshot: Snapshot) -> str:
-        said.clear()
+        said.flush()
         try:
             result = exporter.export(convert.metrics_data(snapshot, who))
         except Exception as error:  # noqa: BLE001 - the library's transports raise what they like
@@ -139,9 +138,9 @@ def sender(settings: OtlpSettings) -> Sender:
     return send
 
 
-def _reason(settings: OtlpSettings, said: list[str]) -> str:
+def _reason(settings: OtlpSettings, said: BufferingHandler) -> str:
     """Return the library's first line, which says why; of a connection that failed, what the system said of it."""
-    why = said[0] if said else "it was not taken"
+    why = said.buffer[0].getMessage() if said.buffer else "it was not taken"
     failed = _SYSTEM_SAID.search(why)
     return brief(f"{settings.endpoint}{PATH}: {failed[1] if failed else why}")
 
@@ -160,29 +159,19 @@ def _headers(path: Path | None) -> dict[str, str]:
     return found
 
 
-def _session() -> requests.Session:
+def _session() -> Any:
     """One that follows no redirect: headers of the file, such as keys, would go wherever it points."""
     session = importlib.import_module("requests").Session()
     session.max_redirects = 0
-    return session  # type: ignore[no-any-return]
+    return session
 
 
-class _Said(logging.Handler):
-    """Keeps what the library logs of a push, which is where it says why one failed; nothing goes to standard error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep its text."""
-        self.lines.append(record.getMessage())
-
-
-def _said_by_the_library() -> list[str]:
-    logger, handler = logging.getLogger(LIBRARY_LOG), _Said()
-    for old in [one for one in logger.handlers if isinstance(one, _Said)]:
+def _said_by_the_library() -> BufferingHandler:
+    """Return what keeps the library's log of a push, which says why one failed; nothing goes to standard error."""
+    logger, handler = logging.getLogger(LIBRARY_LOG), BufferingHandler(MOST_LINES)
+    handler.setLevel(logging.WARNING)
+    for old in [one for one in logger.handlers if isinstance(one, BufferingHandler)]:
         logger.removeHandler(old)
     logger.addHandler(handler)
     logger.propagate = False
-    return handler.lines
+    return handler

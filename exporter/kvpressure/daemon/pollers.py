@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from kvpressure.config.settings import Settings
 from kvpressure.config.target import Target
@@ -34,40 +34,16 @@ def _union(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in names for name in some))
 
 
-@dataclass(slots=True)
-class _Running:
-    source: EngineSource
-    task: asyncio.Task[None]
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What polling has cost since the start, targets that are gone included."""
-
-    bytes_received: int = 0
-    skipped: int = 0
-
-    def plus(self, source: EngineSource) -> Totals:
-        """With one more source's counts."""
-        stats = source.stats()
-        return Totals(self.bytes_received + stats.bytes_received, self.skipped + stats.missed)
-
-
 class EngineFleet:
     """One polling task per target."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        on_page: Callable[[Target, EnginePage], None],
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, on_page: Callable[[Target, EnginePage], None]) -> None:
         self._settings = settings.poll
         self._clock = clock
         self._on_page = on_page
         self._memory = Memory()
-        self._running: dict[str, _Running] = {}
-        self._gone = Totals()
+        self._running: dict[str, tuple[EngineSource, asyncio.Task[None]]] = {}
+        self._gone: Counter[str] = Counter()
         self._before: dict[str, SourceHealth] = {}
 
     async def apply(self, changes: Changes) -> None:
@@ -78,7 +54,8 @@ class EngineFleet:
             reader = PageReader(tables, self._memory)
             source = EngineSource(target, reader, poll_names(tables), self._settings, self._clock)
             work = source.run(lambda page, target=target: self._on_page(target, page))  # type: ignore[misc]
-            self._running[target.name] = _Running(source, _task(work, f"poll {target.name}"))
+            task = asyncio.get_running_loop().create_task(work, name=f"poll {target.name}")
+            self._running[target.name] = source, task
 
     async def stop(self) -> None:
         """End every task."""
@@ -86,10 +63,10 @@ class EngineFleet:
 
     async def _end(self, names: list[str]) -> None:
         ended = {name: self._running.pop(name) for name in names if name in self._running}
-        await cancel(running.task for running in ended.values())
-        for name, running in ended.items():
-            self._gone = self._gone.plus(running.source)
-            self._before[name] = running.source.health()
+        await cancel(task for _, task in ended.values())
+        for name, (source, _) in ended.items():
+            self._gone.update(_cost(source))
+            self._before[name] = source.health()
 
     def inherit(self, fleet: EngineFleet) -> None:
         """Go on counting where a stopped fleet ended, and tell its targets' health until they were polled anew."""
@@ -97,19 +74,20 @@ class EngineFleet:
 
     def health(self) -> list[SourceHealth]:
         """How every target is doing; one that was only just restarted is as it was before."""
-        found = {name: running.source.health() for name, running in self._running.items()}
+        found = {name: source.health() for name, (source, _) in self._running.items()}
         self._before = {
             name: health for name, health in self._before.items() if found.get(name, health).reason == "pending"
         }
         return [self._before.get(name, health) for name, health in found.items()]
 
-    def totals(self) -> Totals:
-        """Return counts over all targets, present and past."""
-        totals = self._gone
-        for running in self._running.values():
-            totals = totals.plus(running.source)
+    def totals(self) -> Counter[str]:
+        """Return what polling has cost over all targets, present and past: `bytes_received`, and polls `missed`."""
+        totals = self._gone.copy()
+        for source, _ in self._running.values():
+            totals.update(_cost(source))
         return totals
 
 
-def _task(work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-    return asyncio.get_running_loop().create_task(work, name=name)
+def _cost(source: EngineSource) -> dict[str, int]:
+    stats = source.stats()
+    return {"bytes_received": stats.bytes_received, "missed": stats.missed}

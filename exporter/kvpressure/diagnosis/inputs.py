@@ -8,7 +8,7 @@ from dataclasses import field
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.values import at
-from kvpressure.runtimes.signals import OptionalSignal
+from kvpressure.runtimes.table import OptionalSignal
 from kvpressure.signals import Derived
 from kvpressure.signals.canary import CANARY_UNANSWERED
 from kvpressure.signals.evidence import OutsideEvidence

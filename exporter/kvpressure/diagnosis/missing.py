@@ -9,8 +9,8 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.judge import Judged
 from kvpressure.model.catalogue import CATALOGUE
-from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Missing
+from kvpressure.model.view import CALM
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
 

@@ -10,13 +10,12 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
-from kvpressure.model.canary import CanaryReport
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit, Environment
-from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
-from kvpressure.model.target import TargetIdentity, container_of
+from kvpressure.model.samples import CanaryReport, EnginePage, EngineSample, GpuReport
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
 from kvpressure.signals.canary import CanaryTimes, CanaryWanted
@@ -92,7 +91,7 @@ class Pipeline:
         if (engine := self._engines.get(key)) is not None and self._canary_times is not None:
             engine.canary.take(report)
 
-    def on_page(self, target: TargetIdentity, page: EnginePage) -> list[EngineView]:
+    def on_page(self, target: Target, page: EnginePage) -> list[EngineView]:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
         self._last_page[target.name] = page.t
@@ -111,11 +110,11 @@ class Pipeline:
             window.add(sample)
             self._gpu_views[sample.uuid] = GpuView(window.last, derive_gpu(window))
 
-    def declared(self, target: TargetIdentity) -> Sequence[DeclaredLimit] | None:
+    def declared(self, target: Target) -> Sequence[DeclaredLimit] | None:
         """Return the limits an engine was started with, from discovery or its process; None when nobody read them."""
         return self._environment.limits.get(container_of(target)) if target.limits is None else target.limits
 
-    def _environment_of(self, target: TargetIdentity, page: EnginePage, *, restarted: bool) -> EngineEnvironment:
+    def _environment_of(self, target: Target, page: EnginePage, *, restarted: bool) -> EngineEnvironment:
         return EngineEnvironment(
             target,
             self._environment,
@@ -180,7 +179,7 @@ class Pipeline:
         """Return the views of the GPUs whose newest reading is not stale."""
         return tuple(view for view in self._gpu_views.values() if self._is_fresh(view.sample.t, now))
 
-    def _gpus_of(self, target: TargetIdentity, now: float, *, alone: bool) -> list[GpuWindow]:
+    def _gpus_of(self, target: Target, now: float, *, alone: bool) -> list[GpuWindow]:
         """Return the GPUs an operator named, or those a container holds alone whose engine is `alone` on the page."""
         wanted = target.gpus
         held = self._environment.devices.get(container_of(target))

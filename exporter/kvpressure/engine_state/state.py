@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.advice.limit_families import limits_in_force
+from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment
-from kvpressure.model.incident import LOSING, Incident, Price
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.target import TargetIdentity, container_of
 from kvpressure.model.verdict import Diagnosis, Stage
-from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.view import LOSING, EngineKey, EngineView, Incident, Price
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
@@ -65,7 +64,7 @@ class EngineEnvironment:
     (None: not known).
     """
 
-    target: TargetIdentity
+    target: Target
     common: Environment
     declared: Sequence[DeclaredLimit] | None = None
     gpus: Sequence[GpuWindow] = ()

@@ -8,9 +8,8 @@ from typing import Any, Final
 from yarl import URL
 
 from kvpressure.config.target import Target
-from kvpressure.model.canary import CanaryReport, CanaryResult
-from kvpressure.model.errors import SourceError
-from kvpressure.model.record import record
+from kvpressure.model.record import SourceError, record
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.net.credentials import Authorization, FileName
 from kvpressure.net.http import HttpClient, HttpStatusError, Reply, UnansweredError
 from kvpressure.net.schedule import Clock
@@ -66,9 +65,13 @@ class CanarySource:
     async def ask(self) -> CanaryReport:
         """Send one request, and with it at most three that find out how; raises nothing but cancellation."""
         self._sent, self._began = self._clock.wall(), self._clock.monotonic()
-        if not self._can_name_rank():
+        rank, named_in = self._engine.rank, self._engine.asking.rank_header
+        if rank is not None and not (named_in and rank.isascii() and rank.isdecimal()):
             return self._not_possible("several ranks serve behind this address, and none can be asked by itself")
-        client = self._new_client()
+        target, key = self._engine.target, self._engine.api_key_file
+        own = Authorization(target.bearer_token_file, target.basic_auth)
+        authorization = Authorization(key, None, setting="engines.canary.api_key_file") if key else own
+        client = HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=LARGEST_ANSWER_BYTES)
         try:
             return await self._ask(client)
         except _NotPossibleError as error:
@@ -123,8 +126,8 @@ class CanarySource:
         if not isinstance(found, dict) or not found.get(_ANSWER[path]):
             raise _NotPossibleError(f"{path} answered with something else than a token: is this an engine's API?")
         seconds = max(0.0, self._clock.monotonic() - self._began)
-        said = f"a request of one token was answered in {_took(seconds)}"
-        return self._report(CanaryResult.ANSWERED, said, unanswered=False)
+        took = f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+        return self._report(CanaryResult.ANSWERED, f"a request of one token was answered in {took}", unanswered=False)
 
     async def _look_up_model(self, client: HttpClient) -> bool:
         """Take the first model that the server lists; False where that is no news. Asked once."""
@@ -161,19 +164,9 @@ class CanarySource:
         prefix = target.path.removesuffix(_METRICS) if target.path.endswith(_METRICS) else ""
         return URL(target.url + prefix + path)
 
-    def _can_name_rank(self) -> bool:
-        rank = self._engine.rank
-        return rank is None or bool(self._engine.asking.rank_header and rank.isascii() and rank.isdecimal())
-
     def _is_dead(self, reply: Reply) -> bool:
         text = reply.body.decode("utf-8", "replace")
         return any(words in text for words in self._engine.asking.dead)
-
-    def _new_client(self) -> HttpClient:
-        target, key = self._engine.target, self._engine.api_key_file
-        own = Authorization(target.bearer_token_file, target.basic_auth)
-        authorization = Authorization(key, None, setting="engines.canary.api_key_file") if key else own
-        return HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=LARGEST_ANSWER_BYTES)
 
     def _not_possible(self, why: str) -> CanaryReport:
         return self._report(CanaryResult.NOT_POSSIBLE, f"a request of one token is not possible here: {why}")
@@ -193,7 +186,3 @@ def _parsed(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
-
-
-def _took(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -8,6 +8,7 @@ request per target: a slow answer delays only itself, and an engine in trouble i
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final
@@ -19,8 +20,7 @@ from kvpressure.config.target import Target
 from kvpressure.engines.long_pages import LongPages
 from kvpressure.engines.name_filter import Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.engines.reader import PageError, PageReader
-from kvpressure.model.errors import SourceError
-from kvpressure.model.record import record
+from kvpressure.model.record import SourceError, record
 from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
@@ -84,9 +84,11 @@ class EngineSource:
         self._reader = reader
         self._names = names
         self._clock: Clock = clock or SystemClock()
-        self._cap_bytes = settings.max_page_bytes
         self._timeout_seconds = settings.timeout_seconds
-        self._client = self._new_client()
+        authorization = Authorization(target.bearer_token_file, target.basic_auth)
+        self._client = HttpClient(
+            self._clock, tls=target.tls, authorization=authorization, cap_bytes=settings.max_page_bytes
+        )
         self._reading: asyncio.Future[EnginePage] | None = None
         self._guard: Guard[EnginePage] = Guard(
             ENGINE_SOURCE,
@@ -96,7 +98,10 @@ class EngineSource:
             clock=self._clock,
         )
         self._filter = NameFilter(settings.filter)
-        self._histograms = _Rarely(settings.histogram_interval_seconds, settings.interval_seconds)
+        self._full_every_seconds = settings.histogram_interval_seconds
+        self._slack_seconds = settings.interval_seconds / 2
+        self._next_full = -math.inf
+        """When histograms are asked for too: with the first poll, and with the one nearest to each interval."""
         self._urls: PageUrls | None = None
         self._last: EnginePage | None = None
         self._runtime = ""
@@ -131,25 +136,28 @@ class EngineSource:
         if not self._guard.up:
             self._filter.was_down()
         now = self._clock.monotonic()
-        full = self._histograms.due(now)
+        full = now >= self._next_full - self._slack_seconds
         page = await self._page(full, now)
         if full:
-            self._histograms.done(now)
+            self._next_full = now + self._full_every_seconds
         if restarted(self._last, page):
             self._filter.may_have_changed()
-            self._histograms.again()
+            self._next_full = -math.inf
         self._last = page
         if page.runtime != self._runtime:
             self._runtime, self._urls = page.runtime, None
         return page
 
     async def _page(self, full: bool, now: float) -> EnginePage:
-        urls = self._addresses()
+        if self._urls is None:
+            names = self._names.own.get(self._runtime, self._names)
+            self._urls = page_urls(self.target.url, self.target.path, names.poll, names.full)
+        urls = self._urls
         if not self._filter.asks(now):
             return await self._plain(urls)
         found = await self._try(urls.full if full else urls.poll)
         if found is not None:
-            self._filter.honoured()
+            self._filter.mode = Mode.HONOURED
             return found
         page = await self._plain(urls)
         self._filter.ignored(now)
@@ -193,32 +201,3 @@ class EngineSource:
             return self._reader.read(answer.body, answer.t)
         self._reading = _long_pages.start(self._reader.steps(answer.body, answer.t))
         return await asyncio.shield(self._reading)
-
-    def _new_client(self) -> HttpClient:
-        target = self.target
-        authorization = Authorization(target.bearer_token_file, target.basic_auth)
-        return HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=self._cap_bytes)
-
-    def _addresses(self) -> PageUrls:
-        if self._urls is None:
-            names = self._names.own.get(self._runtime, self._names)
-            self._urls = page_urls(self.target.url, self.target.path, names.poll, names.full)
-        return self._urls
-
-
-class _Rarely:
-    """When something slower than the polls is due: with the first, and with the poll nearest to each interval."""
-
-    def __init__(self, every_seconds: float, poll_seconds: float) -> None:
-        self._every_seconds = every_seconds
-        self._slack_seconds = poll_seconds / 2
-        self._next: float | None = None
-
-    def due(self, now: float) -> bool:
-        return self._next is None or now >= self._next - self._slack_seconds
-
-    def done(self, now: float) -> None:
-        self._next = now + self._every_seconds
-
-    def again(self) -> None:
-        self._next = None

@@ -19,6 +19,7 @@ from kvpressure.config.settings.types import (
     gpu_list,
     http_path,
     label,
+    matching,
     split_url,
     target_name,
 )
@@ -89,8 +90,9 @@ class _Reading:
             self._problem(where, str(error))
             return
         fields = {key: value for key, value in common.items() if key not in ("scheme", "name")}
-        name = common["name"] or _name(url, common["namespace"], common["pod"])
-        self.targets.append(Target(url=url, name=name, **fields))
+        address, namespace, pod = default_name(url), common["namespace"], common["pod"]
+        whole = f"{namespace}/{pod}:{address.rpartition(':')[2]}" if namespace and pod else address
+        self.targets.append(Target(url=url, name=common["name"] or whole, **fields))
 
     def _labels(self, labels: Any, where: strict_yaml.Path, targets: int) -> dict[str, Any] | None:
         """Give what the labels mean by Target field, and `scheme`; None when one of them is wrong."""
@@ -103,34 +105,21 @@ class _Reading:
             if isinstance(value, (dict, list)) or value is None:
                 self._problem((*where, key), "must be a single value")
             elif key in _MEANING:
-                self._label(meant, key, str(value), (*where, key))
+                field, read = _MEANING[key]
+                try:
+                    meant[field] = read(str(value))
+                except ValueError as error:
+                    self._problem((*where, key), str(error))
         if meant["name"] and targets > 1:
             self._problem((*where, "kvpressure_name"), f"would name {targets} targets the same: give each its group")
         return meant if len(self.problems) == before else None
-
-    def _label(self, meant: dict[str, Any], key: str, text: str, where: strict_yaml.Path) -> None:
-        field, read = _MEANING[key]
-        try:
-            meant[field] = read(text)
-        except ValueError as error:
-            self._problem(where, str(error))
 
     def _problem(self, where: strict_yaml.Path, message: str) -> None:
         self.problems.append(self.document.problem(where, message))
 
 
-def _name(url: str, namespace: str, pod: str) -> str:
-    address = default_name(url)
-    return f"{namespace}/{pod}:{address.rpartition(':')[2]}" if namespace and pod else address
-
-
 def _choice(*known: str) -> typing.Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"must be {' or '.join(known)}, got {text!r}")
-        return text
-
-    return read
+    return matching("|".join(known), f"must be {' or '.join(known)}, got {{text!r}}")
 
 
 def _bytes_per_token(text: str) -> float:

@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
-from kvpressure.model.errors import SourceError
-from kvpressure.model.record import record
+from kvpressure.model.record import SourceError, record
 from kvpressure.model.samples import EnginePage
 from kvpressure.net.http import HttpStatusError
 
@@ -96,10 +95,6 @@ class NameFilter:
             return True
         moved = isinstance(error, HttpStatusError) and error.status < 500
         return moved or error.reason == "not_metrics"
-
-    def honoured(self) -> None:
-        """Note that the filtered address gave a page."""
-        self.mode = Mode.HONOURED
 
     def plain_answered(self) -> None:
         """Note that the plain address gave a page."""

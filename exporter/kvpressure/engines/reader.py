@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Final
 
-from kvpressure.engines.planner import make_plan, recognised
-from kvpressure.engines.reading_plan import Plan
+from kvpressure.engines.planner import Plan, make_plan, recognised
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line
 from kvpressure.promtext.scanner import Memory, PageScanner

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.model.severity import TROUBLE
+from kvpressure.model.view import TROUBLE
 from kvpressure.signals.history import POINTS, STEP_SECONDS, History, Span
 
 HEIGHT, TOP, BOTTOM = 480, 10, 470

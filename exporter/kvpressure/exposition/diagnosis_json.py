@@ -8,8 +8,7 @@ from kvpressure.exposition.status import Advise, no_advice
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
-from kvpressure.model.severity import worst_first
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineView, worst_first
 
 
 def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, object]:

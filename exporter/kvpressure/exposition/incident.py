@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, count, duration, percent, seconds
-from kvpressure.model.incident import Incident
+from kvpressure.model.view import Incident
 
 SHOWN_SECONDS: Final = 86_400.0
 """An incident that ended this long ago is not told any more."""

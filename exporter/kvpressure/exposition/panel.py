@@ -14,10 +14,9 @@ from kvpressure.exposition.incident import incident_text
 from kvpressure.exposition.palette import CAUSES, STAGES, meaning
 from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
 from kvpressure.model.action import Action
-from kvpressure.model.severity import CALM, cause_of
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
-from kvpressure.model.view import EngineKey, EngineView, GpuView
+from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of
 from kvpressure.signals.history import History
 
 SHOWN_CHANGES = 8

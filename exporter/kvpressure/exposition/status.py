@@ -19,9 +19,8 @@ from kvpressure.exposition.wording import clock, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
-from kvpressure.model.severity import CALM, cause_of, worst_first
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 
 if TYPE_CHECKING:
     import jinja2

@@ -5,8 +5,72 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from kvpressure.model.expected import Expected
 from kvpressure.model.record import record
+from kvpressure.model.values import number
+
+
+@record
+class Shift:
+    """A figure as it is, and as it is expected to be: the likeliest value and between which ones it lies."""
+
+    before: float
+    after: float
+    low: float
+    high: float
+
+
+@record
+class Expected:
+    """Figures of one engine (of all replicas, where some are added) before and after a change.
+
+    `goodput` counts requests a second answered in full within `limit_seconds`, twice the engine's own healthy p95.
+    `latency_p95` is in seconds, `waiting` requests. `refused_ratio` and `shortened_ratio` are shares of the requests.
+    """
+
+    tokens_per_second: Shift
+    goodput: Shift
+    latency_p95: Shift
+    waiting: Shift
+    refused_ratio: float
+    shortened_ratio: float
+    limit_seconds: float
+    at_best: bool = False
+    """What would come of it where what requests wait for held nobody back any more: no more than that, maybe less."""
+
+    @property
+    def text(self) -> str:
+        """The effect as text: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
+        if self.at_best:
+            return self._at_best
+        shown = [
+            f"tokens/s {_shift(self.tokens_per_second)}",
+            f"p95 {_shift(self.latency_p95, ' s')}",
+            f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.after)}",
+        ]
+        if self.refused_ratio > 0:
+            shown.append(f"refuses {self.refused_ratio:.0%}")
+        if self.shortened_ratio > 0:
+            shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
+        return ", ".join(shown)
+
+    @property
+    def _at_best(self) -> str:
+        tokens, latency = self.tokens_per_second, self.latency_p95
+        return (
+            f"tokens/s {_round(tokens.before)} -> up to {_round(tokens.high)}, "
+            f"p95 {_round(latency.before)} -> {_round(latency.low)} s at best, "
+            f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.low)} at best"
+        )
+
+
+def _shift(shift: Shift, unit: str = "") -> str:
+    after, low, high = (_round(value) for value in (shift.after, shift.low, shift.high))
+    spread = "" if low == high else f" ({low} to {high})"
+    return f"{_round(shift.before)} -> {after}{unit}{spread}"
+
+
+def _round(value: float) -> str:
+    return number(float(f"{value:.2g}") if abs(value) < 100 else round(value))
 
 
 @record

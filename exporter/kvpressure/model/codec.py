@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kvpressure.model.action import Action
-from kvpressure.model.expected import Expected, Shift
+from kvpressure.model.action import Action, Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Value
@@ -30,7 +29,7 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
         "answering": view.silence is None,
         "silent_seconds": None if view.silence is None else round(view.silence.seconds, 3),
         "error": error or None,
-        **verdict_json(view.diagnosis),
+        **_verdict_json(view.diagnosis),
         "derived": numbers_json(view.derived),
         "limits": limits_json(view.limits),
         "actions": [action_json(action) for action in actions],
@@ -39,26 +38,13 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
 
 def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str, object]:
     """Return a target without a known engine, with the same keys; `answering` is None before the first attempt."""
-    return {
-        "target": target,
-        "namespace": None,
-        "pod": None,
-        "model_name": None,
-        "engine": None,
-        "labels": {},
-        "t": None,
-        "answering": answering,
-        "silent_seconds": None,
-        "error": error or None,
-        **verdict_json(None),
-        "derived": {},
-        "limits": limits_json(Limits()),
-        "actions": [],
-    }
+    nobody = dict.fromkeys(("namespace", "pod", "model_name", "engine"))
+    silent = {"t": None, "answering": answering, "silent_seconds": None, "error": error or None}
+    nothing = {"derived": {}, "limits": limits_json(Limits()), "actions": []}
+    return {"target": target, **nobody, "labels": {}, **silent, **_verdict_json(None), **nothing}
 
 
-def verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
-    """Return the verdict alone."""
+def _verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
     if diagnosis is None:
         nothing = dict.fromkeys(("cause", "detail", "grounds", "confidence", "score", "stage", "since"))
         return {**nothing, "symptoms": {}, "missing": []}
@@ -111,13 +97,12 @@ def action_json(action: Action) -> dict[str, object]:
         "commands": list(action.commands),
         "placeholders": list(action.placeholders),
         "verify": action.verify,
-        "expected": None if action.expected is None else expected_json(action.expected),
+        "expected": None if action.expected is None else _expected_json(action.expected),
         "not_predicted": action.unpredicted or None,
     }
 
 
-def expected_json(expected: Expected) -> dict[str, object]:
-    """Return the expected effects of a change, in numbers and in words."""
+def _expected_json(expected: Expected) -> dict[str, object]:
     shifts = ("tokens_per_second", "goodput", "latency_p95", "waiting")
     numbers = ("refused_ratio", "shortened_ratio", "limit_seconds")
     return {

@@ -1,4 +1,4 @@
-"""The decorator of the records that travel between rooms."""
+"""The decorator of the records that travel between rooms, and what a failed reading of the world is to all of them."""
 
 from __future__ import annotations
 
@@ -15,3 +15,16 @@ def record(cls: type[T]) -> type[T]:
     Hundreds are made at every poll, and one that is frozen at run time takes five times as long to make.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+class SourceError(Exception):
+    """One failed reading: a stable word for counting and a sentence for people.
+
+    The sentence says what happened, where and what to do; it holds no secrets and no unbounded foreign text
+    (pass foreign text through `printable.brief`).
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.sentence = sentence

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
+from enum import StrEnum
 from typing import Final
 
 from kvpressure.model.record import record
@@ -59,7 +60,7 @@ class CacheConfig:
 class EngineSample:
     """One engine (a data-parallel rank) on one page.
 
-    The keys of `gauges`, `counters` and `histograms` are the signal names of `runtimes.signals`. Counters and
+    The keys of `gauges`, `counters` and `histograms` are the signal names of `runtimes.table`. Counters and
     histograms are cumulative as on the page: resets are the windows' business. A signal that the page did not
     carry has no key; a poll that requested the small set of names carries no histograms.
     """
@@ -160,3 +161,32 @@ class SourceHealth:
     def absent(self) -> bool:
         """Whether the source does not exist here, which is no error: a GPU vendor's library is not installed."""
         return self.reason == ABSENT_REASON
+
+
+class CanaryResult(StrEnum):
+    """How such a request ended: the values of the label `result`.
+
+    `refused` is 429 or 503: the server lives, and turned it away. `not_possible` is a server that takes no such
+    request. `error` is everything else: the connection failed, or another status of 500 and above.
+    """
+
+    ANSWERED = "answered"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    NOT_POSSIBLE = "not_possible"
+    ERROR = "error"
+
+
+@record
+class CanaryReport:
+    """One such request, sent at `sent` and over at `t` (unix seconds).
+
+    `unanswered` is True where the engine took it and gave no token, False where it gave one, None where this says
+    nothing of the engine. `text` is what happened, for people.
+    """
+
+    sent: float
+    t: float
+    result: CanaryResult
+    unanswered: bool | None
+    text: str

@@ -74,16 +74,6 @@ def ramp(value: float, start: float, end: float) -> float:
     return min(1.0, max(0.0, (value - start) / (end - start)))
 
 
-def plain(value: Value) -> object:
-    """Return a value as JSON has it: numbers, and objects keyed by label value or bucket bound."""
-    if isinstance(value, HistogramSample):
-        buckets = {"+Inf" if math.isinf(b) else str(b): n for b, n in zip(value.bounds, value.counts, strict=True)}
-        return {"buckets": buckets, "sum": value.sum, "count": value.count}
-    if isinstance(value, Mapping):
-        return {name: plain(below) for name, below in value.items()}
-    return value
-
-
 def number(value: float) -> str:
     """Return a value as text: whole numbers with thousands separators, others with as many digits as they need.
 

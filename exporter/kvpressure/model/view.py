@@ -1,17 +1,130 @@
-"""What is known of one engine, and of one GPU, at one moment."""
+"""What is known of one engine, and of one GPU, at one moment: verdict, limits, cost of trouble; which is worst."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.model.incident import Incident
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN, those
 from kvpressure.model.limits import Limits
-from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
-from kvpressure.model.samples import GpuSample
-from kvpressure.model.values import Derived
-from kvpressure.model.verdict import Diagnosis
+from kvpressure.model.samples import CacheConfig, GpuSample, HistogramSample
+from kvpressure.model.values import Derived, at
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
+
+LOSING: Final = those(lambda row: row.losing)
+"""Causes under which an engine does less than it could. Where compute limits it, it does all it can."""
+
+
+@record
+class Since:
+    """What came after an incident: `seconds` of it so far, and generated tokens per second in them."""
+
+    seconds: float
+    tokens_per_second: float
+
+
+@record
+class Price:
+    """What one GPU costs an hour, in `currency`."""
+
+    per_hour: float
+    currency: str
+
+
+@record
+class Incident:
+    """A time of trouble, still going on where `ended` is None (unix seconds).
+
+    `cause` held longest of the `seconds` in which it lost tokens. `lost_tokens` are generated tokens that are missing
+    against what the engine would do for the same demand, None where nothing tells; `lost_seconds` is how long it would
+    have taken it to make them; `gpus` are the whole GPUs that serve it, None where not known. `restarted`
+    says that another process has answered since it began.
+    """
+
+    cause: Cause
+    began: float
+    seconds: float
+    tokens_per_second: float
+    lost_tokens: float | None = None
+    lost_seconds: float | None = None
+    ended: float | None = None
+    restarted: bool = False
+    since: Since | None = None
+    gpus: int | None = None
+    price: Price | None = None
+
+    @property
+    def money(self) -> float | None:
+        """The cost of the lost tokens: their share of GPU time at its price; None where either is not known."""
+        if self.lost_seconds is None or self.price is None or not self.gpus:
+            return None
+        return self.lost_seconds / 3600 * self.gpus * self.price.per_hour
+
+    @property
+    def earned_tokens_per_second(self) -> float | None:
+        """The gain in tokens per second after it; None where there is none, or too little time has passed."""
+        more = None if self.since is None else self.since.tokens_per_second - self.tokens_per_second
+        return more if more is not None and more > 0 else None
+
+
+@record
+class Interval:
+    """Between two polls, `seconds` apart: the batch, queue and share of the pool at its end, and what was counted.
+
+    Counts are None where a poll lacks them. `prompted` are prompt tokens of requests that got their first token,
+    `computed` those of them that no cache held.
+    """
+
+    seconds: float
+    running: float | None = None
+    waiting: float | None = None
+    usage_ratio: float | None = None
+    steps: float | None = None
+    generated: float | None = None
+    prompted: float | None = None
+    computed: float | None = None
+    started: float | None = None
+    finished: float | None = None
+    preempted: float | None = None
+
+
+@record
+class Unfinished:
+    """Requests that have their first token and have not ended: how many, and tokens of each so far, on average."""
+
+    requests: float
+    prompt_tokens: float
+    output_tokens: float
+
+
+@record
+class Observed:
+    """One engine over its window, None where its page does not tell.
+
+    `prompts` and `outputs` are lengths of requests that ended over the longer window (or, where too few did, since the
+    server started), in the engine's buckets: nothing is known of where in a bucket a length lies but their sum.
+    `prefill_seconds` is the mean time from admission to first token, of prompts of `prefill_tokens` on average.
+    `healthy_seconds` is the engine's own healthy p95 from arrival to last token, `healthy_step_seconds` its healthy p95
+    between two tokens with `healthy_batch` requests in the batch. `adapter_slots` is how many adapters
+    the batch may have at once, `adapters_seen` how many requests have had since the server started.
+    """
+
+    intervals: tuple[Interval, ...]
+    cache: CacheConfig
+    prompts: HistogramSample | None = None
+    outputs: HistogramSample | None = None
+    unfinished: Unfinished | None = None
+    prefill_seconds: float | None = None
+    prefill_tokens: float | None = None
+    cached_ratio: float | None = None
+    healthy_seconds: float | None = None
+    healthy_step_seconds: float | None = None
+    healthy_batch: float | None = None
+    adapter_slots: float | None = None
+    adapters_seen: float | None = None
+
 
 ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")
 """What every series of an engine carries."""
@@ -75,3 +188,67 @@ class GpuView:
     def labels(self) -> tuple[str, ...]:
         """Values of `families.GPU_LABELS`."""
         return (self.sample.uuid, self.sample.index, self.sample.vendor)
+
+
+_ABLE: Final = those(lambda row: row.spare)
+
+
+@record
+class Peer:
+    """Who it is, the share of its KV cache in use, and the requests that run and wait there."""
+
+    target: str
+    usage_ratio: float
+    running: float
+    waiting: float
+
+
+def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]:
+    """Return the healthy, answering `others` that serve the same model in the same namespace under another address."""
+    found = []
+    for other in others:
+        same = (other.key.model_name, other.namespace) == (view.key.model_name, view.namespace)
+        if not same or other.key.target == view.key.target or other.silence is not None:
+            continue
+        numbers = [at(other.derived, name) for name in ("kv_cache_usage_ratio", "requests_running", "requests_waiting")]
+        usage, running, waiting = numbers
+        if usage is None or running is None or waiting is None:
+            continue
+        if other.diagnosis is not None and other.diagnosis.cause in _ABLE:
+            found.append(Peer(other.key.target, usage, running, waiting))
+    return tuple(found)
+
+
+CALM: Final = those(lambda row: row.calm)
+"""Causes that ask nothing of anybody."""
+
+TROUBLE: Final = those(lambda row: row.known and not row.calm)
+"""Causes that somebody has to do something about; not where none could be named."""
+
+
+def cause_of(view: EngineView) -> Cause:
+    """Return the cause; `unknown` for an engine that was not diagnosed."""
+    return view.diagnosis.cause if view.diagnosis else NOT_KNOWN
+
+
+def badness(diagnosis: Diagnosis | None, silence: Unreachable | None = None) -> tuple[int, int, float]:
+    """Return a sort key, worst first: silent under demand, in trouble, unknown or silent, pressure building, calm.
+
+    In trouble, the worse cause comes first, and of one cause the higher score.
+    """
+    cause = diagnosis.cause if diagnosis else NOT_KNOWN
+    score = diagnosis.score if diagnosis and diagnosis.score is not None else 0.0
+    if silence is not None:
+        return (0, 0, 0.0) if silence.demand_requests else (2, 0, 0.0)
+    row = CATALOGUE[cause]
+    if not row.known:
+        return 2, 0, -score
+    if not row.calm:
+        return 1, row.rank, -score
+    building = diagnosis is not None and diagnosis.stage is not Stage.NONE
+    return (3 if building else 4), row.rank, -score
+
+
+def worst_first(views: Iterable[EngineView]) -> list[EngineView]:
+    """Return engines by badness; names decide among equals, so that a refresh moves nothing without a reason."""
+    return sorted(views, key=lambda view: (*badness(view.diagnosis, view.silence), view.key))

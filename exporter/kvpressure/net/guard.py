@@ -15,8 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.model.errors import SourceError
-from kvpressure.model.record import record
+from kvpressure.model.record import SourceError, record
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.health import Health, bug
 from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread

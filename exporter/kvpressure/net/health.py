@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Final
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.printable import brief
 

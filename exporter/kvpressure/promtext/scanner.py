@@ -85,10 +85,7 @@ class PageScanner(Generic[PlanT]):
     """
 
     def __init__(
-        self,
-        wanted: frozenset[bytes],
-        make_plan: Callable[[tuple[Series, ...]], PlanT],
-        memory: Memory | None = None,
+        self, wanted: frozenset[bytes], make_plan: Callable[[tuple[Series, ...]], PlanT], memory: Memory | None = None
     ) -> None:
         self._wanted = wanted
         self._make_plan = make_plan

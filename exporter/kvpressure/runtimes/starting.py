@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options
-from kvpressure.commandline.programs import Launch
+from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
+
+
+def image_name(image: str) -> str:
+    """Return an image's name: `registry:5000/llm/server-cuda:v0.9@sha256:…` is `server-cuda`."""
+    return base(image.split("@", 1)[0]).split(":", 1)[0].lower()
+
+
+def start_script(words: Sequence[str]) -> str:
+    """Return the name of the script, `*.sh`, that a command runs by itself or in a shell; "" where it is none."""
+    script = base(words[1] if len(words) > 1 and base(words[0]) in SHELLS else words[0])
+    return script if script.endswith(".sh") else ""
+
 
 Read = Callable[[str], float | None]
 """A value of the command line to a number; None for what the server would refuse or choose itself."""
@@ -82,3 +95,31 @@ class Starting:
     completed: Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words] = field(
         default=lambda words, args, env, budget: words  # noqa: ARG005 - one of several
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What the values of a Helm chart call a runtime's options.
+
+    In the entry of a model `config` holds what becomes options: `flags` by its keys, and the words under `extra`,
+    which come after them, as written. `command` starts the server in the container `container`.
+    """
+
+    config: str
+    extra: str
+    flags: Mapping[str, str]
+    command: tuple[str, ...]
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class KServe:
+    """`serves` says of a predictor's `model` whether KServe serves it with this runtime.
+
+    `arguments` is the variable that more options are given in to an LLMInferenceService, "" where there is none;
+    `by_default` is true where one without a container of its own runs this runtime.
+    """
+
+    serves: Callable[[Mapping[str, Any]], bool] = field(default=lambda model: False)  # noqa: ARG005 - one of several
+    arguments: str = ""
+    by_default: bool = False

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from typing import Final
 
-from kvpressure.model.canary import CanaryReport, CanaryResult
 from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.model.values import Derived
 from kvpressure.model.view import EngineKey
 from kvpressure.signals.evidence import OutsideEvidence

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import those
 from kvpressure.model.family import engine_family
-from kvpressure.model.incident import LOSING, Incident, Since
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import LOSING, Incident, Since
 from kvpressure.signals.healthy_rate import HealthyRate
 from kvpressure.signals.points import growth, mean
 from kvpressure.signals.windows import Point, stepped_back

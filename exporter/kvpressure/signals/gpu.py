@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kvpressure.config.target import ALL_GPUS
 from kvpressure.model.family import engine_family, gpu_family
 from kvpressure.model.samples import GpuSample
-from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import Derived, Value, known, ramp
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu_window import GpuWindow

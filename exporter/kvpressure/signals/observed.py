@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvpressure.model.observed import Interval, Observed, Unfinished
 from kvpressure.model.samples import HistogramSample
+from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
 from kvpressure.signals.windows import EngineWindow, Point
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
-from kvpressure.model.observed import Interval, Observed
+from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds

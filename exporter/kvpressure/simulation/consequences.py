@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.expected import Expected, Shift
+from kvpressure.model.action import Expected, Shift
 from kvpressure.model.limits import Limits
-from kvpressure.model.observed import Observed
+from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import Known, UnknownError, known
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Expected
 from kvpressure.simulation.config_changes import (
     APART,
     MAX_REPLICAS,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kvpressure.model.observed import Interval
+from kvpressure.model.view import Interval
 from kvpressure.simulation.server import StepSeconds
 
 LEAST_INTERVALS: Final = 10

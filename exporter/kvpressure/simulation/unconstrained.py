@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.model.limits import Limits
-from kvpressure.model.observed import Interval, Observed
+from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.calibrate import GROWTH_SHARE, UnknownError, growth, mean_of, prefill_of, sum_of
 from kvpressure.simulation.steps import StepsUnknownError, step_seconds
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from kvpressure.config.settings import ListenAddress
-from kvpressure.rate_limited_logger import RateLimitedLogger
+from kvpressure.logs import RateLimitedLogger
 from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, Connection, Stage
 from kvpressure.web.connections import FULL, NO_DESCRIPTOR, TLS, Connections, client_of
 

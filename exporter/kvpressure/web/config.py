@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
-from kvpressure.config.settings.layers import resolve_paths
+from kvpressure.config.settings.keys import prune, require_mapping, validate
+from kvpressure.config.settings.load import resolve_paths
 from kvpressure.config.settings.polling import Section
-from kvpressure.config.settings.validate import prune, require_mapping, validate
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 
 _HASH: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from kvpressure.config.settings import WebSettings
-from kvpressure.rate_limited_logger import RateLimitedLogger
+from kvpressure.logs import RateLimitedLogger
 from kvpressure.web.server import WebServer
 from kvpressure.web.site import Exporter
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
-from kvpressure.rate_limited_logger import RateLimitedLogger
+from kvpressure.logs import RateLimitedLogger
 from kvpressure.web.accept import Acceptor
 from kvpressure.web.auth import Refresh, WebGuard
 from kvpressure.web.connection import accounted

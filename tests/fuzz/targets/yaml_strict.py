@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 
 from kvpressure.config import strict_yaml
-from kvpressure.config.strict_yaml import MAX_PROBLEMS, MAX_SHOWN, ConfigError
-from kvpressure.config.yaml_bounds import MAX_DEPTH
+from kvpressure.config.strict_yaml import MAX_DEPTH, MAX_PROBLEMS, MAX_SHOWN, ConfigError
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import WORDS, altered, anything, files, written
 

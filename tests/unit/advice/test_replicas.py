@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.advice import Limits, Place, advise
-from kvpressure.model.peer import Peer
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineView, Peer
 from tests.support.advice_cases import advice
 from tests.support.verdicts import LAB, THRESHOLDS, views
 

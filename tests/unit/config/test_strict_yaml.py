@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.config.strict_yaml import ConfigError, Problem, TooLargeError, check, dotted, load, scalar
-from kvpressure.config.yaml_bounds import MAX_DEPTH
+from kvpressure.config.strict_yaml import MAX_DEPTH, ConfigError, Problem, TooLargeError, dotted, load, scalar
 from tests.support.bombs import LAUGHS
 
 pytestmark = pytest.mark.exhaustive
@@ -144,9 +143,9 @@ def test_what_is_too_large_can_be_told_from_what_is_wrong(text: str) -> None:
 
 
 def test_what_is_within_bounds_is_not_refused_for_its_aliases() -> None:
-    check("a: &a [1, 2]\nb: [*a, *a]\n", "f", max_values=13)
+    load("a: &a [1, 2]\nb: [*a, *a]\n", "f", max_values=13)
     with pytest.raises(ConfigError, match="more than 12 keys and values"):
-        check("a: &a [1, 2]\nb: [*a, *a]\n", "f", max_values=12)
+        load("a: &a [1, 2]\nb: [*a, *a]\n", "f", max_values=12)
 
 
 @pytest.mark.fault("a file that is wrong in a hundred thousand places, or by a line of a megabyte", "a page of text")

@@ -13,9 +13,7 @@ import pytest
 import kvpressure
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.config.settings.logs import LogsSettings
-from kvpressure.config.settings.model import HostSettings
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.model import HostSettings, LogsSettings, PodResourcesSettings
 from kvpressure.config.target import Target
 from kvpressure.daemon.node_sources import SOURCES, NodeSources, settings_model
 from kvpressure.kubernetes.watch import KubernetesSource

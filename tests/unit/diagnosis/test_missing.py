@@ -15,7 +15,7 @@ from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing
-from kvpressure.runtimes import signals
+from kvpressure.runtimes import table as signals
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.signals.deferral import Deferral
 from kvpressure.signals.progress import Progress

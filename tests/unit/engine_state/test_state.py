@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
 from kvpressure.model.environment import DeclaredLimit, Environment, LogReport
 from kvpressure.model.limits import DECLARED, Limit
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.target import container_of
 from tests.support.snapshots import FakeTarget
 
 SETTINGS = PipelineSettings()

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from kvpressure.engines.canary import AskedEngine, CanarySource
-from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.net.schedule import SystemClock
 from kvpressure.runtimes.registry import named
 from tests.support.engine_kit import Target

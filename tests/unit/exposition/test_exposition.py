@@ -23,7 +23,6 @@ from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.negotiation import accepts_gzip, negotiate
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.verdicts import diagnosis_families
-from kvpressure.model.canary import CanaryResult
 from kvpressure.model.environment import (
     LOG_KINDS,
     ContainerId,
@@ -35,7 +34,7 @@ from kvpressure.model.environment import (
     Termination,
 )
 from kvpressure.model.family import Scope
-from kvpressure.model.samples import SourceHealth
+from kvpressure.model.samples import CanaryResult, SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
 from kvpressure.signals.batch import BATCH_BOUNDS

@@ -26,10 +26,9 @@ from kvpressure.exposition.status import (
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import HistogramSample, SourceHealth
-from kvpressure.model.severity import worst_first
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineView, worst_first
 from kvpressure.signals.history import Histories
 from tests.support.schemas import check
 from tests.support.snapshots import collapsed

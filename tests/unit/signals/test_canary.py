@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.model.canary import CanaryReport, CanaryResult
+from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.signals.canary import CanaryTimes, CanaryWatch
 from kvpressure.signals.progress import Progress
 from kvpressure.signals.windows import Point

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.observed import Observed, Unfinished
+from kvpressure.model.view import Observed, Unfinished
 from kvpressure.simulation.calibrate import UnknownError, known
 from kvpressure.simulation.consequences import model_of
 from kvpressure.simulation.scheduler import simulate

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvpressure.model.observed import Interval
+from kvpressure.model.view import Interval
 from kvpressure.simulation.steps import StepsUnknownError, step_seconds
 
 FIXED, SEQUENCE, TOKEN = 0.03, 0.0005, 1 / 16_000

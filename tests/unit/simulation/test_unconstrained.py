@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.model.limits import Limit, Limits
-from kvpressure.model.observed import Interval, Observed
 from kvpressure.model.samples import CacheConfig, HistogramSample
+from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.unconstrained import UnconstrainedThroughput, unconstrained_tokens_per_second
 
 STEP, TOKEN = 0.03, 0.0001

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.config.settings import ConfigError
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
-from kvpressure.config.settings.validate import validate
+from kvpressure.config.settings.keys import validate
+from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.config.strict_yaml import Problem
 from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.samples import GpuSample

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.config.target import Target
-from kvpressure.runtimes.vllm.flags import FLAGS
+from kvpressure.runtimes.vllm.launch import FLAGS
 from kvpressure.sources.pod_devices.names import PROC, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import argv_of, holders_of, listening, parents_of_all, root_of
 from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus

@@ -13,8 +13,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvpressure.exposition import runbooks
-from kvpressure.model.severity import CALM
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import CALM
 from kvpressure.web.site import RUNBOOKS, Site
 from tests.support.runbook_pages import ALERTS, HOSTILE, PAGES, blocks
 from tests.support.snapshots import collapsed

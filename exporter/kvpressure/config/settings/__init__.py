@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from kvpressure.config.files import read_text
-from kvpressure.config.settings.engines import CanarySettings, FileSdSettings
-from kvpressure.config.settings.layers import FLAGS
-from kvpressure.config.settings.load import load_settings
+from kvpressure.config.settings.load import FLAGS, load_settings
 from kvpressure.config.settings.model import GpuSettings, Settings, WebSettings, with_sections
-from kvpressure.config.settings.polling import BasicAuthSettings, ClientSettings, PollSettings, TlsSettings
+from kvpressure.config.settings.polling import (
+    BasicAuthSettings,
+    CanarySettings,
+    ClientSettings,
+    FileSdSettings,
+    PollSettings,
+    TlsSettings,
+)
 from kvpressure.config.settings.types import ListenAddress, parse_listen_address
 from kvpressure.config.strict_yaml import ConfigError, Problem
 

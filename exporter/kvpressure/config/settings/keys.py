@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
+from kvpressure.config import strict_yaml
 from kvpressure.config.settings.types import Gpus, ListenAddresses, SdPatterns, Vendors
+from kvpressure.config.strict_yaml import ConfigError, Problem, shown
 
 ENV_PREFIX: Final = "KVPRESSURE_"
 _SCALARS: Final = {str: "string", Path: "path", float: "number", int: "integer", bool: "boolean"}
@@ -69,13 +72,9 @@ def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
 def section_of(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
     """Give the model behind a section, or behind the entries of a list of sections, and whether it is a list."""
     kind = _bare(info.annotation)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind, False
-    if typing.get_origin(kind) is tuple:
-        item = _bare(typing.get_args(kind)[0])
-        if isinstance(item, type) and issubclass(item, BaseModel):
-            return item, True
-    return None, False
+    is_list = typing.get_origin(kind) is tuple
+    item = _bare(typing.get_args(kind)[0]) if is_list else kind
+    return (item, is_list) if isinstance(item, type) and issubclass(item, BaseModel) else (None, False)
 
 
 def type_name(info: FieldInfo) -> str:
@@ -106,3 +105,79 @@ def _bare(kind: Any) -> Any:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return _bare(next(arg for arg in typing.get_args(kind) if arg is not type(None)))
     return kind
+
+
+_NOT_SHOWN: Final = "is wrong too"  # looking for the key that was meant takes longer than all else
+M = TypeVar("M", bound=BaseModel)
+Locate = Callable[[strict_yaml.Path, str], Problem]
+
+_MESSAGES: Final = {
+    "missing": "is required",
+    "greater_than": "must be more than {gt:g}, got {got}",
+    "greater_than_equal": "must be at least {ge:g}, got {got}",
+    "less_than": "must be less than {lt:g}, got {got}",
+    "less_than_equal": "must be at most {le:g}, got {got}",
+    "float_type": "must be a number, got {got}",
+    "finite_number": "must be a finite number, got {got}",
+    "int_type": "must be a whole number, got {got}",
+    "bool_type": "must be true or false, got {got}",
+    "string_type": "must be a string, got {got}; quote it",
+    "literal_error": "must be {expected}, got {got}",
+    "path_type": "must be a path",
+    "tuple_type": "must be a list, got {got}",
+    "dict_type": "must be a mapping of keys to values, got {got}",
+    "model_type": "must be a mapping of keys to values, got {got}",
+    "model_attributes_type": "must be a mapping of keys to values, got {got}",
+}
+
+
+def validate(model: type[M], data: Any, locate: Locate, extra: Sequence[Problem] = ()) -> M:
+    """Make a `model` of `data`. Raises ConfigError with all problems, those in `extra` included."""
+    problems = list(extra)
+    try:
+        result = model.model_validate(data)
+    except ValidationError as error:
+        # A default that depends on a field in error is that field's problem, which is in the list already.
+        found = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
+        problems += [
+            locate(item["loc"], _message(model, item) if number < strict_yaml.MAX_PROBLEMS else _NOT_SHOWN)
+            for number, item in enumerate(found)
+        ]
+    if problems:
+        raise ConfigError(problems)
+    return result
+
+
+def require_mapping(document: strict_yaml.Document) -> dict[str, Any]:
+    """Give the top-level mapping of a document; an empty file is an empty mapping. Raises ConfigError."""
+    if document.data is None:
+        return {}
+    if not isinstance(document.data, dict):
+        raise ConfigError([document.problem((), "must be a mapping of keys to values at the top level")])
+    return document.data
+
+
+def prune(value: Any) -> Any:
+    """Drop keys without a value, which means: the default. A section whose keys are all commented out is such a key."""
+    if isinstance(value, dict):
+        return {key: prune(inner) for key, inner in value.items() if inner is not None}
+    return [prune(item) for item in value] if isinstance(value, list) else value
+
+
+def _message(model: type[BaseModel], error: ErrorDetails) -> str:
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "unknown key" + _did_you_mean(model, error["loc"])
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    context = {**error.get("ctx", {}), "got": shown(error["input"])}
+    return _MESSAGES[kind].format(**context) if kind in _MESSAGES else error["msg"]
+
+
+def _did_you_mean(model: type[BaseModel], path: strict_yaml.Path) -> str:
+    inner: type[BaseModel] | None = model
+    for part in path[:-1]:
+        if inner is not None and isinstance(part, str):
+            inner, _ = section_of(inner.model_fields[part])
+    known = list(inner.model_fields) if inner is not None else []
+    return suggestion(str(path[-1]), known, [".".join(key.path) for key in keys(model)])

@@ -11,11 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from kvpressure.config.settings.polling import ClientSettings
-from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch
+from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch, matching, split_list
 
-_DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
 _LABEL_KEY: Final = r"(?:[A-Za-z0-9][-A-Za-z0-9.]{0,252}/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 _REQUIREMENT: Final = re.compile(
@@ -72,27 +69,19 @@ def _selector(text: str) -> str:
     return text
 
 
-def _node_name(text: str) -> str:
-    # It becomes part of a field selector, where a comma would add terms.
-    if text and not _DNS_NAME.fullmatch(text):
-        raise ValueError("must be the name of a node: lower-case letters, digits, - and .")
-    return text
-
-
-def _port_name(text: str) -> str:
-    if text and not _PORT_NAME.fullmatch(text):
-        raise ValueError("must be a container port's name: up to 15 lower-case letters, digits and -")
-    return text
-
-
-def _namespace(text: str) -> str:
-    if not _DNS_LABEL.fullmatch(text):
-        raise ValueError("must be the name of a namespace")
-    return text
+# It becomes part of a field selector, where a comma would add terms.
+_node_name: Final = matching(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?", "must be the name of a node: lower-case letters, digits, - and ."
+)
+_port_name: Final = matching(
+    r"((?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?)?",
+    "must be a container port's name: up to 15 lower-case letters, digits and -",
+)
+_namespace: Final = matching(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "must be the name of a namespace")
 
 
 def _namespaces(value: Any) -> Any:
-    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+    items = split_list(value)
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
         raise ValueError("must be a list of namespaces, such as [llm, llm-canary]")
     if len(set(items)) < len(items):
@@ -100,6 +89,9 @@ def _namespaces(value: Any) -> Any:
     if len(items) > _MAX_NAMESPACES:
         raise ValueError(f"lists more than {_MAX_NAMESPACES} namespaces: leave it empty to watch all")
     return tuple(items)
+
+
+_Namespaces = Annotated[tuple[Annotated[str, AfterValidator(_namespace)], ...], BeforeValidator(_namespaces)]
 
 
 class KubernetesSettings(ClientSettings):
@@ -118,7 +110,7 @@ class KubernetesSettings(ClientSettings):
     kubeconfig_file: Path | None = Field(
         default=None, description="How to reach the API server from outside; in a pod, its service account is used."
     )
-    namespaces: Annotated[tuple[Annotated[str, AfterValidator(_namespace)], ...], BeforeValidator(_namespaces)] = Field(
+    namespaces: _Namespaces = Field(
         default=(), description="Namespaces to look in, each with a watch of its own; empty is all of them."
     )
     label_selector: Annotated[str, AfterValidator(_selector)] = Field(
@@ -134,8 +126,8 @@ class KubernetesSettings(ClientSettings):
         default=False,
         description="Read limits in the file of `--config` where it is mounted from a ConfigMap; get configmaps.",
     )
-    config_map_namespaces: Annotated[
-        tuple[Annotated[str, AfterValidator(_namespace)], ...], BeforeValidator(_namespaces)
-    ] = Field(default=(), description="Namespaces where ConfigMaps may be read; empty is wherever engines are found.")
+    config_map_namespaces: _Namespaces = Field(
+        default=(), description="Namespaces where ConfigMaps may be read; empty is wherever engines are found."
+    )
     events: Boolean = Field(default=True, description="Watch the Kubernetes events of engines and of the node.")
     node_conditions: Boolean = Field(default=True, description="Watch the node's condition MemoryPressure.")

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
-from kvpressure.config.settings.engines import EngineSettings
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.config.settings.logs import LogsSettings
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
-from kvpressure.config.settings.polling import DERIVED, PollSettings, Section
+from kvpressure.config.settings.polling import DERIVED, EngineSettings, PollSettings, Section, at_least
 from kvpressure.config.settings.types import (
     Boolean,
     Directory,
@@ -25,9 +31,97 @@ from kvpressure.config.settings.types import (
     ListenAddress,
     ListenAddresses,
     Number,
+    Switch,
+    TargetName,
     TelemetryPath,
     Vendors,
+    matching,
+    split_list,
 )
+
+DEFAULT_RESOURCE_NAMES: Final = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/mig-*",
+    "amd.com/gpu",
+    "amd.com/?px_nps*",
+)
+"""`.shared` is what NVIDIA's plugin renames replicas to, `?px_nps*` what AMD's calls partitions (`cpx_nps4`)."""
+
+_resource_name: Final = matching(
+    r"[A-Za-z0-9.*?-]+/[A-Za-z0-9._*?-]+",
+    "must be a resource name such as nvidia.com/gpu, may have * and ?, got {text!r}",
+)
+
+
+def _split(value: Any) -> Any:
+    items = split_list(value)
+    if items in ([], (), [""]):
+        raise ValueError("must have at least one entry")
+    return items
+
+
+ResourceNames = Annotated[tuple[Annotated[str, AfterValidator(_resource_name)], ...], BeforeValidator(_split)]
+
+
+class PodResourcesSettings(Section):
+    """The kubelet's pod-resources API, which says which container holds which GPU."""
+
+    enabled: Switch = Field(default="auto", description="Ask the kubelet; `auto`: once socket_dir is there.")
+    socket_dir: Path = Field(
+        default=Path("/var/lib/kubelet/pod-resources"),
+        description="Directory of `kubelet.sock`. Mount the directory: a restarted kubelet makes a new socket.",
+    )
+    interval_seconds: Number = Field(default=10.0, ge=1, le=300, description="Time between two questions.")
+    keep_seconds: Number = Field(
+        default=300.0, ge=0, le=3600, description="How long the last answer holds while the kubelet does not answer."
+    )
+    resource_names: ResourceNames = Field(
+        default=DEFAULT_RESOURCE_NAMES, description="Resources that are GPUs; `*` and `?` stand for any characters."
+    )
+
+
+_journal_unit: Final = matching(
+    r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*", "must be the name of a systemd unit, such as llama.service"
+)
+JournalUnit = Annotated[str, AfterValidator(_journal_unit)]
+
+
+class LogFileSettings(Section):
+    """The log of one engine on a machine without Kubernetes: a file or a journal unit."""
+
+    target: TargetName = Field(description="Name of the target whose log it is.")
+    path: Directory | None = Field(default=None, description="The log file; it may be rotated.")
+    journal_unit: JournalUnit | None = Field(
+        default=None, description="The systemd unit whose journal is read, through `journalctl`."
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> LogFileSettings:
+        if (self.path is None) == (self.journal_unit is None):
+            raise ValueError("needs either path or journal_unit")
+        return self
+
+
+class LogsSettings(Section):
+    """The engines' log lines, counted by kind."""
+
+    enabled: Switch = Field(
+        default="auto", description="Read logs: `auto` (when the directory exists or files are given), `true`, `false`."
+    )
+    directory: Directory = Field(default=Path("/var/log/pods"), description="Where the kubelet keeps containers' logs.")
+    link_directories: tuple[Directory, ...] = Field(
+        default=(),
+        description="Further directories that symbolic links in `directory` may lead into, "
+        "such as /var/lib/docker/containers; links to anywhere else are not followed.",
+    )
+    max_bytes_per_second: Integer = Field(
+        default=1024 * 1024,
+        ge=16 * 1024,
+        le=64 * 1024 * 1024,
+        description="Bytes read per second of each container's log; of a larger backlog the oldest part is skipped.",
+    )
+    files: tuple[LogFileSettings, ...] = Field(default=(), description="Logs on a machine without Kubernetes.")
 
 
 class ExpositionSettings(Section):
@@ -97,8 +191,7 @@ class GpuSettings(Section):
     """The GPUs of this machine."""
 
     vendors: Vendors = Field(
-        default=("auto",),
-        description="`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs.",
+        default=("auto",), description="`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs."
     )
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
     gpm: Boolean = Field(
@@ -188,18 +281,18 @@ class Settings(Section):
     @field_validator("window_seconds")
     @classmethod
     def _four_polls(cls, value: float, info: ValidationInfo) -> float:
-        return _at_least(value, 4 * _interval(info.data, gpu=False), "4 times poll.interval_seconds")
+        return at_least(value, 4 * _interval(info.data, gpu=False), "4 times poll.interval_seconds")
 
     @field_validator("shape_window_seconds")
     @classmethod
     def _not_below_window(cls, value: float, info: ValidationInfo) -> float:
-        return _at_least(value, info.data.get("window_seconds", value), "window_seconds")
+        return at_least(value, info.data.get("window_seconds", value), "window_seconds")
 
     @field_validator("staleness_seconds")
     @classmethod
     def _two_polls(cls, value: float, info: ValidationInfo) -> float:
         name = "2 times the longer of poll.interval_seconds and gpu.interval_seconds"
-        return _at_least(value, 2 * _interval(info.data), name)
+        return at_least(value, 2 * _interval(info.data), name)
 
 
 def with_sections(sections: Mapping[str, type[Section]]) -> type[Settings]:
@@ -214,9 +307,3 @@ def _interval(data: dict[str, Any], *, gpu: bool = True) -> float:
     # A section that failed its own checks is missing here; its problem is already reported.
     poll = data["poll"].interval_seconds if "poll" in data else 0.2
     return max(poll, data["gpu"].interval_seconds) if gpu and "gpu" in data else poll
-
-
-def _at_least(value: float, least: float, name: str) -> float:
-    if value < least:
-        raise ValueError(f"must be at least {name} ({least:g}), got {value:g}")
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -12,11 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
+from kvpressure.config.target import BY_ITS_PAGE
 from kvpressure.net.addresses import refusal
 
 Vendor = Literal["auto", "nvidia", "amd"]
-BY_ITS_PAGE: Final = "auto"
-"""The `runtime` of a target whose page says what it runs."""
 
 if TYPE_CHECKING:
     Runtime = str
@@ -24,8 +24,6 @@ else:
     # The folders of `runtimes`, which are listed and not imported: those are above the settings.
     _FOLDER = find_spec("kvpressure.runtimes").submodule_search_locations
     Runtime = Literal[(BY_ITS_PAGE, *sorted(module.name for module in iter_modules(_FOLDER) if module.ispkg))]
-_PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f]+")
-_PATH: Final = re.compile(r"/[^\s?#\x00-\x1f\x7f]*")
 _TELEMETRY_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?|/")
 _TAKEN_PATHS: Final = ("/-", "/api", "/runbooks", "/targets")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]")
@@ -93,28 +91,32 @@ def default_name(url: str) -> str:
     return rest if re.search(r":\d+$", rest) else f"{rest}:{443 if scheme == 'https' else 80}"
 
 
-def http_path(text: str) -> str:
-    """Check a path such as `/metrics`. Raises ValueError."""
-    if not _PATH.fullmatch(text):
-        raise ValueError(f"must be a path that starts with / and has no spaces, query or fragment, got {text!r}")
-    return text
+def matching(pattern: str, must: str) -> Callable[[str], str]:
+    """Return a check that a whole text matches, which raises ValueError with `must`: {text!r} in it is the text."""
+    known = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not known.fullmatch(text):
+            raise ValueError(must.format(text=text))
+        return text
+
+    return check
 
 
-def telemetry_path(text: str) -> str:
-    """Check the path of the metrics page, which must not be another page's, nor be open. Raises ValueError."""
+http_path: Final = matching(
+    r"/[^\s?#\x00-\x1f\x7f]*", "must be a path that starts with / and has no spaces, query or fragment, got {text!r}"
+)
+label: Final = matching(r"[^\x00-\x1f\x7f]*", "must not contain control characters")
+"""A label value that an operator chose: printable."""
+
+
+def _telemetry_path(text: str) -> str:
     if not _TELEMETRY_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
         example = "such as /metrics or /llama/metrics"
         raise ValueError(f"must be a path of letters, digits and . _ ~ - between slashes, {example}, got {text!r}")
     taken = next((path for path in _TAKEN_PATHS if f"{text}/".startswith(f"{path}/")), "/" if text == "/" else None)
     if taken is not None:
         raise ValueError(f"is taken: {taken} is another page of the exporter; choose a path such as /metrics")
-    return text
-
-
-def label(text: str) -> str:
-    """Check a label value that an operator chose: printable. Raises ValueError."""
-    if text and not _PRINTABLE.fullmatch(text):
-        raise ValueError("must not contain control characters")
     return text
 
 
@@ -125,9 +127,14 @@ def target_name(text: str) -> str:
     return label(text)
 
 
+def split_list(value: Any) -> Any:
+    """Return what stands between commas of a text; anything else as it is."""
+    return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+
+
 def gpu_list(value: Any) -> tuple[str, ...]:
     """Read the GPUs of an engine: "all", or uuids and indices in a list or separated by commas. Raises ValueError."""
-    items = value.split(",") if isinstance(value, str) else value
+    items = split_list(value)
     if not isinstance(items, (list, tuple)) or not items:
         raise ValueError('must be "all" or a list of GPU uuids or indices, such as [0, 1]')
     if not all(isinstance(item, str) or (type(item) is int and item >= 0) for item in items):
@@ -142,8 +149,7 @@ def gpu_list(value: Any) -> tuple[str, ...]:
     return gpus
 
 
-def sd_pattern(path: Path) -> Path:
-    """Check a file_sd pattern: a glob in the last part only, ending as Prometheus requires. Raises ValueError."""
+def _sd_pattern(path: Path) -> Path:
     if path.suffix not in (".json", ".yml", ".yaml"):
         raise ValueError(f"must end in .json, .yml or .yaml, got {str(path)!r}")
     if any(sign in str(path.parent) for sign in "*?["):
@@ -151,8 +157,7 @@ def sd_pattern(path: Path) -> Path:
     return path
 
 
-def directory(path: Path) -> Path:
-    """Check that a directory's path is absolute. Raises ValueError."""
+def _directory(path: Path) -> Path:
     if not path.is_absolute():
         raise ValueError(f"must be an absolute path, got {str(path)!r}")
     return path
@@ -166,7 +171,7 @@ def _not_empty(value: Any) -> Any:
 
 
 def _addresses(value: Any) -> Any:
-    items = value.split(",") if isinstance(value, str) else value
+    items = split_list(value)
     if not isinstance(items, (list, tuple)) or not items or not all(isinstance(item, str) for item in items):
         raise ValueError('must be an address such as ":10405", or a list of them')
     addresses = tuple(map(parse_listen_address, items))
@@ -176,7 +181,7 @@ def _addresses(value: Any) -> Any:
 
 
 def _vendors(value: Any) -> Any:
-    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+    items = split_list(value)
     if isinstance(items, (list, tuple)) and len(items) > 1 and "auto" in items:
         raise ValueError('"auto" stands alone')
     return items
@@ -186,14 +191,14 @@ Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Integer = Annotated[int, Strict()]
 Boolean = Annotated[bool, Strict()]
 HttpPath = Annotated[str, AfterValidator(http_path)]
-TelemetryPath = Annotated[str, AfterValidator(telemetry_path)]
+TelemetryPath = Annotated[str, AfterValidator(_telemetry_path)]
 Label = Annotated[str, AfterValidator(label)]
 TargetName = Annotated[str, AfterValidator(target_name)]
 Endpoint = Annotated[str, AfterValidator(lambda text: "".join(split_url(text)).rstrip("/"))]
 BaseUrl = Annotated[str, AfterValidator(lambda text: split_url(text)[0])]
 Gpus = Annotated[tuple[str, ...], BeforeValidator(gpu_list)]
-Directory = Annotated[Path, AfterValidator(directory)]
-SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(sd_pattern)], ...], BeforeValidator(_not_empty)]
+Directory = Annotated[Path, AfterValidator(_directory)]
+SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(_sd_pattern)], ...], BeforeValidator(_not_empty)]
 ListenAddresses = Annotated[tuple[ListenAddress, ...], BeforeValidator(_addresses)]
 Vendors = Annotated[tuple[Vendor, ...], BeforeValidator(_vendors)]
 

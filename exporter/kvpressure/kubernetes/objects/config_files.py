@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kvpressure.kubernetes.objects.fields import Object, dns_name, mapping, objects, text
-from kvpressure.launch.start import Start
+from kvpressure.launch.declared import Start
 
 MAX_MAPS: Final = 4
 """ConfigMaps read for one container."""

@@ -12,8 +12,17 @@ from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_files import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.states import ENDED
-from kvpressure.launch.declared import Reading, annotated, declared, read_limits
-from kvpressure.launch.start import TOO_MUCH, Start, read_start, runtime_of, serving_port
+from kvpressure.launch.declared import (
+    TOO_MUCH,
+    Reading,
+    Start,
+    annotated,
+    declared,
+    read_limits,
+    read_start,
+    runtime_of,
+    serving_port,
+)
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.runtimes.runtime import Runtime
 

@@ -12,8 +12,5 @@ from typing import Any, Final
 
 from kvpressure.model.schemas import diagnosis, incidents
 
-SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "diagnosis": diagnosis.SCHEMA,
-    "incidents": incidents.SCHEMA,
-}
+SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {"diagnosis": diagnosis.SCHEMA, "incidents": incidents.SCHEMA}
 """By the name of the document."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.model.schemas.parts import (
+from kvpressure.model.schemas.diagnosis import (
     CAUSE,
     DETAIL,
     DRAFT,
@@ -41,63 +41,57 @@ _TOLD: Final = {
     "seconds": number("How long it took.", minimum=0),
 }
 _FIRED: Final = keys(
-    {
-        "rule": string("Its name."),
-        "by": string(
-            "Whose rule: kvpressure's, judged from the verdicts, or one that people copy, asked of the Prometheus.",
-            enum=["kvpressure", "copied"],
-        ),
-        "severity": or_null(string("Of kvpressure's: critical, warning or info.")),
-        "at": moment("When it would have fired"),
-        "ended": or_null(moment("When it would have ended; null where it still fired at the end")),
-    },
     "An alert that would have fired.",
+    rule=string("Its name."),
+    by=string(
+        "Whose rule: kvpressure's, judged from the verdicts, or one that people copy, asked of the Prometheus.",
+        enum=["kvpressure", "copied"],
+    ),
+    severity=or_null(string("Of kvpressure's: critical, warning or info.")),
+    at=moment("When it would have fired"),
+    ended=or_null(moment("When it would have ended; null where it still fired at the end")),
 )
 _PICTURE: Final = keys(
-    {
-        "t": array({"type": "number"}, "Times (unix seconds)."),
-        "running": {**_SERIES, "description": "Requests in the batch."},
-        "waiting": {**_SERIES, "description": "Requests that wait."},
-        "kv_usage_ratio": {**_SERIES, "description": "Share of the KV cache in use."},
-        "tokens_per_second": {**_SERIES, "description": "Generated tokens a second."},
-        "cause": array(CAUSE, "The verdict at each time."),
-    },
     "How it looked, from a quarter of an hour before it; coarser for a long incident.",
+    t=array({"type": "number"}, "Times (unix seconds)."),
+    running={**_SERIES, "description": "Requests in the batch."},
+    waiting={**_SERIES, "description": "Requests that wait."},
+    kv_usage_ratio={**_SERIES, "description": "Share of the KV cache in use."},
+    tokens_per_second={**_SERIES, "description": "Generated tokens a second."},
+    cause=array(CAUSE, "The verdict at each time."),
 )
 _INCIDENT: Final = keys(
-    {
-        "target": _WHO["target"],
-        "labels": LABELS,
-        "namespace": string("Kubernetes namespace; empty without one."),
-        "pod": string("Pod; empty without one."),
-        "model_name": _WHO["model_name"],
-        "engine": _WHO["engine"],
-        "cause": CAUSE,
-        "detail": DETAIL,
-        "grounds": or_null(string("What tells the detail, or why nothing does.")),
-        "began": moment("When the verdict first named it; the trouble is a few samples older"),
-        "ended": or_null(moment("When it last did; null where it still did at the end")),
-        "seconds": number("How long it took.", minimum=0),
-        "step_seconds": number("Time between the samples it was judged by.", minimum=0),
-        "causes": mapping({"type": "number"}, "Seconds that each cause held."),
-        "confidence": or_null(ratio("Share of the evidence available that agrees with the cause, on average.")),
-        "stage": STAGE,
-        "lost_tokens": or_null(number("Tokens that were not generated; null where nothing tells.", minimum=0)),
-        "lost_seconds": or_null(number("What they take the engine healthy.", minimum=0)),
-        "tokens_per_second": or_null(number("Generated tokens a second during it.")),
-        "restarted": boolean("Whether another process answered after it began."),
-        "peak": mapping({"type": ["number", "null"]}, "Highest readings by name."),
-        "symptoms": mapping(ref("evidence"), "Every symptom by name, where the verdict was surest."),
-        "missing": array(ref("missing"), "What would have told more."),
-        "limits": ref("limits"),
-        "fired": array(ref("fired"), "What would have fired during it, or within five minutes of it."),
-        "exporter": or_null(
-            keys(_TOLD, "What an exporter that was there told at the time, if its series are in the same place.")
-        ),
-        "actions": array(ref("action"), "What would have helped, in order."),
-        "picture": or_null(ref("picture")),
-    },
     "A time of trouble of one engine.",
+    target=_WHO["target"],
+    labels=LABELS,
+    namespace=string("Kubernetes namespace; empty without one."),
+    pod=string("Pod; empty without one."),
+    model_name=_WHO["model_name"],
+    engine=_WHO["engine"],
+    cause=CAUSE,
+    detail=DETAIL,
+    grounds=or_null(string("What tells the detail, or why nothing does.")),
+    began=moment("When the verdict first named it; the trouble is a few samples older"),
+    ended=or_null(moment("When it last did; null where it still did at the end")),
+    seconds=number("How long it took.", minimum=0),
+    step_seconds=number("Time between the samples it was judged by.", minimum=0),
+    causes=mapping({"type": "number"}, "Seconds that each cause held."),
+    confidence=or_null(ratio("Share of the evidence available that agrees with the cause, on average.")),
+    stage=STAGE,
+    lost_tokens=or_null(number("Tokens that were not generated; null where nothing tells.", minimum=0)),
+    lost_seconds=or_null(number("What they take the engine healthy.", minimum=0)),
+    tokens_per_second=or_null(number("Generated tokens a second during it.")),
+    restarted=boolean("Whether another process answered after it began."),
+    peak=mapping({"type": ["number", "null"]}, "Highest readings by name."),
+    symptoms=mapping(ref("evidence"), "Every symptom by name, where the verdict was surest."),
+    missing=array(ref("missing"), "What would have told more."),
+    limits=ref("limits"),
+    fired=array(ref("fired"), "What would have fired during it, or within five minutes of it."),
+    exporter=or_null(
+        keys("What an exporter that was there told at the time, if its series are in the same place.", **_TOLD)
+    ),
+    actions=array(ref("action"), "What would have helped, in order."),
+    picture=or_null(ref("picture")),
 )
 
 _BRIEF: Final = {
@@ -109,22 +103,18 @@ _BRIEF: Final = {
     "seconds": number("How long it took.", minimum=0),
     "lost_tokens": or_null(number("Tokens that were not generated.", minimum=0)),
 }
-_WHICH: Final = keys({"cause": CAUSE, "detail": DETAIL})
+_WHICH: Final = keys(cause=CAUSE, detail=DETAIL)
 _BACKTEST: Final = keys(
-    {
-        "thresholds": string("Hash of the other thresholds."),
-        "changed_thresholds": mapping(
-            keys({"before": number("By the first setting."), "after": number("By the other.")}), "By name."
-        ),
-        "incidents": array(ref("incident"), "By the other setting."),
-        "same": count("Incidents that both find, with the same cause."),
-        "only_before": array(ref("brief"), "Those that only the first setting finds."),
-        "only_after": array(ref("brief"), "Those that only the other finds."),
-        "changed_cause": array(
-            keys({**_BRIEF, "before": _WHICH, "after": _WHICH}), "Those that both find, with another cause or detail."
-        ),
-    },
     "The same past by another setting of thresholds.",
+    thresholds=string("Hash of the other thresholds."),
+    changed_thresholds=mapping(keys(before=number("By the first setting."), after=number("By the other.")), "By name."),
+    incidents=array(ref("incident"), "By the other setting."),
+    same=count("Incidents that both find, with the same cause."),
+    only_before=array(ref("brief"), "Those that only the first setting finds."),
+    only_after=array(ref("brief"), "Those that only the other finds."),
+    changed_cause=array(
+        keys(**_BRIEF, before=_WHICH, after=_WHICH), "Those that both find, with another cause or detail."
+    ),
 )
 
 SCHEMA: Final[Schema] = {
@@ -132,60 +122,54 @@ SCHEMA: Final[Schema] = {
     "$id": f"urn:kvpressure:schema:incidents:{VERSION}",
     "title": "What kvpressure incidents --json says",
     **keys(
-        {
-            "schema_version": string("Version of this schema: keys are only ever added within a major one."),
-            "kind": string("What this document is.", enum=["incidents"]),
-            "kvpressure": string("Version of the program."),
-            "prometheus": string("Where it was asked."),
-            "selector": string("Label matchers that chose the engines; empty for all."),
-            "since": moment("Begin of the time looked at"),
-            "until": moment("Its end"),
-            "thresholds": string("Hash of the thresholds in force."),
-            "shortest_seconds": number("Incidents shorter than this are left out."),
-            "targets": count("Engines' pages that the Prometheus has scraped in that time."),
-            "targets_read": count("Those of which samples were read one by one."),
-            "seconds_read": number("Of all targets together, the time that was read so; the rest was screened."),
-            "samples_read": count("Verdicts that were made."),
-            "incidents": array(ref("incident"), "By their begin."),
-            "exporter_alone": array(
-                keys({**_WHO, **_TOLD}),
-                "Trouble that an exporter told of, and the engines' own series do not show at this pace.",
+        schema_version=string("Version of this schema: keys are only ever added within a major one."),
+        kind=string("What this document is.", enum=["incidents"]),
+        kvpressure=string("Version of the program."),
+        prometheus=string("Where it was asked."),
+        selector=string("Label matchers that chose the engines; empty for all."),
+        since=moment("Begin of the time looked at"),
+        until=moment("Its end"),
+        thresholds=string("Hash of the thresholds in force."),
+        shortest_seconds=number("Incidents shorter than this are left out."),
+        targets=count("Engines' pages that the Prometheus has scraped in that time."),
+        targets_read=count("Those of which samples were read one by one."),
+        seconds_read=number("Of all targets together, the time that was read so; the rest was screened."),
+        samples_read=count("Verdicts that were made."),
+        incidents=array(ref("incident"), "By their begin."),
+        exporter_alone=array(
+            keys(**_WHO, **_TOLD),
+            "Trouble that an exporter told of, and the engines' own series do not show at this pace.",
+        ),
+        backtest=or_null(_BACKTEST),
+        copied_rules=array(
+            keys(
+                rule=string("Its name."),
+                expr=string("Its expression."),
+                for_seconds=number("How long it has to hold."),
+                fired=count("Times that it would have fired."),
+                in_incidents=count("Incidents in which it would have fired."),
+                elsewhere=count("Times that it would have fired without an incident."),
             ),
-            "backtest": or_null(_BACKTEST),
-            "copied_rules": array(
-                keys(
-                    {
-                        "rule": string("Its name."),
-                        "expr": string("Its expression."),
-                        "for_seconds": number("How long it has to hold."),
-                        "fired": count("Times that it would have fired."),
-                        "in_incidents": count("Incidents in which it would have fired."),
-                        "elsewhere": count("Times that it would have fired without an incident."),
-                    }
-                ),
-                "The rules that people copy, as far as their series are there.",
+            "The rules that people copy, as far as their series are there.",
+        ),
+        fired_elsewhere=array(
+            keys(
+                **_WHO,
+                rule=string("Name of the copied rule."),
+                at=moment("When it would have fired"),
+                ended=or_null(moment("When it would have ended")),
             ),
-            "fired_elsewhere": array(
-                keys(
-                    {
-                        **_WHO,
-                        "rule": string("Name of the copied rule."),
-                        "at": moment("When it would have fired"),
-                        "ended": or_null(moment("When it would have ended")),
-                    }
-                ),
-                "Copied rules that would have fired while there was no incident.",
-            ),
-            "unjudged": array(
-                keys({**_WHO, "detail": DETAIL, "seconds": number("For how long.", minimum=0)}),
-                "Engines at which requests waited while nothing told why: the verdict was unknown.",
-            ),
-            "unread": array(
-                keys({"target": _WHO["target"], "why": string("Why nothing can be said of it.")}),
-                "What was there and could not be judged.",
-            ),
-            "warnings": array({"type": "string"}, "The server's own, such as of answers that are not complete."),
-        }
+            "Copied rules that would have fired while there was no incident.",
+        ),
+        unjudged=array(
+            keys(**_WHO, detail=DETAIL, seconds=number("For how long.", minimum=0)),
+            "Engines at which requests waited while nothing told why: the verdict was unknown.",
+        ),
+        unread=array(
+            keys(target=_WHO["target"], why=string("Why nothing can be said of it.")),
+            "What was there and could not be judged.",
+        ),
+        warnings=array({"type": "string"}, "The server's own, such as of answers that are not complete."),
     ),
-    "$defs": {**PARTS, "fired": _FIRED, "picture": _PICTURE, "incident": _INCIDENT, "brief": keys(_BRIEF)},
+    "$defs": {**PARTS, "fired": _FIRED, "picture": _PICTURE, "incident": _INCIDENT, "brief": keys(**_BRIEF)},
 }

@@ -6,10 +6,8 @@ from typing import Final
 
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.sglang.advice import ADVICE, AUDIT, PLANNING
-from kvpressure.runtimes.sglang.evidence import EVIDENCE
 from kvpressure.runtimes.sglang.launch import KSERVE, STARTING
-from kvpressure.runtimes.sglang.logs import LOGS
-from kvpressure.runtimes.sglang.metrics import SGLANG
+from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
 
 RUNTIME: Final = Runtime(
     name="sglang",

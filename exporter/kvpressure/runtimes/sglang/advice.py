@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.runtimes.advising import Advice, Audit, Change, Planning
+from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning
 
 _FLAGS: Final = {
     "max_num_seqs": "--max-running-requests",
@@ -90,7 +90,6 @@ PLANNING: Final = Planning(
         "pipeline_parallel": "--pp-size",
         "data_parallel": "--dp-size",
         "expert_parallel": "--ep-size",
-        "kv_cache_dtype": "--kv-cache-dtype",
     },
     most_sequences=4096,
     step_tokens=(2048, 8192),

@@ -6,13 +6,67 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kvpressure.commandline.numbers import whole
-from kvpressure.commandline.options import Options
-from kvpressure.commandline.programs import SHELLS, Launch, base
+from kvpressure.commandline.numbers import share, whole
+from kvpressure.commandline.options import Dialect, Options
+from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.deploying import KServe
-from kvpressure.runtimes.sglang.flags import FLAGS
-from kvpressure.runtimes.starting import Starting
+from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, start_script
+
+NAMES: Final[Mapping[str, str]] = {
+    "chunked-prefill-size": "chunked-p",
+    "config": "config",
+    "context-length": "context-l",
+    "dp-size": "dp-size",
+    "dtype": "dtype",
+    "ep-size": "ep-size",
+    "kv-cache-dtype": "kv-cache-d",
+    "max-running-requests": "max-ru",
+    "max-total-tokens": "max-to",
+    "mem-fraction-static": "mem-f",
+    "model-path": "model-p",
+    "node-rank": "node-r",
+    "port": "port",
+    "pp-size": "pp-size",
+    "quantization": "quantization",
+    "served-model-name": "served-",
+    "tp-size": "tp-size",
+}
+"""Options that are looked for, and the shortest beginning that means them."""
+
+_ALIASES: Final = {
+    "model": "model-path",
+    "tp": "tp-size",
+    "tensor-parallel-size": "tp-size",
+    "pp": "pp-size",
+    "pipeline-parallel-size": "pp-size",
+    "dp": "dp-size",
+    "data-parallel-size": "dp-size",
+    "ep": "ep-size",
+    "expert-parallel-size": "ep-size",
+}
+
+_SWITCH: Final = re.compile(r"--(enable|disable|trust|skip|allow|collect|is|show|delete)([-_]|$)")
+
+FLAGS: Final = Flags(
+    dialect=Dialect(NAMES, _SWITCH, aliases=_ALIASES),
+    limits={
+        "max_model_len": ("context-length", whole),
+        "max_num_seqs": ("max-running-requests", whole),
+        "max_num_batched_tokens": ("chunked-prefill-size", whole),
+        "gpu_memory_utilization": ("mem-fraction-static", share),
+        # At most that: a pool that memory makes smaller stays smaller.
+        "kv_capacity_tokens": ("max-total-tokens", whole),
+    },
+    model="model-path",
+    ranks=(
+        ("--tensor-parallel-size", "--tp-size", "--tp"),
+        ("--pipeline-parallel-size", "--pp-size", "--pp"),
+        ("--data-parallel-size", "--dp-size", "--dp"),
+    ),
+    tls="ssl-certfile",
+    sizing=Sizing("tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization"),
+)
+
 
 MODULE: Final = "sglang.launch_server"
 PORT: Final = 30000
@@ -44,12 +98,11 @@ def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
     """Return whether an image's start script serves, by its name; the images' own entrypoint is a shell."""
-    name = base(image.split("@", 1)[0]).split(":", 1)[0].lower()
+    name = image_name(image)
     if not command or not _IMAGES.fullmatch(name) or _OTHERS.search(name):
         return False
-    words = [base(word) for word in (*command, *args)]
-    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
-    return script.endswith(".sh") and _SCRIPT.search(script) is not None and not _OTHERS.search(script)
+    script = start_script((*command, *args))
+    return _SCRIPT.search(script) is not None and not _OTHERS.search(script)
 
 
 def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one module

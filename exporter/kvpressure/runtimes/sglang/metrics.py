@@ -11,55 +11,17 @@ and how long prefill took. Names, types and labels: tests/fixtures/sglang/invent
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.table import PageFacts, Row, Table
+from kvpressure.runtimes.runtime import GIB, Facts, Wordings, note_least
+from kvpressure.runtimes.table import OptionalSignal, PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
 _WHOLE: Final = (("priority", ""),)
-
-GAUGES: Final = (
-    Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
-    # Requests whose grammar is still being compiled are in another queue and not among these.
-    Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
-    # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
-    Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
-)
-
-COUNTERS: Final = (
-    Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
-    # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
-    Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
-    Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
-    Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
-    Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
-    Row("generation_tokens", ("sglang:generation_tokens_total",)),
-    Row("finished", ("sglang:num_requests_total",)),
-    Row("prefix_queries", ("sglang:prompt_tokens_total",), slow=True),
-    Row("prefix_hits", ("sglang:cached_tokens_total",), slow=True),
-    Row("started", ("sglang:time_to_first_token_seconds_count",)),
-    Row("finished_prompts", ("sglang:prompt_tokens_histogram_count",)),
-    Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
-)
-
-HISTOGRAMS: Final = (
-    Row("e2e", ("sglang:e2e_request_latency_seconds",)),
-    Row("ttft", ("sglang:time_to_first_token_seconds",)),
-    Row("inter_token", ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds")),
-    Row("queue", ("sglang:queue_time_seconds",)),
-    Row("request_prompt_tokens", ("sglang:prompt_tokens_histogram",)),
-    Row("request_output_tokens", ("sglang:generation_tokens_histogram",)),
-)
-
-CACHE: Final = (
-    Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MAX_TOKENS),
-    Row("block_size", ("sglang:page_size",), merge="max", most=_MAX_TOKENS),
-    Row("max_model_len", ("sglang:context_len",), merge="max", most=_MAX_TOKENS),
-)
-"""Until 0.5.10 pages and their size were labels of an info metric; `max_total_num_tokens` is older than that."""
 
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  # noqa: ARG001 - of every rank alone
@@ -79,11 +41,103 @@ SGLANG: Final = Table(
     prefix="sglang:",
     spellings=("sglang:", "sglang_"),
     relayed=frozenset(),
-    gauges=GAUGES,
-    counters=COUNTERS,
-    histograms=HISTOGRAMS,
+    gauges=(
+        Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
+        # Requests whose grammar is still being compiled are in another queue and not among these.
+        Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
+        # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
+        Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
+    ),
+    counters=(
+        Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
+        # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
+        Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
+        Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
+        Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
+        Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
+        Row("generation_tokens", ("sglang:generation_tokens_total",)),
+        Row("finished", ("sglang:num_requests_total",)),
+        Row("prefix_queries", ("sglang:prompt_tokens_total",), slow=True),
+        Row("prefix_hits", ("sglang:cached_tokens_total",), slow=True),
+        Row("started", ("sglang:time_to_first_token_seconds_count",)),
+        Row("finished_prompts", ("sglang:prompt_tokens_histogram_count",)),
+        Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
+    ),
+    histograms=(
+        Row("e2e", ("sglang:e2e_request_latency_seconds",)),
+        Row("ttft", ("sglang:time_to_first_token_seconds",)),
+        Row("inter_token", ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds")),
+        Row("queue", ("sglang:queue_time_seconds",)),
+        Row("request_prompt_tokens", ("sglang:prompt_tokens_histogram",)),
+        Row("request_output_tokens", ("sglang:generation_tokens_histogram",)),
+    ),
     info="sglang:cache_config_info",
     info_cache=cache_config,
-    cache=CACHE,
+    # Until 0.5.10 pages and their size were labels of an info metric; `max_total_num_tokens` is older than that.
+    cache=(
+        Row("capacity_tokens", ("sglang:max_total_num_tokens",), merge="max", most=_MAX_TOKENS),
+        Row("block_size", ("sglang:page_size",), merge="max", most=_MAX_TOKENS),
+        Row("max_model_len", ("sglang:context_len",), merge="max", most=_MAX_TOKENS),
+    ),
     engine_label="dp_rank",
+)
+
+
+EVIDENCE: Final = (
+    OptionalSignal(
+        what="why requests wait: for room, or put off on their own account",
+        signals=("waiting_deferred",),
+        series=(),
+        how="no version of SGLang exports it",
+    ),
+    OptionalSignal(
+        what="how many tokens the KV cache holds",
+        signals=("capacity_tokens",),
+        series=("sglang:max_total_num_tokens", "sglang:cache_config_info"),
+        how="current versions of SGLang export it with --enable-metrics; or let kvpressure read the engine's log from "
+        "its start on (logs in the settings)",
+    ),
+    OptionalSignal(
+        what="steps, and how long prefill took",
+        signals=("steps", "prefill_seconds"),
+        series=(),
+        how="no version of SGLang exports it",
+    ),
+)
+
+
+_NUMBER: Final = r"(\d{1,7}(?:\.\d{1,9})?)"
+
+
+def _memory(facts: Facts, match: re.Match[str]) -> None:
+    """Note the first pool of a start, which is the model's own; a draft model's comes after it. Its GB are GiB."""
+    if facts.memory_bytes is None:
+        facts.memory_bytes = sum(map(float, match.groups())) * GIB
+
+
+LOGS: Final = Wordings(
+    rows=(
+        ("engine_dead", "scheduler hit an exception", ""),
+        ("engine_dead", "detokenizermanager hit an exception", ""),
+        ("engine_dead", "sigquit", r"received sigquit from a child process|sigquit received\."),
+        ("engine_dead", "watchdog timeout (", r"\bwatchdog timeout \(self\."),
+        ("preemption", "kv cache pool is full. retract requests", ""),
+        ("preemption", "decode out of memory happened", ""),  # until 0.4.6
+        ("kv_exhausted", "not enough memory. please try to increase --mem-fraction-static", ""),
+        (
+            "kv_exhausted",
+            "out of memory. try to lower your batch size",
+            r"(?:prefill|decode) out of memory\. try to lower",
+        ),
+        ("kv_capacity", "kv cache is allocated.", r"\bkv cache is allocated\..{0,80}#tokens: \d"),
+        ("kv_capacity", "max_total_num_tokens=", r"\bmax_total_num_tokens=\d{1,12}, "),
+    ),
+    words=("max_total_num_tokens=", "kv cache is allocated.", "server_args=serverargs("),
+    facts=(
+        (re.compile(r"\bmax_total_num_tokens=(\d{1,12}), "), note_least("tokens")),
+        (re.compile(rf"\bkv cache is allocated\..{{0,120}}k size: {_NUMBER} gb, v size: {_NUMBER} gb"), _memory),
+        (re.compile(rf"\bkv cache is allocated\..{{0,120}}kv size: {_NUMBER} gb"), _memory),
+    ),
+    banner="server_args=serverargs(",
+    quotes=r"\b(?:receive|finish): obj=",
 )

@@ -6,11 +6,9 @@ from typing import Final
 
 from kvpressure.runtimes.runtime import Asking, Runtime
 from kvpressure.runtimes.vllm.advice import ADVICE, AUDIT, PLANNING
-from kvpressure.runtimes.vllm.deploying import KSERVE, PRODUCTION_STACK
-from kvpressure.runtimes.vllm.evidence import EVIDENCE
-from kvpressure.runtimes.vllm.launch import STARTING
+from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING
 from kvpressure.runtimes.vllm.logs import LOGS
-from kvpressure.runtimes.vllm.metrics import VLLM
+from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
 
 RUNTIME: Final = Runtime(
     name="vllm",

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Final
 
-from kvpressure.runtimes.advising import Advice, Audit, Change, Planning, Remedy
+from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Remedy
 
 _FLAGS: Final = {
     "max_num_seqs": "--max-num-seqs",
@@ -164,7 +164,6 @@ PLANNING: Final = Planning(
         "pipeline_parallel": "--pipeline-parallel-size",
         "data_parallel": "--data-parallel-size",
         "expert_parallel": "--enable-expert-parallel",
-        "kv_cache_dtype": "--kv-cache-dtype",
     },
     # engine/arg_utils.py: samplers and graphs are made for that many.
     most_sequences=1024,

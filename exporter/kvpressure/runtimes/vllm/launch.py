@@ -5,15 +5,122 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.commandline.numbers import whole
-from kvpressure.commandline.options import Options
+from kvpressure.commandline.numbers import fraction, human, share, whole
+from kvpressure.commandline.options import Dialect, Given, Options, parse_json
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.starting import Starting
-from kvpressure.runtimes.vllm.flags import FLAGS
+from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
+
+NAMES: Final[Mapping[str, str]] = {
+    "backend": "backend",
+    "block-size": "block-s",
+    "config": "config",
+    "data-parallel-size": "data-parallel-size",
+    "dtype": "dtype",
+    "enable-expert-parallel": "enable-ex",
+    "generation-config": "generation-c",
+    "gpu-memory-utilization": "gpu-memory-u",
+    "headless": "headl",
+    "hf-overrides": "hf-ov",
+    "http-port": "http-port",
+    "kv-cache-dtype": "kv-cache-dtype",
+    "kv-cache-memory-bytes": "kv-cache-mem",
+    "max-model-len": "max-mo",
+    "max-num-batched-tokens": "max-num-ba",
+    "max-num-seqs": "max-num-se",
+    "model": "model",
+    "num-gpu-blocks-override": "num-gpu-b",
+    "override-generation-config": "override-g",
+    "pipeline-parallel-size": "pipeline",
+    "port": "por",
+    "quantization": "quantiz",
+    "rope-scaling": "rope-s",
+    "served-model-name": "served-",
+    "tensor-parallel-size": "tensor-p",
+    "watermark": "watermark",
+}
+"""Options that are looked for, and the shortest beginning that means them in every version from 0.6 on."""
+
+_SWITCH: Final = re.compile(r"--(no|enable|disable|enforce|trust|headless|async|skip|use|fully|calculate)([-_]|$)")
+
+
+def _output_caps(given: Mapping[str, Given], files: Mapping[str, str], budget: Budget) -> Iterator[Given]:
+    """Yield `max_new_tokens` of the generation config, which caps every request's output; the override wins."""
+    folder, override = given.get("generation-config"), given.get("override-generation-config")
+    if folder is not None and folder.text not in {"auto", "vllm", ""}:
+        path = f"{folder.text.rstrip('/')}/generation_config.json"
+        if path in files:
+            yield from _cap(files[path], f"max_new_tokens of {path}", budget)
+    if override is not None:
+        yield from _cap(override.text, override.written, budget, override.file)
+
+
+def _cap(text: str, written: str, budget: Budget, file: str = "") -> Iterator[Given]:
+    config = parse_json(text, budget)
+    if isinstance(config, dict):
+        value = config.get("max_new_tokens")
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            yield Given(str(value).removesuffix(".0"), written, file)
+    elif unresolved(text):
+        yield Given(text, written, file)
+
+
+def _capacity(options: Mapping[str, Given]) -> tuple[float, str] | None:
+    """Return blocks times block size, without vLLM's null block; None unless both are given."""
+    blocks, size = options.get("num-gpu-blocks-override"), options.get("block-size")
+    if blocks is None or size is None:
+        return None
+    count, tokens = whole(blocks.text), whole(size.text)
+    if count is None or tokens is None or count <= 1:
+        return None
+    return (count - 1) * tokens, f"{blocks.written} {size.written}"
+
+
+FLAGS: Final = Flags(
+    dialect=Dialect(
+        NAMES,
+        _SWITCH,
+        output_caps=_output_caps,
+        short={
+            "-dp": "data-parallel-size",
+            "-pp": "pipeline-parallel-size",
+            "-q": "quantization",
+            "-tp": "tensor-parallel-size",
+        },
+    ),
+    # `--max-model-len` and `--max-num-batched-tokens` are read by vLLM's `human_readable_int`.
+    limits={
+        "max_model_len": ("max-model-len", human),
+        "max_num_seqs": ("max-num-seqs", whole),
+        "max_num_batched_tokens": ("max-num-batched-tokens", human),
+        "gpu_memory_utilization": ("gpu-memory-utilization", share),
+        "kv_watermark_ratio": ("watermark", fraction),
+    },
+    capacity=_capacity,
+    # vLLM then sizes the pool by that alone, whatever the utilization says.
+    sizes_pool="kv-cache-memory-bytes",
+    output_cap="override-generation-config",
+    ranks=(
+        ("--tensor-parallel-size", "-tp"),
+        ("--pipeline-parallel-size", "-pp"),
+        ("--data-parallel-size-local", "-dpl", "--data-parallel-size", "-dp"),
+    ),
+    tls="ssl-certfile",
+    sizing=Sizing(
+        tensor="tensor-parallel-size",
+        pipeline="pipeline-parallel-size",
+        data="data-parallel-size",
+        expert="enable-expert-parallel",
+        kv_cache_dtype="kv-cache-dtype",
+        dtype="dtype",
+        quantization="quantization",
+        stretches=("rope-scaling", "hf-overrides"),
+    ),
+)
+
 
 MODULES: Final = frozenset(("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"))
 """Modules that `python -m` starts a server with; the second has no metrics page in old versions."""
@@ -41,21 +148,8 @@ _OTHERS: Final = re.compile(
     r"router|bench|client|simulator|-sim\b|exporter|operator|controller|gateway|proxy|sidecar|scheduler|production-stack"
 )
 # First words of arguments that replace what the entrypoint would serve.
-_OTHER_COMMANDS: Final = frozenset(
-    (
-        *SHELLS,
-        "bench",
-        "chat",
-        "complete",
-        "run-batch",
-        "collect-env",
-        "sleep",
-        "tail",
-        "cat",
-        "ray",
-        "python",
-        "python3",
-    )
+_OTHER_COMMANDS: Final = SHELLS | frozenset(
+    ("bench", "chat", "complete", "run-batch", "collect-env", "sleep", "tail", "cat", "ray", "python", "python3")
 )
 _SCRIPT: Final = re.compile(r"vllm|serv|start|entry")
 
@@ -88,15 +182,19 @@ def _own_backend(options: Options) -> bool:
 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:
-    name = _name(image)
+    name = image_name(image)
     if name == KSERVE_MODULE:
         on_gpu = not command and image.rsplit(":", 1)[-1].endswith("-gpu")
         return on_gpu and all(map(_own_backend, options))
     if not _SERVERS.fullmatch(name) or _OTHERS.search(name):
         return False
     if command:
-        return _by_script([base(word) for word in (*command, *args)])
-    return _by_entrypoint(image, name, args)
+        script = start_script((*command, *args))
+        named = _SCRIPT.search(script) is not None and not _OTHERS.search(script)
+        return named and "worker" not in map(base, (*command, *args))
+    if name == "vllm" and "rocm/" in image:
+        return False  # its entrypoint is a shell
+    return not args or base(args[0]) not in _OTHER_COMMANDS
 
 
 def _port(module: str, options: Options) -> int | None:
@@ -110,39 +208,14 @@ def _port(module: str, options: Options) -> int | None:
     return default if port is None else int(port) if port <= 65535 else None
 
 
-def _by_entrypoint(image: str, name: str, args: Words) -> bool:
-    """Return whether the image's entrypoint serves with these arguments; that of rocm/vllm is a shell."""
-    if name == "vllm" and "rocm/" in image:
-        return False
-    return not args or base(args[0]) not in _OTHER_COMMANDS
-
-
-def _by_script(words: list[str]) -> bool:
-    """Return whether an image's own start script serves, which its name must say."""
-    script = words[1] if len(words) > 1 and words[0] in SHELLS else words[0]
-    named = script.endswith(".sh") and _SCRIPT.search(script) is not None
-    return named and not _OTHERS.search(script) and "worker" not in words
-
-
-def _name(image: str) -> str:
-    """Return an image's name: `registry:5000/vllm/vllm-openai:v0.9@sha256:…` is `vllm-openai`."""
-    return base(image.split("@", 1)[0]).split(":", 1)[0].lower()
-
-
 def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
-    """Return the command line that an image's own entrypoint makes of its arguments."""
-    return (*_from_env(env), *words, *_appended(env, args, budget))
-
-
-def _appended(env: Mapping[str, str], args: Sequence[str], budget: Budget) -> list[str]:
-    text = env.get(EXTRA_ARGUMENTS, "")
-    if any(EXTRA_ARGUMENTS in word for word in args):
-        return []
+    text = "" if any(EXTRA_ARGUMENTS in word for word in args) else env.get(EXTRA_ARGUMENTS, "")
     budget.take(steps=len(text))
     try:
-        return shlex.split(text)
+        appended = shlex.split(text)
     except ValueError:
-        return text.split()
+        appended = text.split()
+    return (*_from_env(env), *words, *appended)
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[str]:
@@ -153,3 +226,37 @@ def _from_env(env: Mapping[str, str]) -> Iterator[str]:
 
 
 STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port, _completed)
+
+
+_FORMATS: Final = frozenset(("vllm", "huggingface"))
+
+PRODUCTION_STACK: Final = Chart(
+    config="vllmConfig",
+    extra="extraArgs",
+    flags={
+        "maxModelLen": "--max-model-len",
+        "maxNumSeqs": "--max-num-seqs",
+        "gpuMemoryUtilization": "--gpu-memory-utilization",
+        "tensorParallelSize": "--tensor-parallel-size",
+        "dtype": "--dtype",
+    },
+    command=("vllm", "serve"),
+    container="vllm",
+)
+
+
+def _deployed(model: Mapping[str, Any]) -> bool:
+    """Return whether vLLM serves the model: for KServe's two formats, and where the runtime's name says so."""
+    described, given = model.get("modelFormat"), model.get("args")
+    name = _text(described.get("name")) if isinstance(described, Mapping) else ""
+    runtime = _text(model.get("runtime"))
+    if isinstance(given, list) and "--backend=huggingface" in given:
+        return False
+    return "vllm" in runtime or (name in _FORMATS and runtime in {"", "kserve-huggingfaceserver"}) or name == "vllm"
+
+
+def _text(value: Any) -> str:
+    return value.lower() if isinstance(value, str) else ""
+
+
+KSERVE: Final = KServe(_deployed, EXTRA_ARGUMENTS, by_default=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.table import LabelSignals, PageFacts, Row, Table
+from kvpressure.runtimes.table import LabelSignals, OptionalSignal, PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
@@ -196,10 +196,6 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-LABEL_SIGNALS: Final = (
-    LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
-)
-
 VLLM: Final = Table(
     runtime="vllm",
     prefix="vllm:",
@@ -209,9 +205,65 @@ VLLM: Final = Table(
     counters=COUNTERS,
     histograms=HISTOGRAMS,
     server_gauges=SERVER_GAUGES,
-    label_signals=LABEL_SIGNALS,
+    label_signals=(
+        LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
+    ),
     info="vllm:cache_config_info",
     info_cache=cache_config,
 )
 POLL_NAMES: Final = VLLM.poll_names()
 ALL_NAMES: Final = VLLM.all_names()
+
+
+EVIDENCE: Final = (
+    OptionalSignal(
+        what="why requests wait: for room, or put off on their own account",
+        signals=("waiting_deferred",),
+        series=("vllm:num_requests_waiting_by_reason",),
+        how="vLLM 0.21 and later export it",
+    ),
+    OptionalSignal(
+        what="how many wait for KV from elsewhere",
+        signals=("fetching",),
+        series=("vllm:num_requests_kv_fetch_by_stage",),
+        how="vLLM 0.32 and later export it where --kv-transfer-config makes the engine a consumer of KV",
+    ),
+    OptionalSignal(
+        what="whether prompts are looked up in a cache outside the engine",
+        signals=("external_queries",),
+        series=("vllm:external_prefix_cache_queries_total",),
+        how="vLLM 0.12 and later export it",
+    ),
+    OptionalSignal(
+        what="whether requests bring images",
+        signals=("encoder_queries",),
+        series=("vllm:mm_cache_queries_total",),
+        how="vLLM 0.12 and later export it; --mm-processor-cache-gb=0 leaves it at 0",
+    ),
+    OptionalSignal(
+        what="how many tokens the KV cache holds",
+        signals=("capacity_tokens",),
+        series=("vllm:cache_config_info",),
+        how="vLLM 0.32 and later say it of every model (kv_cache_size_tokens), earlier ones of those without Mamba "
+        "layers; or let kvpressure read the engine's log from its start on (logs in the settings); "
+        "some stores drop series of so many labels (VictoriaMetrics: -maxLabelsPerTimeseries)",
+    ),
+    OptionalSignal(
+        what="how much of each prompt no cache held",
+        signals=("computed_prompt_tokens",),
+        series=("vllm:prompt_tokens_by_source_total",),
+        how="vLLM 0.16 and later export it",
+    ),
+    OptionalSignal(
+        what="whether the engine sleeps",
+        signals=("awake",),
+        series=("vllm:engine_sleep_state",),
+        how="vLLM 0.12 and later export it",
+    ),
+    OptionalSignal(
+        what="requests running and waiting",
+        signals=("running",),
+        series=("vllm:num_requests_running", "vllm:num_requests_waiting"),
+        how="start the server without --disable-log-stats; of several API processes it comes with the first request",
+    ),
+)

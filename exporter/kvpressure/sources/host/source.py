@@ -10,7 +10,7 @@ from typing import Final
 
 from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.health import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread

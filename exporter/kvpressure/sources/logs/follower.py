@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kvpressure.model.environment import ContainerId, LogReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.health import Health, bug
 from kvpressure.sources.logs.classify import is_telling, telling_lines

@@ -1,6 +1,6 @@
 """PURE: what start-up lines say of the KV cache: tokens it holds, and bytes per token.
 
-Each runtime says it in its own words (`runtimes.wordings`), of one rank and of one of its GPUs, so
+Each runtime says it in its own words (`runtimes.runtime.Wordings`), of one rank and of one of its GPUs, so
 
     bytes per token = memory for the KV cache / tokens
 
@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from kvpressure.runtimes.registry import RUNTIMES
-from kvpressure.runtimes.wordings import Facts
+from kvpressure.runtimes.runtime import Facts
 
 WORDS: Final = tuple(dict.fromkeys(words for runtime in RUNTIMES for words in runtime.logs.words))
 """Of these, in lower case, each line that is learned from holds one; the lines of statistics hold none."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kvpressure.model.environment import ContainerState
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.live import (
     HEAD_BYTES,

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
 
 MAX_LINKS: Final = 8

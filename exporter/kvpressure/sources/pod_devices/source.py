@@ -11,9 +11,9 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId, Environment
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch.declared import Reading
-from kvpressure.runtimes.deploying import Chart
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.manifests import Item
 from kvpressure.tools.audit.model import Place
 

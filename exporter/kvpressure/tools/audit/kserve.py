@@ -9,8 +9,7 @@ from typing import Any, Final
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, annotated, read_limits
-from kvpressure.launch.start import read_start
+from kvpressure.launch.declared import Reading, annotated, read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.tools.audit.engine import Engine, Replicas
 from kvpressure.tools.audit.hardware import gpu_text, gpus_asked

@@ -11,8 +11,7 @@ from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.commandline.shell import MORE
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, read_limits
-from kvpressure.launch.start import Start, read_start, runtime_of
+from kvpressure.launch.declared import Reading, Start, read_limits, read_start, runtime_of
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts
 from kvpressure.tools.audit.model import Problem

@@ -8,10 +8,9 @@ from typing import Any, Final
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import whole
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import annotated, read_limits
-from kvpressure.launch.start import read_start
-from kvpressure.runtimes.deploying import Chart
+from kvpressure.launch.declared import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import RUNTIMES
+from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.engine import Engine, Replicas
 from kvpressure.tools.audit.hardware import gpu_text
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, shape, strings, text, texts

@@ -10,11 +10,10 @@ from typing import Final
 from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
-from kvpressure.model.incident import LOSING, Incident
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import LOSING, EngineView, Incident
 from kvpressure.tools.incidents.found import MAX_PICTURE_POINTS, PICTURE_SERIES, Fired, PastIncident, Picture
 from kvpressure.tools.incidents.judged_alerts import Alarm, ours
 

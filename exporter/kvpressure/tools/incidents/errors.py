@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx2
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
 
 

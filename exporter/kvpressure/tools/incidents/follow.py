@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.advice import Place, advise
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state.registry import Pipeline
 from kvpressure.model.action import Action
@@ -43,19 +44,6 @@ LATE_SECONDS: Final = 300.0
 """An alert that fires so shortly after an incident fires because of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastTarget:
-    """A target of the past, as the pipeline knows targets: nothing but its names is known."""
-
-    name: str
-    namespace: str = ""
-    pod: str = ""
-    container: str = ""
-    gpus: tuple[str, ...] | None = None
-    kv_bytes_per_token: float | None = None
-    limits: tuple[DeclaredLimit, ...] | None = None
-
-
 @dataclass(slots=True)
 class Followed:
     """What came of one target."""
@@ -79,7 +67,7 @@ class Follower:
     samples: int = 0
     _newest: float = float("-inf")
     _pipeline: Pipeline = field(init=False)
-    _target: PastTarget = field(init=False)
+    _target: Target = field(init=False)
     _limits: Thresholds = field(init=False)
     _collectors: dict[EngineKey, Collector] = field(default_factory=dict)
     _ended: dict[EngineKey, list[Ended]] = field(default_factory=dict)
@@ -88,9 +76,7 @@ class Follower:
         settings, self._limits = paced(self.step, self.thresholds)
         self._pipeline = Pipeline(settings, self._limits)
         target = self.seen.target
-        self._target = PastTarget(
-            target.name, target.namespace, target.pod, target.get("container"), limits=self.declared
-        )
+        self._target = Target(target.name, target.namespace, target.pod, target.get("container"), limits=self.declared)
 
     def page(self, page: EnginePage) -> None:
         """Take the next page in."""

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from kvpressure.exposition.charts import runs
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import quantity
-from kvpressure.model.severity import TROUBLE
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import TROUBLE
 from kvpressure.printable import clean
 from kvpressure.tools.incidents.document import engine_of
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
-from kvpressure.engines.planner import make_plan
+from kvpressure.engines.planner import Plan, make_plan
 from kvpressure.engines.reader import label_signals
-from kvpressure.engines.reading_plan import Plan
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import Series, in_one_go
 from kvpressure.runtimes.table import Table

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kvpressure.model.family import PREFIX
-from kvpressure.model.incident import LOSING
 from kvpressure.model.verdict import DETAILS
+from kvpressure.model.view import LOSING
 from kvpressure.printable import distinct
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.names import Target, quoted

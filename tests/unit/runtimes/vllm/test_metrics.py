@@ -9,13 +9,12 @@ import pytest
 
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
-from kvpressure.runtimes import signals
+from kvpressure.runtimes import table as signals
 from kvpressure.runtimes.vllm.metrics import (
     ALL_NAMES,
     COUNTERS,
     GAUGES,
     HISTOGRAMS,
-    LABEL_SIGNALS,
     POLL_NAMES,
     SERVER_GAUGES,
     VLLM,
@@ -40,7 +39,7 @@ def test_the_signals_of_every_version_are_those_of_the_golden_table() -> None:
 
 
 def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:
-    labels = [signal for row in LABEL_SIGNALS for signal in row.signals]
+    labels = [signal for row in VLLM.label_signals for signal in row.signals]
     assert [*(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == list(signals.GAUGES)
     # vLLM counts the tokens that its cache held among those processed, so it needs no second counter of prompts.
     assert sorted(row.signal for row in COUNTERS) == sorted(signals.COUNTERS.keys() - {"prefill_tokens"})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.runtimes.wordings import GIB
+from kvpressure.runtimes.runtime import GIB
 from kvpressure.sources.logs.learn import StartUp
 from tests.support.tools import FIXTURES
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
-from kvpressure.config.settings.model import HostSettings
+from kvpressure.config.settings.model import HostSettings, LogFileSettings, LogsSettings
 
 
 @pytest.mark.parametrize(("written", "read"), [(True, "true"), (False, "false"), ("auto", "auto"), ("true", "true")])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpressure.model.peer import Peer, peers_of
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineKey, EngineView, Unreachable
+from kvpressure.model.view import EngineKey, EngineView, Peer, Unreachable, peers_of
 from tests.support.advice_cases import diagnosis
 
 
