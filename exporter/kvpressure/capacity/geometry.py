@@ -19,15 +19,16 @@ from kvpressure.capacity.layers import (
     FULL,
     SHARED,
     STATE,
+    State,
     expert_count,
     head_size,
     intermediate_size,
     kv_heads,
     layer_kinds,
+    layer_state,
     window_tokens,
 )
 from kvpressure.capacity.model_fields import Fields, ModelConfigError
-from kvpressure.capacity.states import State, layer_state
 from kvpressure.capacity.weights import Weights, estimated_weights
 
 __all__ = ["BLOCK_TOKENS", "Geometry", "KvCost", "LayerGroup", "ModelConfigError", "read_geometry"]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.capacity.geometry import Geometry
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.runtimes.runtime import Runtime
 
 _MAX_RANKS: Final = 64
@@ -92,18 +91,6 @@ def length_refused(geometry: Geometry, limit: int | None, runtime: Runtime) -> I
     own, flag = geometry.max_model_len, runtime.planning.flags["max_model_len"]
     if limit is not None and own is not None and limit > own and not geometry.stretched:
         yield f"{flag} {limit} is above the model's own {own}: {runtime.title} refuses it; use {own} at most"
-
-
-def prompt_refused(geometry: Geometry, limit: int | None, traffic: Traffic, runtime: Runtime) -> str | None:
-    """Return why prompts of this p95 are never served, None where they are: each must leave room for one token."""
-    longest, flag = limit or geometry.max_model_len, runtime.planning.flags["max_model_len"]
-    if longest is None or traffic.prompt_p95 < longest:
-        return None
-    whose = f"{flag} {longest}" if limit else f"the model's own length of {longest} tokens"
-    return (
-        f"prompts of {traffic.prompt_p95:g} tokens do not fit {whose}: {runtime.title} refuses such requests; plan for "
-        f"{longest - 1} at most, or for a longer context{f' ({flag})' if limit else ''}"
-    )
 
 
 def _heads_refused(geometry: Geometry, ranks: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from kvpressure.capacity.arithmetic import GIB, Step, number, quotient, size
 from kvpressure.capacity.geometry import BLOCK_TOKENS, STATE_BLOCKS, Geometry, KvCost, LayerGroup
@@ -64,36 +64,6 @@ class Memory:
         return replace(self, gpu_memory_utilization=utilization, kv_cache_bytes=measured)
 
 
-class Pool(Protocol):
-    """A KV pool, known in bytes or in tokens."""
-
-    @property
-    def bytes(self) -> float | None:
-        """Size on one GPU, None when only its tokens are known."""
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens per block."""
-
-    def tokens(self, request_tokens: int) -> int:
-        """Return the size in tokens for requests of this length: the same for all unless layers have windows."""
-
-    def request_bytes(self, tokens: int) -> float | None:
-        """Return the bytes that a request of `tokens` holds on one GPU; None where they are not known."""
-
-    def fit(self, tokens: int, share: float) -> int:
-        """Return how many requests of `tokens` fit into `share` of the pool at the same time."""
-
-    def fit_formula(self, tokens: int, share: float) -> str:
-        """Return the calculation of `fit`, whose result is rounded down."""
-
-    def longest(self, share: float, most: int) -> int:
-        """Return the tokens, up to `most`, of the longest request that fits into `share` of the pool."""
-
-    def without(self, lost_bytes: float) -> Pool | None:
-        """Return the pool with `lost_bytes` less on each GPU, None when its bytes are not known."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPool:
     """The pool of a running engine, as its page exports it."""
@@ -125,9 +95,9 @@ class TokenPool:
 
     def longest(self, share: float, most: int) -> int:
         """Return the longest request in whole blocks."""
-        return max(0, min(most, _whole_blocks(self.capacity_tokens * share, self.block_tokens)))
+        return max(0, min(most, _full_blocks(self.capacity_tokens * share, self.block_tokens)))
 
-    def without(self, lost_bytes: float) -> Pool | None:
+    def without(self, lost_bytes: float) -> TokenPool | None:
         """Return the pool without the tokens that the lost bytes held."""
         if self.bytes_per_token is None:
             return None
@@ -153,7 +123,7 @@ class BytePool:
     cost: KvCost
 
     @property
-    def bytes(self) -> float | None:
+    def bytes(self) -> float:
         """Size on one GPU."""
         return self.size_bytes
 
@@ -165,7 +135,7 @@ class BytePool:
     def tokens(self, request_tokens: int) -> int:
         """Return whole blocks; with windows the tokens of requests of this length that fit."""
         each = self.cost.request_bytes(request_tokens) / request_tokens
-        return max(0, _whole_blocks(self.size_bytes / each, self.block_tokens))
+        return max(0, _full_blocks(self.size_bytes / each, self.block_tokens))
 
     def request_bytes(self, tokens: int) -> float | None:
         """Return the bytes by layers, windows and blocks."""
@@ -184,16 +154,20 @@ class BytePool:
     def tokens_formula(self, request_tokens: int) -> str:
         """Return the calculation of `tokens`."""
         holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self.cost.request_bytes(request_tokens)
-        pool, one = quotient(self.size_bytes, each, lambda r: _whole_blocks(r * request_tokens, blocks) == holds)
+        pool, one = quotient(self.size_bytes, each, lambda r: _full_blocks(r * request_tokens, blocks) == holds)
         return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
 
     def longest(self, share: float, most: int) -> int:
         """Return the longest request, whose later tokens cost less in layers with windows."""
         return self.cost.longest_request(self.size_bytes * share, most)
 
-    def without(self, lost_bytes: float) -> Pool | None:
+    def without(self, lost_bytes: float) -> BytePool:
         """Return the pool smaller by those bytes."""
         return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
+
+
+Pool: TypeAlias = TokenPool | BytePool
+"""A KV pool, known in tokens or in bytes."""
 
 
 def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: int) -> float:
@@ -318,5 +292,10 @@ def _usable(memory: Memory) -> str:
     return f"{smallest}{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
 
 
-def _whole_blocks(tokens: float, block_tokens: int) -> int:
+def whole_blocks(tokens: float, block_tokens: int) -> int:
+    """Return the tokens of the blocks that `tokens` take."""
+    return math.ceil(tokens / block_tokens) * block_tokens
+
+
+def _full_blocks(tokens: float, block_tokens: int) -> int:
     return math.floor(tokens / block_tokens) * block_tokens

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.capacity.layers import ATTENTION, EXPERTS, MLP, STATE, expert_count, head_size, kv_heads
+from kvpressure.capacity.layers import ATTENTION, EXPERTS, MLP, STATE, expert_count, head_size, inner_size, kv_heads
 from kvpressure.capacity.model_fields import Fields
-from kvpressure.capacity.states import inner_size
 
 _TWO_MATRICES: Final = frozenset(
     {"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "opt", "bloom", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h"}
@@ -47,11 +46,6 @@ class Part:
     parameters: int
     bits: float
 
-    @property
-    def bytes(self) -> float:
-        """Bytes of this part."""
-        return self.parameters * self.bits / 8
-
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -69,19 +63,14 @@ class Weights:
     tied: bool = False
 
     @property
-    def parts(self) -> tuple[Part, Part, Part]:
-        """The three parts."""
-        return self.embeddings, self.layers, self.experts
-
-    @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return sum(part.parameters for part in self.parts)
+        return sum(part.parameters for part in (self.embeddings, self.layers, self.experts))
 
     @property
     def bytes(self) -> float:
         """Bytes of the whole model."""
-        return sum(part.bytes for part in self.parts)
+        return sum(part.parameters * part.bits / 8 for part in (self.embeddings, self.layers, self.experts))
 
 
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
@@ -93,7 +82,9 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     mixers = sum(kind == STATE for kind in kinds) * _state_mixer(fields, hidden)
     dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
     shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
-    experts = len(sparse) * _experts(fields, hidden, intermediate_size) if sparse else 0
+    experts = 0
+    if sparse:
+        experts = len(sparse) * _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
     name, quantized = _quantization(fields)
     own = dtype_bytes * 8.0
     bits = own if quantized is None else quantized
@@ -185,11 +176,6 @@ def _width(fields: Fields, intermediate_size: int) -> int:
         or (fields.maybe_count("intermediate_size_mlp") and fields.maybe_count("intermediate_size"))
         or intermediate_size
     )
-
-
-def _experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
-    """Return the parameters of one layer's experts."""
-    return _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
 
 
 def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
