@@ -22,8 +22,7 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import Choice
-from kvpressure.simulation.other_limits import HOLD
+from kvpressure.simulation.greedy_search import HOLD, Choice
 from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}

@@ -11,7 +11,7 @@ from typing import Final
 from kvpressure.advice.case import Case
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.model.catalogue import CATALOGUE
-from kvpressure.simulation.calibrate import UnknownError, growing_share, held_at
+from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.config_changes import (
     KV_DTYPE,
     OFFLOAD,
@@ -30,8 +30,15 @@ from kvpressure.simulation.config_changes import (
     step_tokens,
 )
 from kvpressure.simulation.consequences import Model, model_of
-from kvpressure.simulation.greedy_search import Choice, choose
-from kvpressure.simulation.other_limits import larger_steps, more_sequences, more_servers, without_hold
+from kvpressure.simulation.greedy_search import (
+    Choice,
+    choose,
+    larger_steps,
+    more_sequences,
+    more_servers,
+    without_hold,
+)
+from kvpressure.simulation.steps import UnknownError
 
 MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""

@@ -27,8 +27,7 @@ from kvpressure.simulation.config_changes import (
     holds,
 )
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import Choice, Step
-from kvpressure.simulation.other_limits import HOLD
+from kvpressure.simulation.greedy_search import HOLD, Choice, Step
 
 _APART: Final = (KV_DTYPE, "add_replica", APART)
 """Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""

@@ -16,7 +16,7 @@ from kvpressure.model.expected import Expected
 from kvpressure.model.values import number
 from kvpressure.runtimes.advising import Remedy
 from kvpressure.simulation.config_changes import STEP
-from kvpressure.simulation.other_limits import HOLD
+from kvpressure.simulation.greedy_search import HOLD
 
 
 def deferred(case: Case) -> list[Action | None]:

@@ -18,8 +18,8 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
-from kvpressure.simulation.steps import MAX_SHARE, StepsUnknownError, step_seconds
+from kvpressure.simulation.server import Demand, RequestShape, Server
+from kvpressure.simulation.steps import MAX_SHARE, UnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
 STEP_TOKENS: Final = 8192.0
@@ -64,10 +64,6 @@ class Known:
     measured: Measured
 
 
-class UnknownError(Exception):
-    """Nothing can be predicted; the message says for lack of what."""
-
-
 def known(
     observed: Observed | None,
     limits: Limits,
@@ -108,7 +104,7 @@ def known(
     preempted = sum_of(intervals, "preempted") or 0.0
     server = Server(
         pool_tokens=pool,
-        steps=_steps(observed, intervals, per_sequence),
+        steps=step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence),
         block_tokens=float(cache.block_size or 16),
         max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
@@ -170,13 +166,6 @@ def growing_share(observed: Observed | None) -> float:
     seconds = sum(one.seconds for one in busy) / steps
     each = (seconds - observed.healthy_step_seconds) / (batch - observed.healthy_batch)
     return min(MAX_GROWING, max(0.0, each * batch / seconds))
-
-
-def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:
-    try:
-        return step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence)
-    except StepsUnknownError as error:
-        raise UnknownError("how long steps take is not known") from error
 
 
 def prefill_of(observed: Observed) -> tuple[float, float] | None:

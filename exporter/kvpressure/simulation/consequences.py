@@ -1,4 +1,7 @@
-"""Consequences of changes: an engine as it is beside what it would be, with the range of what is not known of it."""
+"""Consequences of changes: an engine as it is beside what it would be, with the range of what is not known of it.
+
+Each change by itself, all of them together, and both under more and less load.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,44 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.expected import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
-from kvpressure.simulation.calibrate import Known, UnknownError, known
+from kvpressure.simulation.calibrate import Known, known
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
-from kvpressure.simulation.figures import Figures, Span
 from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.steps import UnknownError
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
 OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
 """What is not known of an engine, at its other end: lengths all alike in their bucket; steps of which a third grows
 with the batch, which shows only once that is another; and long answers that are those to long prompts."""
+
+LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+"""Times today's, for the curves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The likeliest value, and between which ones it lies."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of all servers together. `goodput` counts requests a second answered in full and in time.
+
+    `latency_p95` is in seconds, `waiting` requests. `refused_ratio` and `shortened_ratio` are shares of the requests.
+    """
+
+    tokens_per_second: Span
+    goodput: Span
+    latency_p95: Span
+    waiting: Span
+    refused_ratio: Span
+    shortened_ratio: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +118,9 @@ class Model:
 
     def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""
-        nominal = self.outcome(applied(self.state, changes))
-        if nominal is None:
+        if self.outcome(applied(self.state, changes)) is None:
             return None
-        others = (other.outcome(applied(other.state, changes)) for other in self._others)
-        outcomes = [nominal, *(outcome for outcome in others if outcome is not None)]
+        outcomes = self.outcomes(changes)
         by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
@@ -210,3 +238,58 @@ def _alone(known: Known) -> float:
     if outcome is None:
         raise UnknownError("the simulation completes no request")
     return outcome.latency_p95
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Changes (none is today) and what the engine does with them; None where it would answer nobody."""
+
+    changes: tuple[ConfigChange, ...]
+    figures: Figures | None
+    behind: bool = False
+    """More requests arrive than are answered: queue and latencies are those of the simulated time, and keep growing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Under a load of so many clients, or requests a second: tokens a second of all servers, and p95 in seconds."""
+
+    load: float
+    tokens_per_second: float
+    latency_p95: float
+
+
+def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
+    """Today, each change by itself where there are several, and all together."""
+    alone = [(change,) for change in changes] if len(changes) > 1 else []
+    together = [tuple(changes)] if changes else []
+    return [row(model, changes) for changes in ((), *alone, *together)]
+
+
+def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
+    """Return the figures of the engine with these changes."""
+    return Row(tuple(changes), model.figures(changes), _falls_behind(model, applied(model.state, changes)))
+
+
+def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
+    """From a tenth of today's load to three times as much; loads under which nobody is answered are left out."""
+    by = math.prod(change.by for change in changes)
+    factor = model.tokens_factor
+    server, demand = model.state
+    found: dict[float, Point] = {}
+    for times in LOADS:
+        scaled = demand.times(times)
+        outcome = model.outcome(applied((server, scaled), changes))
+        load = float(scaled.clients or scaled.rate)
+        if outcome is not None and load not in found:
+            found[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
+    return list(found.values())
+
+
+def _falls_behind(model: Model, state: State) -> bool:
+    demand, outcome = state[1], model.outcome(state)
+    # Of few requests chance alone may answer fewer than come; those do not wait.
+    if demand.clients or outcome is None or outcome.waiting < 1:
+        return False
+    least = model.thresholds.advice_falling_behind_max_ratio
+    return outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)

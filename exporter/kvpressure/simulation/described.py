@@ -9,10 +9,11 @@ from statistics import NormalDist
 from typing import Final
 
 from kvpressure.model.limits import Limits
-from kvpressure.simulation.calibrate import Known, Measured, UnknownError, requests
+from kvpressure.simulation.calibrate import Known, Measured, requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.steps import UnknownError
 
 _NORMAL: Final = NormalDist()
 Z95: Final = _NORMAL.inv_cdf(0.95)

@@ -61,19 +61,13 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
         for servers, one in found
         for seconds in one.latencies
     )
+    of_servers = ("tokens_per_second", "goodput", "weighted_goodput", "running", "waiting", "preempted_per_second")
+    of_answers = ("preempted_ratio", "refused_ratio", "shortened_ratio")
     return Outcome(
-        tokens_per_second=mean("tokens_per_second"),
-        goodput=mean("goodput"),
-        weighted_goodput=mean("weighted_goodput"),
+        **{name: mean(name) for name in of_servers},
+        **{name: by_answers(name) for name in of_answers},
         latency_p50=_quantile(weighted, 0.5 * answers),
         latency_p95=_quantile(weighted, 0.95 * answers),
-        running=mean("running"),
-        waiting=mean("waiting"),
-        preempted_per_second=mean("preempted_per_second"),
-        preempted_ratio=by_answers("preempted_ratio"),
-        refused_ratio=by_answers("refused_ratio"),
-        shortened_ratio=by_answers("shortened_ratio"),
-        answers=sum(one.answers for _, one in found),
         answers_per_second=answers / total,
         latencies=tuple(seconds for seconds, _ in weighted),
     )

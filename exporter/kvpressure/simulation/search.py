@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.simulation.compare import Row, row
 from kvpressure.simulation.config_changes import (
     MAX_REPLICAS,
     WATERMARK_RATIO,
@@ -21,7 +20,7 @@ from kvpressure.simulation.config_changes import (
     sequences,
     step_tokens,
 )
-from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.consequences import Model, Row, row
 from kvpressure.simulation.scheduler import Outcome
 
 SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -148,4 +147,4 @@ def _with_replicas(model: Model, base: Sequence[ConfigChange], changes: Sequence
     return None
 
 
-_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0, 0.0)
+_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
