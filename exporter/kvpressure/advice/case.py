@@ -1,4 +1,4 @@
-"""One engine's case: everything that advice is computed from, and what several actions ask of it."""
+"""One engine's case: everything that advice is computed from, where it runs, and what several actions ask of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvpressure.advice.place import Place
-from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
+from kvpressure.advice.sizing import Shape, fits, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
@@ -16,6 +15,52 @@ from kvpressure.model.peer import Peer
 from kvpressure.model.values import Derived, at, number
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.runtimes.advising import Advice
+from kvpressure.runtimes.registry import named
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine runs, as far as known; every name may come from outside and is quoted before it is used.
+
+    `runtime` is the name of what serves, "" when not known, and decides how flags are written. `kubernetes` is None
+    when not known: then commands for both ways of running are given. `kind` is the workload's kind for kubectl
+    (`deploy`, `statefulset`, ...), `url` is how whoever asks reaches the engine.
+    """
+
+    kubernetes: bool | None = None
+    namespace: str = ""
+    kind: str = "deploy"
+    workload: str = ""
+    pod: str = ""
+    container: str = ""
+    unit: str = ""
+    port: int | None = None
+    url: str = ""
+    target: str = ""
+    model_name: str = ""
+    runtime: str = ""
+
+    @property
+    def advice(self) -> Advice:
+        """The runtime's words and flags for advice."""
+        return named(self.runtime).advice
+
+    @property
+    def title(self) -> str:
+        """The runtime's name, for messages."""
+        return named(self.runtime).title
+
+    @property
+    def serving_port(self) -> int:
+        """The port of the engine's API, or its default."""
+        return self.port or self.advice.port
+
+    @property
+    def in_kubernetes(self) -> bool | None:
+        """Whether it runs in Kubernetes: set, or inferred from a name that only Kubernetes gives; None if not known."""
+        if self.kubernetes is not None:
+            return self.kubernetes
+        return True if self.namespace or self.workload or self.pod else False if self.unit else None
 
 
 @dataclass(frozen=True)
@@ -113,15 +158,29 @@ class Case:
         new = int(100 * min(current + free, self.thresholds.gpu_memory_high_critical_ratio) + 1e-6) / 100
         return new if new - current >= self.thresholds.advice_memory_step_min_ratio else None
 
+    def pool_change(self, target: float) -> float | None:
+        """Return the tokens that the pool at least loses or gains with another memory target; None if not known.
+
+        The pool is what the target leaves after weights and activations, so device memory is more than pool / target,
+        and every point of the target moves at least that share of it.
+        """
+        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
+        return None if limit is None or capacity is None else capacity * abs(target - limit.value) / limit.value
+
     @property
     def pool_after(self) -> float | None:
         """Tokens of the pool once a lower memory target is in force; a higher one is not assumed."""
-        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
-        if capacity is None or limit is None or self.memory_target is None or self.memory_target > limit.value:
+        limit, target, capacity = self.limits.gpu_memory_utilization, self.memory_target, self.capacity
+        if capacity is None or limit is None or target is None or target > limit.value:
             return capacity
-        return capacity - pool_change(capacity, limit.value, self.memory_target)
+        return capacity - (self.pool_change(target) or 0.0)
 
     @property
     def room(self) -> int | None:
         """How many requests fit the pool at p95 of their tokens."""
         return fits(self.pool_after, self.request_p95) if self.pool_after and self.request_p95 else None
+
+    def shown(self, name: str) -> str:
+        """Return a limit in force as text, or what the runtime takes where none is visible."""
+        limit = getattr(self.limits, name)
+        return f"not visible ({self.own.unset[name]})" if limit is None else str(limit)

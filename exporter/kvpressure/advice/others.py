@@ -1,17 +1,41 @@
-"""What to do about causes that lie outside the batch: the host, a hung or silent server; and a pool that fills."""
+"""What to do about causes that are neither pool nor limits: a saturated GPU, the host, a hung or silent server."""
 
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.pressure import cap_tokens, changed, verify_recovery
-from kvpressure.advice.rollout import apply_changes, watch
+from kvpressure.advice.forecast import more_gpus
+from kvpressure.advice.predicted import declined
+from kvpressure.advice.replicas import replicas
+from kvpressure.advice.rollout import apply_changes, changed, watch
 from kvpressure.advice.shell import more_cpu, replace_stuck, save_evidence, whether_it_runs
-from kvpressure.advice.verify import no_longer, series
+from kvpressure.advice.verify import expected, no_longer, series
 from kvpressure.model.action import Action
-from kvpressure.model.verdict import Stage
+from kvpressure.model.values import at
 
 
-def host_bound(case: Case) -> list[Action | None]:
+def compute_bound(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a saturated GPU: more of them, or less work per request."""
+    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio
+    seen = "" if busy is None else f" ({busy:.0%} busy)"
+    why = f"The GPU is at work{seen} and the KV cache is not what holds requests back."
+    forecast = more_gpus(case)
+    less_work = Action(
+        key="less_work",
+        title="Less work per request",
+        why=f"A GPU computes less per request with shorter prompts, {case.own.prefixes} and a quantized model (FP8 "
+        f"or AWQ weights). {case.own.words['max_num_seqs']} does not help: more at once is not more per second.",
+        cost="A quantized model has to be evaluated before it serves users.",
+        checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", most)),
+    )
+    return [
+        replicas(case, forecast.choice, why),
+        less_work,
+        declined(case, forecast.choice),
+        watch(case, "compute_bound", "5 minutes of traffic on the new replica"),
+    ], forecast.reason
+
+
+def host_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a GPU that waits for the host."""
     slow = f"{series('symptom', case.place, symptom='frontend_slow')} == 0"
     frontends = case.own.frontends
@@ -26,10 +50,10 @@ def host_bound(case: Case) -> list[Action | None]:
         commands=more_cpu(case.place),
     )
     order: list[Action | None] = [cpu, servers] if case.symptom("cpu_pressed") else [servers, cpu]
-    return [*order, apply_changes(case, order), watch(case, "host_bound", "2 minutes of traffic")]
+    return [*order, apply_changes(case, order), watch(case, "host_bound", "2 minutes of traffic")], ""
 
 
-def stuck(case: Case) -> list[Action | None]:
+def stuck(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a stuck server: save the evidence, then replace it."""
     idle = case.diagnosis.detail == "unanswered"
     seen = "Asked for one token, it gave none" if idle else "It has requests, and nothing moves"
@@ -56,29 +80,17 @@ def stuck(case: Case) -> list[Action | None]:
             ),
             commands=replace_stuck(case.place),
         ),
-    ]
+    ], ""
 
 
-def silent(case: Case) -> list[Action | None]:
+def silent(case: Case) -> Action:
     """Return the action to check whether the server still runs, before a restart loses its log."""
-    return [
-        Action(
-            key="see_whether_it_runs",
-            title="See whether the server still runs, and why it does not answer",
-            why="The engine's page cannot be read any more. A crash stands in its log and in its pod's last state; a "
-            "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
-            cost="A minute.",
-            checks=(
-                "It answers again once this gives a result:",
-                f"{series('bottleneck_confidence', case.place)} >= 0",
-            ),
-            commands=whether_it_runs(case.place),
-        )
-    ]
-
-
-def building(case: Case) -> list[Action | None]:
-    """Return the actions for a healthy engine whose pool fills at a steady rate."""
-    if case.diagnosis.stage is not Stage.BUILDING:
-        return []
-    return [cap_tokens(case), verify_recovery(case)]
+    return Action(
+        key="see_whether_it_runs",
+        title="See whether the server still runs, and why it does not answer",
+        why="The engine's page cannot be read any more. A crash stands in its log and in its pod's last state; a "
+        "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
+        cost="A minute.",
+        checks=("It answers again once this gives a result:", f"{series('bottleneck_confidence', case.place)} >= 0"),
+        commands=whether_it_runs(case.place),
+    )

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from kvpressure.advice.batch import fewer_sequences_as_predicted, smaller_steps_as_predicted
+from kvpressure.advice.cache import caching, kept_free, small_kv, tier
 from kvpressure.advice.case import Case
-from kvpressure.advice.further import by_priority, caching, keep_apart, tier
+from kvpressure.advice.edge import by_priority, cap_answers, cap_prompts
 from kvpressure.advice.memory import leave_memory, memory_headroom
-from kvpressure.advice.replicas import replica
-from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
-from kvpressure.advice.shell import apply_flags, look_again
-from kvpressure.advice.verify import expected as check
-from kvpressure.advice.verify import recovered
+from kvpressure.advice.replicas import keep_apart, replicas_as_predicted
+from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory, verify_recovery
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
 from kvpressure.simulation.config_changes import (
@@ -24,7 +23,6 @@ from kvpressure.simulation.config_changes import (
     PREFIX_CACHING,
     SHORT_FIRST,
     STEP,
-    holds,
 )
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice, Step
@@ -38,145 +36,31 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     made = [_MAKE[step.change.key](case, model, step) for step in choice.steps]
     changes = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key not in _APART]
     apart = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key in _APART]
-    memory = None if choice.step(MEMORY) else leave_memory(case)
+    fewer = choice.step("max_num_seqs")
+    shared = any(step.change.by > 1 for step in choice.steps)
     return [
         *changes,
         apply_changes(case, changes),
         *apart,
         host_memory(case),
         controlled_restart(case),
-        memory,
+        None if choice.step(MEMORY) else leave_memory(case),
         declined(case, choice),
-        _verify(case, choice),
+        verify_recovery(
+            case, None if fewer is None else int(fewer.change.value), shared=shared, together=choice.together
+        ),
     ]
 
 
-def _cap_prompts(case: Case, model: Model, step: Step) -> Action:
-    cap, longest = int(step.change.value), model.known.outputs.longest
-    least, most = model.known.prompts.above(cap)
-    flags = case.own.caps(int(cap + longest), int(longest))
-    return Action(
-        key="cap_tokens",
-        title="Cap prompts at the edge",
-        current=_declared(case, "max_input_tokens"),
-        new=f"prompts {number(cap)}",
-        why=f"{_share(least, most)} of the prompts are longer, and hold the part of the pool that the others wait for.",
-        cost=f"{_share(least, most)} of the prompts are refused: send them to a deployment of their own.",
-        checks=_without_restart(case),
-        commands=(
-            f"# at the gateway: prompts at most {cap} tokens",
-            f"# without a gateway, as flags of {case.place.title} (restart): {flags}",
-        ),
-        expected=step.expected,
-    )
-
-
-def _cap_answers(case: Case, model: Model, step: Step) -> Action:
-    cap = int(step.change.value)
-    least, most = model.known.outputs.above(cap)
-    return Action(
-        key="cap_answers",
-        title="Cap answers at the edge",
-        current=_declared(case, "max_output_tokens"),
-        new=f"answers {number(cap)}",
-        why=f"{_share(least, most)} of the answers are longer, and grow into the room that others wait for.",
-        cost=f"{_share(least, most)} of the answers end early (finish_reason length).",
-        checks=_without_restart(case),
-        commands=(f"# at the gateway: max_tokens at most {cap}",),
-        expected=step.expected,
-    )
-
-
-def _sequences(case: Case, model: Model, step: Step) -> Action:
-    most, limit = int(step.change.value), case.limits.max_num_seqs
-    return Action(
-        key="max_num_seqs",
-        title=f"Cut {case.own.words['max_num_seqs']}",
-        current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
-        new=number(most),
-        why=f"Requests preempt each other: the pool holds only {holds(model.state)} of them until they finish.",
-        cost="Further requests wait in the queue instead of preempting others. "
-        "When requests become shorter again, raise it.",
-        checks=(
-            "Within 2 minutes of the restart:",
-            check(case, "requests_running_max", "<=", most),
-            check(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
-        ),
-        flags=case.own.change("max_num_seqs", str(most)),
-        expected=step.expected,
-    )
-
-
-def _kept_free(case: Case, _: Model, step: Step) -> Action:
-    ratio = number(step.change.value)
-    return Action(
-        key="kept_free",
-        title="Keep a part of the pool for those that run",
-        current="not visible (0 unless set)",
-        new=ratio,
-        why="Admitted requests grow and preempt each other; some room kept free for that growth makes it rarer.",
-        cost="Requests are admitted a little later. Recent versions only: leave it out if the server does not know it.",
-        checks=(
-            "Within 2 minutes of the restart:",
-            check(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
-        ),
-        flags=case.own.change("kept_free", ratio),
-        expected=step.expected,
-    )
-
-
-def _step_tokens(case: Case, _: Model, step: Step) -> Action:
-    limit, new = case.limits.max_num_batched_tokens, int(step.change.value)
-    return Action(
-        key=STEP,
-        title=f"Cut {case.own.words[STEP]}",
-        current=str(limit),
-        new=number(new),
-        why=case.own.step_why,
-        cost=case.own.step_cost,
-        checks=("After the restart, at the same memory target:", check(case, "kv_capacity_tokens", ">=", 1.0)),
-        flags=case.own.change(STEP, str(new)),
-        expected=step.expected,
-    )
-
-
-def _memory(case: Case, _: Model, step: Step) -> Action:
-    return replace(memory_headroom(case), expected=step.expected)
-
-
-def _kv_dtype(case: Case, model: Model, step: Step) -> Action:
-    flags = case.own.change(KV_DTYPE, case.own.small_kv)
-    pool = case.capacity or model.known.server.pool_tokens
-    return Action(
-        key=KV_DTYPE,
-        title="Keep the KV cache in 8 bits",
-        current="not visible (as the model's weights unless set)",
-        new=case.own.small_kv,
-        why=f"The same memory holds twice as much: about {number(round(2 * pool))} tokens instead of "
-        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.",
-        cost="Some accuracy: evaluate answers before users see them. Needs a GPU and an attention backend that take "
-        "it; where they do not, the server ends at start and says so.",
-        checks=("After the restart:", check(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
-        commands=apply_flags(case.place, flags),
-        expected=step.expected,
-    )
-
-
-def _replicas(case: Case, _: Model, step: Step) -> Action:
-    waiting = number(round(step.expected.waiting.before))
-    why = f"With the steps above, if any, {waiting} requests wait still: what is asked needs more pool than there is."
-    return replica(case, why, int(step.change.value), step.expected)
-
-
-def declined(case: Case, choice: Choice) -> Action | None:
+def declined(case: Case, choice: Choice | None) -> Action | None:
     """Return the action that lists the changes which would not help, each simulated alone; None without any."""
+    if choice is None or not choice.declined:
+        return None
     lines = [
         f"{_described(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
         f"({step.expected.text})"
         for step in choice.declined
     ]
-    if not lines:
-        return None
     return Action(
         key="would_not_help",
         title="Do not change these: they would not help",
@@ -215,43 +99,15 @@ def _why_not(step: Step, least: float) -> str:
     return f"gains less than {least:.0%} in the worst case"
 
 
-def _verify(case: Case, choice: Choice) -> Action:
-    step = choice.step("max_num_seqs")
-    shared = any(step.change.by > 1 for step in choice.steps)
-    together = "" if choice.together is None else " The expected figures are for all steps above together."
-    return Action(
-        key="verify",
-        title="Verify recovery",
-        why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{together}",
-        checks=recovered(case, None if step is None else int(step.change.value), shared=shared),
-        commands=look_again(case.place),
-        expected=choice.together,
-    )
-
-
-def _share(least: float, most: float) -> str:
-    return f"{most:.0%}" if round(100 * least) == round(100 * most) else f"{least:.0%} to {most:.0%}"
-
-
-def _declared(case: Case, name: str) -> str:
-    limit = getattr(case.limits, name)
-    return "no cap known" if limit is None else str(limit)
-
-
-def _without_restart(case: Case) -> tuple[str, ...]:
-    blocked = check(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio)
-    return "Within 5 minutes, without a restart:", blocked
-
-
 _MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
-    "cap_prompt": _cap_prompts,
-    "cap_output": _cap_answers,
-    "max_num_seqs": _sequences,
-    "kept_free": _kept_free,
-    STEP: _step_tokens,
-    MEMORY: _memory,
-    KV_DTYPE: _kv_dtype,
-    "add_replica": _replicas,
+    "cap_prompt": cap_prompts,
+    "cap_output": cap_answers,
+    "max_num_seqs": fewer_sequences_as_predicted,
+    "kept_free": kept_free,
+    STEP: smaller_steps_as_predicted,
+    MEMORY: lambda case, _, step: replace(memory_headroom(case), expected=step.expected),
+    KV_DTYPE: small_kv,
+    "add_replica": replicas_as_predicted,
     SHORT_FIRST: by_priority,
     APART: keep_apart,
     PREFIX_CACHING: caching,

@@ -1,4 +1,4 @@
-"""Putting changes in force: one rollout for all of them, a controlled restart, host memory."""
+"""Putting changes in force: one rollout for all of them, a controlled restart, host memory; and whether it helped."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.shell import apply_flags, flag_words, last_words, look_again, more_host_memory, restart
-from kvpressure.advice.verify import no_longer, rolled_out, series
+from kvpressure.advice.verify import no_longer, recovered, series
 from kvpressure.model.action import Action
+from kvpressure.model.expected import Expected
+from kvpressure.runtimes.advising import Change
 
 
 def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None:
@@ -22,7 +24,10 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
         why="One rollout for all flags: each restart costs minutes.",
         cost="Every replica loads the model again. Without a spare GPU the new pod stays Pending until the old one is "
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
-        checks=rolled_out(flags, case.own.told),
+        checks=(
+            "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
+            case.own.told.format(flags=", ".join(flags)),
+        ),
         commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
         flags=flags,
     )
@@ -60,6 +65,35 @@ def host_memory(case: Case) -> Action | None:
         cost="The node must have it to spare.",
         checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
         commands=more_host_memory(case.place),
+    )
+
+
+def changed(change: Change, checks: tuple[str, ...]) -> Action:
+    """Return the action that makes a change of the runtime's own."""
+    return Action(
+        key=change.key,
+        title=change.title,
+        current=change.current,
+        new=change.value,
+        why=change.why,
+        cost=change.cost,
+        checks=checks,
+        flags={change.flag: change.value},
+    )
+
+
+def verify_recovery(
+    case: Case, sequences: int | None = None, *, shared: bool = False, together: Expected | None = None
+) -> Action:
+    """Return the action that checks the recovery from KV pressure; `together` is what all steps before it do."""
+    more = "" if together is None else " The expected figures are for all steps above together."
+    return Action(
+        key="verify",
+        title="Verify recovery",
+        why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{more}",
+        checks=recovered(case, sequences, shared=shared),
+        commands=look_again(case.place),
+        expected=together,
     )
 
 

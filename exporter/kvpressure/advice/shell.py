@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from kvpressure.advice.place import Place
+from kvpressure.advice.case import Place
 from kvpressure.printable import clean
 
 Lines = tuple[str, ...]

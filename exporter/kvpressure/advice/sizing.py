@@ -97,15 +97,6 @@ def cut_sequences(base: float, room: int, thresholds: Thresholds) -> Cut | None:
     return Cut(whole, new, fewer=room < low) if new <= high else None
 
 
-def pool_change(capacity_tokens: float, current_ratio: float, new_ratio: float) -> float:
-    """Return the tokens that the pool at least loses or gains when `gpu_memory_utilization` changes.
-
-    The pool is what the target leaves after weights and activations, so device memory is more than pool / target,
-    and every point of the target moves at least that share of it.
-    """
-    return capacity_tokens * abs(new_ratio - current_ratio) / current_ratio
-
-
 def round_up_tokens(tokens: float) -> int:
     """Return tokens rounded up to two significant digits.
 

@@ -1,14 +1,17 @@
-"""What to do where requests wait for something outside the batch, for another limit, or nobody can tell for what."""
+"""What to do where requests wait, but not for the pool: for a limit of the batch, or for something outside it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+from kvpressure.advice import batch
 from kvpressure.advice.case import Case
-from kvpressure.advice.expectations import explained
-from kvpressure.advice.forecast import Forecast, without_limit
+from kvpressure.advice.forecast import Forecast, more_batch, without_limit
+from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.predicted import declined
-from kvpressure.advice.rollout import apply_changes
+from kvpressure.advice.replicas import replica, replicas
+from kvpressure.advice.rollout import apply_changes, watch
 from kvpressure.advice.shell import look_again, more_cpu
 from kvpressure.advice.verify import no_longer
 from kvpressure.model.action import Action
@@ -18,16 +21,58 @@ from kvpressure.runtimes.advising import Remedy
 from kvpressure.simulation.config_changes import STEP
 from kvpressure.simulation.greedy_search import HOLD
 
+NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
-def deferred(case: Case) -> list[Action | None]:
+
+def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
+    """Raise `max_num_seqs` as far as the pool allows; more servers where it does not. Or another of the limits."""
+    if case.diagnosis.detail not in SEQUENCE_CAPS:
+        return _another(case)
+    forecast = more_batch(case)
+    if forecast.choice is None:
+        return _more_sequences(case), forecast.reason
+    step = forecast.choice.step("max_num_seqs")
+    change = None if step is None else batch.more_sequences(case, int(step.change.value), step.expected)
+    return [
+        change,
+        apply_changes(case, [change]),
+        replicas(case, forecast.choice, "The KV pool holds no more requests at once than run, and others wait."),
+        declined(case, forecast.choice),
+        watch(case, "concurrency_bound", "2 minutes of traffic"),
+    ], ""
+
+
+def _more_sequences(case: Case) -> list[Action | None]:
+    """Return the actions where nothing can be predicted."""
+    limit, room = case.limits.max_num_seqs, case.room
+    if limit is None or room is None:
+        return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
+    new = batch.raised_at_most(case, limit, room)
+    if new <= limit.value:
+        why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
+        return [replica(case, why)]
+    change = batch.more_sequences(case, new)
+    return [change, apply_changes(case, [change]), watch(case, "concurrency_bound", "2 minutes of traffic")]
+
+
+def _another(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
+    known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
+    forecast = more_batch(case) if known else without_limit(case)
+    change, choice = _another_limit(case, forecast), forecast.choice
+    more = replicas(case, choice, NO_ROOM)
+    return [change, apply_changes(case, [change]), more, declined(case, choice)], forecast.reason
+
+
+def deferred(case: Case) -> tuple[list[Action | None], str]:
     """Return the action that raises what requests wait for; where that is not known, how to find it out."""
     remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
     if remedy is None:
-        return [replace(_see(case), expected=_at_best(forecast))]
+        return [replace(_see(case), expected=_at_best(forecast))], ""
     if forecast.choice is not None and forecast.choice.declined:
-        return [_see(case), declined(case, forecast.choice)]
+        return [_see(case), declined(case, forecast.choice)], ""
     change = replace(_raise(case, remedy), expected=_at_best(forecast))
-    return [*explained([change, apply_changes(case, [change])], case.diagnosis.cause, forecast.reason)]
+    return [change, apply_changes(case, [change])], forecast.reason
 
 
 def _at_best(forecast: Forecast) -> Expected | None:
@@ -46,16 +91,24 @@ def _raise(case: Case, remedy: Remedy) -> Action:
             why=f"{remedy.why} {number(case.observed.adapters_seen or 0) if case.observed else ''} were asked for "
             "since the server started.",
         )
+    action = _remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
+    return replace(
+        action,
+        commands=more_cpu(case.place) if compiles else action.commands,
+        flags={remedy.flag: str(count)} if remedy.flag and count is not None else {},
+    )
+
+
+def _remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
     return Action(
         key=case.diagnosis.detail,
         title=remedy.title[:1].upper() + remedy.title[1:],
         current=remedy.current,
         new=remedy.new,
-        why=f"{remedy.why} More sequences or a larger KV pool change nothing.",
+        why=why,
         cost=remedy.cost,
-        checks=no_longer(case, "deferred", "2 minutes after the change"),
-        commands=more_cpu(case.place) if compiles else look_again(case.place),
-        flags={remedy.flag: str(count)} if remedy.flag and count is not None else {},
+        checks=no_longer(case, cause, "2 minutes after the change"),
+        commands=look_again(case.place),
     )
 
 
@@ -80,38 +133,17 @@ def _see(case: Case) -> Action:
     )
 
 
-def another_limit(case: Case, forecast: Forecast) -> Action | None:
+def _another_limit(case: Case, forecast: Forecast) -> Action | None:
     """Return the action for a limit other than the sequences'; None where raising it would not help."""
     budget = case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and budget is not None:
         step = forecast.choice.step(STEP) if forecast.choice else None
-        if forecast.choice is not None and step is None:
-            return None
-        new = str(int(2 * budget.value if step is None else step.change.value))
-        return Action(
-            key="max_num_batched_tokens",
-            title=f"Raise {case.own.words['max_num_batched_tokens']}",
-            current=str(budget),
-            new=new,
-            why="Each step's tokens are spent before the queue is through.",
-            cost="Larger steps take longer, so each answer's tokens come further apart, and more GPU memory is needed "
-            "outside the pool.",
-            checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
-            flags=case.own.change("max_num_batched_tokens", new),
-            expected=None if step is None else step.expected,
-        )
+        if step is None:
+            return batch.larger_steps(case, int(2 * budget.value), None) if forecast.choice is None else None
+        return batch.larger_steps(case, int(step.change.value), step.expected)
     remedy = case.own.remedies.get(case.diagnosis.detail)
     if remedy is not None:
-        return Action(
-            key=case.diagnosis.detail,
-            title=remedy.title[:1].upper() + remedy.title[1:],
-            current=remedy.current,
-            new=remedy.new,
-            why=remedy.why,
-            cost=remedy.cost,
-            checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
-            commands=look_again(case.place),
-        )
+        return _remedied(case, remedy, "concurrency_bound", remedy.why)
     return Action(
         key="another_limit",
         title="See which of the scheduler's limits holds requests back",
@@ -124,7 +156,7 @@ def another_limit(case: Case, forecast: Forecast) -> Action | None:
     )
 
 
-def unknown(case: Case) -> list[Action | None]:
+def unknown(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions that get the missing evidence."""
     symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
     why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
@@ -141,4 +173,4 @@ def unknown(case: Case) -> list[Action | None]:
             ),
             commands=look_again(case.place),
         )
-    ]
+    ], ""
