@@ -122,6 +122,12 @@ class Case:
             return f"requests come in bursts (peak {burst:.1f} times the mean)"
         return ""
 
+    @property
+    def usual_target(self) -> float:
+        """The playbook's `gpu_memory_utilization` against device OOM: lower for long prompts or bursts."""
+        t = self.thresholds
+        return t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
+
     @cached_property
     def memory_target(self) -> float | None:
         """The new `gpu_memory_utilization`; None to leave it. Lower only against a device OOM, higher only without.
@@ -130,8 +136,7 @@ class Case:
         """
         limit = self.limits.gpu_memory_utilization
         if self.device_oom:
-            t = self.thresholds
-            target = t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
+            target = self.usual_target
             if limit is None:
                 return target
             target = max(target, self.lowest_target or 0.0)

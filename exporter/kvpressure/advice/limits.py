@@ -44,20 +44,15 @@ def known_limits(
     (`concurrency_bound`); under KV pressure it is what the cache admits, and is no evidence of the flag.
     """
     page = cache or CacheConfig()
+    learned = at(derived, "requests_running_max") if diagnosis.detail in SEQUENCE_CAPS else None
     found: dict[str, Limit | None] = {
-        "max_num_seqs": _learned(diagnosis, derived),
+        "max_num_seqs": _limit(learned, LEARNED),
         "max_model_len": _limit(page.max_model_len, PAGE),
         "gpu_memory_utilization": _limit(page.gpu_memory_utilization, PAGE),
         "kv_capacity_tokens": _limit(at(derived, "kv_capacity_tokens"), PAGE),
     }
     found.update((name, Limit(value, DECLARED)) for name, value in (declared or {}).items())
     return Limits(**found)
-
-
-def _learned(diagnosis: Diagnosis, derived: Derived) -> Limit | None:
-    if diagnosis.detail not in SEQUENCE_CAPS:
-        return None
-    return _limit(at(derived, "requests_running_max"), LEARNED)
 
 
 def _limit(value: float | None, source: str) -> Limit | None:
@@ -106,20 +101,14 @@ def _recommended(case: Case) -> dict[str, float]:
     The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
     limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
     """
+    memory_limits = CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom
     found: dict[str, float | None] = {
         "max_num_seqs": None if case.room is None else float(max(1, case.room)),
         "max_input_tokens": _tokens(at(case.derived, "prompt_tokens", "0.99")),
         "max_output_tokens": _tokens(at(case.derived, "output_tokens", "0.99")),
-        "gpu_memory_utilization": _memory_target(case),
+        "gpu_memory_utilization": None if memory_limits else case.usual_target,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _memory_target(case: Case) -> float | None:
-    if CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom:
-        return None
-    t = case.thresholds
-    return t.advice_memory_target_long_context_ratio if case.long_or_bursty else t.advice_memory_target_ratio
 
 
 def _tokens(p99: float | None) -> float | None:

@@ -286,7 +286,7 @@ def smallest_pool(
         return pool_from_memory(geometry, cost, memory, batched_tokens)
     found = []
     for stage in stages(geometry.layers, memory.pipeline_parallel):
-        part = geometry.stage(stage.first, stage.last)
+        part = geometry.stage(stage)
         if part.groups:
             held = part.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
             found.append(pool_from_memory(geometry, held, memory, batched_tokens, stage))

@@ -123,7 +123,9 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
     output = max(1, min(round(traffic.output_p95), longest - 1))
     usual = round(traffic.prompt_p50 or traffic.prompt_p95), max(1, round(traffic.output_p50 or traffic.output_p95))
     asked = [RequestShape(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
-    prompt = max(1, _p95_tokens(case, longest) - output)
+    # In tokens of a p95 request: windows hold less of a long one.
+    each, whole = case.pool.request_bytes(case.tokens), case.pool.request_bytes(longest)
+    prompt = max(1, (longest if each is None or whole is None else round(case.tokens * whole / each)) - output)
     asked.append(RequestShape(prompt, prompt, output))
     # Of a large batch a part, with its part of the pool: it would only take longer.
     part = min(1.0, SIMULATED / sequences)
@@ -136,17 +138,9 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
         step_tokens=case.batched_tokens,
     )
     outcome = simulate(server, Demand(tuple(asked), clients=WAITING_FACTOR * running))
-    if outcome is None:
-        return False
-    if outcome.running < case.thresholds.at_cap_min_ratio * running:
+    if outcome is None or outcome.running < case.thresholds.at_cap_min_ratio * running:
         return False
     return outcome.preempted_per_second <= case.thresholds.preempting_min_ratio * outcome.answers_per_second
-
-
-def _p95_tokens(case: Case, tokens: int) -> int:
-    """Return what a request of `tokens` holds, in tokens of a p95 request: windows hold less of a long one."""
-    usual, this = case.pool.request_bytes(case.tokens), case.pool.request_bytes(tokens)
-    return tokens if usual is None or this is None else round(case.tokens * this / usual)
 
 
 def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
@@ -160,10 +154,11 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
         yield _nothing_left(case)
         return
     if not case.fits_alone:
+        more = ", more GPUs" if case.needs is None else f", or at least {_flags(case, case.needs)}"
         yield (
             f"one p95 request ({number(case.tokens)} tokens) is larger than the pool ({number(holds)} tokens): it is "
             "never admitted, or preempted for ever; shorten requests, or enlarge the pool (fp8 cache"
-            f"{_more_gpus(case)})"
+            f"{more})"
         )
     elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
         yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
@@ -193,10 +188,6 @@ def _nothing_left(case: Case) -> str:
     why = f"weights of {weights.result} and what a step needs leave nothing of {size(usable)}"
     needs = f"; needs at least {_flags(case, case.needs)}" if case.needs is not None else ""
     return f"nothing is left for the KV pool: {who} would not start, {why}{needs}, larger GPUs, or smaller weights"
-
-
-def _more_gpus(case: Case) -> str:
-    return ", more GPUs" if case.needs is None else f", or at least {_flags(case, case.needs)}"
 
 
 def _flags(case: Case, parallel: Parallel) -> str:

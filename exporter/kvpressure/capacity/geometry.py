@@ -41,6 +41,7 @@ STATE_BLOCKS: Final = 2
 caching, which is on by default)."""
 
 _STRETCHING: Final = frozenset({"dynamic", "linear", "ntk", "yarn"})
+"""Ways to scale positions by a factor that `max_position_embeddings` may not have in it."""
 
 DTYPE_BYTES: Final[Mapping[str, int]] = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
 """Bytes per weight and, where nothing else is set, per cached value. Servers cast float32 models to 16 bits."""
@@ -108,12 +109,12 @@ class Geometry:
     quantized_in: int | None = None
     stretched: bool = False
 
-    def stage(self, first: int, last: int) -> Geometry:
-        """Return the geometry of the layers from `first` up to `last`, as one pipeline stage holds them."""
-        kinds = self.kinds[first:last]
+    def stage(self, layers: range) -> Geometry:
+        """Return the geometry of some layers, as one pipeline stage holds them."""
+        kinds = self.kinds[layers.start : layers.stop]
         counts = Counter(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
-        return replace(self, groups=groups, kinds=kinds, layers=last - first, state_layers=counts[STATE])
+        return replace(self, groups=groups, kinds=kinds, layers=len(layers), state_layers=counts[STATE])
 
     @property
     def attention(self) -> str:
@@ -250,7 +251,10 @@ def read_geometry(
     groups = tuple(_group(fields, kind, layers) for kind, layers in sorted(own.items()) if kind in ATTENTION)
     if not groups:
         fields.wrong("has no layer with attention, so no KV cache to plan")
-    inner = intermediate_size(fields)
+    inner, scaling = (
+        intermediate_size(fields),
+        fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {},
+    )
     own_dtype = dtype or _dtype(fields)
     weights = estimated_weights(fields, kinds, inner, DTYPE_BYTES.get(own_dtype, 2)) if with_weights else None
     geometry = Geometry(
@@ -269,7 +273,7 @@ def read_geometry(
         experts=expert_count(fields),
         moe_intermediate_size=fields.maybe_count("moe_intermediate_size") or inner,
         quantized_in=_block_width(fields),
-        stretched=_stretched(fields),
+        stretched=scaling.get("rope_type", scaling.get("type")) in _STRETCHING,
     )
     fields.check()
     return geometry
@@ -287,12 +291,6 @@ def _group(fields: Fields, kind: str, layers: int) -> LayerGroup:
         heads = fields.maybe_count("num_global_key_value_heads") or heads
         key = value = fields.count("global_head_dim")
     return LayerGroup(kind, layers, heads, key, value, window)
-
-
-def _stretched(fields: Fields) -> bool:
-    """Return whether positions are scaled by a factor that `max_position_embeddings` may not have in it."""
-    scaling = fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {}
-    return scaling.get("rope_type", scaling.get("type")) in _STRETCHING
 
 
 def _block_width(fields: Fields) -> int | None:

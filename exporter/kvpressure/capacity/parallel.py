@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -38,31 +39,13 @@ class Parallel:
         return self.tensor * self.pipeline * self.data
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage of a pipeline: its layers from `first` up to `last`, and whether it is at an end of the model."""
-
-    first: int
-    last: int
-    begins: bool
-    ends: bool
-
-    @property
-    def layers(self) -> int:
-        """The number of layers."""
-        return self.last - self.first
-
-
-def stages(layers: int, pipeline: int) -> list[Stage]:
-    """Return equal stages; leftover layers go to the last stages but one, backwards, as the servers do."""
+def stages(layers: int, pipeline: int) -> list[range]:
+    """Return the layers of equal stages; leftover ones go to the last stages but one, backwards, as the servers do."""
     counts = [layers // pipeline] * pipeline
     for behind in range(2, layers % pipeline + 2):
         counts[-behind] += 1
-    found, first = [], 0
-    for position, count in enumerate(counts):
-        found.append(Stage(first, first + count, position == 0, position == pipeline - 1))
-        first += count
-    return found
+    ends = [0, *itertools.accumulate(counts)]
+    return [range(first, last) for first, last in itertools.pairwise(ends)]
 
 
 def possible_tensor_parallel(geometry: Geometry) -> list[int]:

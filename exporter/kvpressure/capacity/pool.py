@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from kvpressure.capacity.arithmetic import GIB, Step, number, quotient, size
 from kvpressure.capacity.geometry import BLOCK_TOKENS, STATE_BLOCKS, Geometry, KvCost, LayerGroup
-from kvpressure.capacity.parallel import Parallel, Stage
+from kvpressure.capacity.parallel import Parallel
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 
@@ -177,7 +177,7 @@ def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: i
 
 
 def pool_from_memory(
-    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: Stage | None = None
+    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: range | None = None
 ) -> tuple[BytePool, tuple[Step, ...]]:
     """Return the pool that memory and model leave on one GPU, and its calculation; empty where they leave nothing.
 
@@ -190,7 +190,10 @@ def pool_from_memory(
     else:
         parts = [weights_step(geometry, memory, stage), *_overhead_steps(geometry, memory, batched_tokens)]
         usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
-        share = Step(f"Memory for {memory.runtime.title}", _usable(memory), usable, "bytes")
+        named = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
+        named += f"{memory.gpu}: " if memory.gpu else ""
+        formula = f"{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
+        share = Step(f"Memory for {memory.runtime.title}", formula, usable, "bytes")
         free = share.value - sum(part.value for part in parts)
         steps += [share, *parts]
         if free <= 0:
@@ -234,7 +237,7 @@ def _token_formula(group: LayerGroup, cost: KvCost) -> str:
     return f"{layers} x {heads} x ({group.key_size} + {group.value_size}) x {each}"
 
 
-def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None) -> Step:
+def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None) -> Step:
     """Return the weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
     parallel, weights = memory.parallel, geometry.weights
     if memory.weights_bytes is not None:
@@ -243,28 +246,22 @@ def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None)
         return Step("Weights", f"{size(memory.weights_bytes)} as given{split}", memory.weights_bytes / ranks, "bytes")
     if weights is None:
         raise ValueError("neither the weights' bytes nor an estimate of them is given")
-    share = 1.0 if stage is None else stage.layers / geometry.layers
-    ends = _ends(stage, tied=weights.tied)
+    held = range(geometry.layers) if stage is None else stage
+    share, begins, ends = len(held) / geometry.layers, held.start == 0, held.stop == geometry.layers
+    # A stage holds one end of the embeddings each, or both where one matrix serves for both.
+    embedded = float(begins or ends) if weights.tied else 0.5 * (begins + ends)
     divided: dict[tuple[float, int], float] = {}
-    experts_among = parallel.tensor * parallel.data
-    for part, held, among in (
-        (weights.embeddings, ends, parallel.tensor),
+    for part, of_it, among in (
+        (weights.embeddings, embedded, parallel.tensor),
         (weights.layers, share, parallel.tensor),
-        (weights.experts, share, experts_among),
+        (weights.experts, share, parallel.tensor * parallel.data),
     ):
-        if part.parameters and held:
-            divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * held
+        if part.parameters and of_it:
+            divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * of_it
     formula = " + ".join(_term(count, bits, among) for (bits, among), count in divided.items())
     formula = formula.replace(" G x", " G parameters x", 1)
     value = sum(count * bits / 8 / among for (bits, among), count in divided.items())
     return Step("Weights", formula, value, "bytes")
-
-
-def _ends(stage: Stage | None, *, tied: bool) -> float:
-    """Return the share of the embeddings that a stage holds: one end each, or both where one matrix serves for both."""
-    if stage is None or (stage.begins and stage.ends):
-        return 1.0
-    return float(stage.begins or stage.ends) if tied else 0.5 * (stage.begins + stage.ends)
 
 
 def _term(parameters: float, bits: float, among: int) -> str:
@@ -284,12 +281,6 @@ def _overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> 
         Step("Activations", formula, activation_bytes(geometry, batched_tokens, ranks), "bytes"),
         Step("Fixed reserve", "CUDA context, graphs, NCCL", FIXED_RESERVE_BYTES, "bytes"),
     ]
-
-
-def _usable(memory: Memory) -> str:
-    smallest = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
-    named = f"{memory.gpu}: " if memory.gpu else ""
-    return f"{smallest}{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
 
 
 def whole_blocks(tokens: float, block_tokens: int) -> int:

@@ -76,7 +76,9 @@ class Weights:
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
     """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden = fields.count("hidden_size")
-    mlps = [layer for layer, kind in enumerate(kinds) if kind in _mlp_kinds(kinds)]
+    # The separate MLP layers where a model has any, else every layer has one.
+    apart = {MLP, EXPERTS} & set(kinds)
+    mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
     sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
     attention = sum(kind in ATTENTION for kind in kinds) * _attention(fields, hidden)
     mixers = sum(kind == STATE for kind in kinds) * _state_mixer(fields, hidden)
@@ -97,12 +99,6 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
         quantized=quantized is not None,
         tied=_tied(fields),
     )
-
-
-def _mlp_kinds(kinds: Sequence[str]) -> frozenset[str]:
-    """Return the kinds of layers that have an MLP: the separate MLP layers where a model has any, else all."""
-    apart = frozenset((MLP, EXPERTS))
-    return apart if apart & set(kinds) else frozenset(kinds)
 
 
 def _embeddings(fields: Fields, hidden: int, layers: int) -> int:

@@ -58,7 +58,7 @@ def cap_total(tokens: int) -> ConfigChange:
     return ConfigChange("max_model_len", tokens, lambda state: (replace(state[0], cap_total=tokens), state[1]))
 
 
-def sequences(most: int) -> ConfigChange:
+def sequences(most: float) -> ConfigChange:
     """Run at most so many at once."""
     return ConfigChange("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
 

@@ -266,14 +266,9 @@ def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
     return build_choice(search)
 
 
-def lift_sequence_cap(most: float) -> ConfigChange:
-    """Lift every limit on the batch but the pool and `most` sequences."""
-    return ConfigChange(HOLD, most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
-
-
 def without_hold(model: Model, most: float) -> Choice:
     """Return what lifting every limit but the pool, and `most` sequences, would give at best."""
-    change = lift_sequence_cap(most)
+    change = replace(sequences(most), key=HOLD)
     expected, gain = model.expected([], [change]), model.gain([], change)
     if expected is None or gain is None:
         return Choice()

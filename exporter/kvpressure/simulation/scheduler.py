@@ -280,16 +280,14 @@ class _Run:
                 self.now = max(self.now, self.arrivals[0][0])
                 continue
             self._turn()
-            if not self.counting and self._is_warm(warm):
+            warmed = self.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
+            if warmed and not self.counting:
                 self.counting, self.begun = True, self.now
             if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
                 break
             if demand.clients and len(self.latencies) >= wanted:
                 break
         return self._outcome()
-
-    def _is_warm(self, answers: float) -> bool:
-        return self.answered >= answers if self.demand.clients else self.now >= OPEN_WARM_UP_RATIO * self.demand.seconds
 
     def _outcome(self) -> Outcome | None:
         seconds = self.now - self.begun
