@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import others, pressure, waits
+from kvpressure.advice import others, pressure
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
+from kvpressure.advice.rollout import with_open_check
 from kvpressure.advice.shell import placeholders
-from kvpressure.advice.verify import with_open_check
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import Limit, Limits
@@ -23,13 +23,13 @@ __all__ = ["Action", "Limit", "Limits", "Place", "advise", "known_limits"]
 
 _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]] = {
     Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
-    Cause.CONCURRENCY_BOUND: waits.concurrency_bound,
+    Cause.CONCURRENCY_BOUND: others.concurrency_bound,
     Cause.COMPUTE_BOUND: others.compute_bound,
     Cause.HOST_BOUND: others.host_bound,
     Cause.STUCK: others.stuck,
     Cause.HEALTHY: pressure.building,
-    Cause.UNKNOWN: waits.unknown,
-    Cause.DEFERRED: waits.deferred,
+    Cause.UNKNOWN: others.unknown,
+    Cause.DEFERRED: others.deferred,
     Cause.PAUSED: lambda _: ([], ""),
     Cause.IDLE: lambda _: ([], ""),
 }

@@ -7,8 +7,8 @@ from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import caps_of
+from kvpressure.advice.rollout import expected, no_longer, series, unblocked, unpreempted
 from kvpressure.advice.sizing import Cut, cut_sequences, fits
-from kvpressure.advice.verify import expected, no_longer, series, unblocked, unpreempted
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.limits import LEARNED, Limit

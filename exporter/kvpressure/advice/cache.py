@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.rollout import changed
+from kvpressure.advice.rollout import after_restart, changed, expected, unpreempted
 from kvpressure.advice.shell import apply_flags
-from kvpressure.advice.verify import after_restart, expected, unpreempted
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
 from kvpressure.simulation.config_changes import KV_DTYPE, OFFLOAD, PREFIX_CACHING

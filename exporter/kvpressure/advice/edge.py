@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.rollout import after_restart, expected, unblocked
 from kvpressure.advice.sizing import Caps, Shape, fits, share_above, token_caps
-from kvpressure.advice.verify import after_restart, expected, unblocked
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import SHORT_FIRST

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.rollout import series
 from kvpressure.advice.shell import past_failures
-from kvpressure.advice.verify import series
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 

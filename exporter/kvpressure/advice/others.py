@@ -1,16 +1,178 @@
-"""What to do about causes that are neither pool nor limits: a saturated GPU, the host, a hung or silent server."""
+"""What to do about causes other than KV pressure: another limit that requests wait for, the GPU, the host, a hang."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.advice import batch
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import more_gpus
-from kvpressure.advice.predicted import declined
-from kvpressure.advice.replicas import replicas
-from kvpressure.advice.rollout import apply_changes, changed, watch
-from kvpressure.advice.shell import more_cpu, replace_stuck, save_evidence, whether_it_runs
-from kvpressure.advice.verify import expected, no_longer, series
+from kvpressure.advice.forecast import Forecast, more_batch, more_gpus, without_limit
+from kvpressure.advice.limits import SEQUENCE_CAPS
+from kvpressure.advice.pressure import declined
+from kvpressure.advice.replicas import replica, replicas
+from kvpressure.advice.rollout import apply_changes, changed, expected, no_longer, series, watch
+from kvpressure.advice.shell import look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.model.action import Action
-from kvpressure.model.values import at
+from kvpressure.model.expected import Expected
+from kvpressure.model.values import at, number
+from kvpressure.runtimes.advising import Remedy
+from kvpressure.simulation.config_changes import STEP
+from kvpressure.simulation.greedy_search import HOLD
+
+NO_ROOM: Final = "Requests wait although the KV pool has room for them."
+
+
+def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
+    """Raise `max_num_seqs` as far as the pool allows; more servers where it does not. Or another of the limits."""
+    if case.diagnosis.detail not in SEQUENCE_CAPS:
+        return _another(case)
+    forecast = more_batch(case)
+    if forecast.choice is None:
+        return _more_sequences(case), forecast.reason
+    step = forecast.choice.step("max_num_seqs")
+    change = None if step is None else batch.more_sequences(case, int(step.change.value), step.expected)
+    return [
+        change,
+        apply_changes(case, [change]),
+        replicas(case, forecast.choice, "The KV pool holds no more requests at once than run, and others wait."),
+        declined(case, forecast.choice),
+        watch(case, "concurrency_bound", "2 minutes of traffic"),
+    ], ""
+
+
+def _more_sequences(case: Case) -> list[Action | None]:
+    """Return the actions where nothing can be predicted."""
+    limit, room = case.limits.max_num_seqs, case.room
+    if limit is None or room is None:
+        return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
+    new = batch.raised_at_most(case, limit, room)
+    if new <= limit.value:
+        why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
+        return [replica(case, why)]
+    change = batch.more_sequences(case, new)
+    return [change, apply_changes(case, [change]), watch(case, "concurrency_bound", "2 minutes of traffic")]
+
+
+def _another(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
+    known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
+    forecast = more_batch(case) if known else without_limit(case)
+    change, choice = _another_limit(case, forecast), forecast.choice
+    more = replicas(case, choice, NO_ROOM)
+    return [change, apply_changes(case, [change]), more, declined(case, choice)], forecast.reason
+
+
+def deferred(case: Case) -> tuple[list[Action | None], str]:
+    """Return the action that raises what requests wait for; where that is not known, how to find it out."""
+    remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
+    if remedy is None:
+        return [replace(_see(case), expected=_at_best(forecast))], ""
+    if forecast.choice is not None and forecast.choice.declined:
+        return [_see(case), declined(case, forecast.choice)], ""
+    change = replace(_raise(case, remedy), expected=_at_best(forecast))
+    return [change, apply_changes(case, [change])], forecast.reason
+
+
+def _at_best(forecast: Forecast) -> Expected | None:
+    step = forecast.choice.step(HOLD) if forecast.choice else None
+    return None if step is None else step.expected
+
+
+def _raise(case: Case, remedy: Remedy) -> Action:
+    compiles, count = case.diagnosis.detail == "grammar", _count(case)
+    if remedy.flag and count is not None:
+        slots = case.observed.adapter_slots if case.observed else None
+        remedy = replace(
+            remedy,
+            current=f"{number(slots or 1)} (page)",
+            new=remedy.counted.format(count=count),
+            why=f"{remedy.why} {number(case.observed.adapters_seen or 0) if case.observed else ''} were asked for "
+            "since the server started.",
+        )
+    action = _remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
+    return replace(
+        action,
+        commands=more_cpu(case.place) if compiles else action.commands,
+        flags={remedy.flag: str(count)} if remedy.flag and count is not None else {},
+    )
+
+
+def _remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
+    return Action(
+        key=case.diagnosis.detail,
+        title=remedy.title[:1].upper() + remedy.title[1:],
+        current=remedy.current,
+        new=remedy.new,
+        why=why,
+        cost=remedy.cost,
+        checks=no_longer(case, cause, "2 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def _count(case: Case) -> int | None:
+    """Return slots for all requested adapters, at most as many as to raise at once; None if not known."""
+    slots, seen = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
+    if not slots or not seen or seen <= slots:
+        return None
+    return int(min(seen, case.thresholds.advice_raise_max_factor * slots))
+
+
+def _see(case: Case) -> Action:
+    return Action(
+        key="see_what_is_waited_for",
+        title="See what the waiting requests wait for",
+        why="The engine has put them off on their own account, and would run others: their grammar is not ready, "
+        "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
+        "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
+        cost="A minute.",
+        checks=no_longer(case, "deferred", "2 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def _another_limit(case: Case, forecast: Forecast) -> Action | None:
+    """Return the action for a limit other than the sequences'; None where raising it would not help."""
+    budget = case.limits.max_num_batched_tokens
+    if case.diagnosis.detail == "prefill_budget" and budget is not None:
+        step = forecast.choice.step(STEP) if forecast.choice else None
+        if step is None:
+            return batch.larger_steps(case, int(2 * budget.value), None) if forecast.choice is None else None
+        return batch.larger_steps(case, int(step.change.value), step.expected)
+    remedy = case.own.remedies.get(case.diagnosis.detail)
+    if remedy is not None:
+        return _remedied(case, remedy, "concurrency_bound", remedy.why)
+    return Action(
+        key="another_limit",
+        title="See which of the scheduler's limits holds requests back",
+        why=f"It is not the number of sequences. What else may: {case.own.other_limits or 'its own flags'}; "
+        "or a long prompt at the head of the queue that does not fit what is left of a step.",
+        cost="A minute.",
+        checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
+        commands=look_again(case.place),
+        expected=_at_best(forecast),
+    )
+
+
+def unknown(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions that get the missing evidence."""
+    symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
+    why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
+    why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []
+    wanted = "".join(f" Would tell: {one.what} ({one.how})." for one in case.diagnosis.missing)
+    return [
+        Action(
+            key="look_longer",
+            title="Get the evidence that is missing",
+            why=f"{'; '.join(why)}.{wanted}",
+            cost="A minute.",
+            checks=(
+                f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
+            ),
+            commands=look_again(case.place),
+        )
+    ], ""
 
 
 def compute_bound(case: Case) -> tuple[list[Action | None], str]:

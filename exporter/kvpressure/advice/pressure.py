@@ -1,22 +1,37 @@
-"""KV cache pressure: what is predicted to help, or the emergency order of the playbook, with computed values."""
+"""KV cache pressure: what is predicted to help, or the emergency order of the playbook, with computed values.
+
+Predicted are the steps by how much they help, one rollout of their flags, more memory or servers; and what would not
+help.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
-from kvpressure.advice.batch import fewer_sequences, smaller_steps
-from kvpressure.advice.cache import more_reserve, small_kv_for_contexts, tier_for_contexts
+from kvpressure.advice import batch, cache, edge
 from kvpressure.advice.case import Case
-from kvpressure.advice.edge import cap_tokens, fewer_sessions
 from kvpressure.advice.forecast import Forecast, forecast_of, memory
-from kvpressure.advice.memory import memory_headroom
-from kvpressure.advice.predicted import as_predicted
-from kvpressure.advice.replicas import route
-from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory, verify_recovery
-from kvpressure.advice.verify import expected, no_longer
+from kvpressure.advice.memory import leave_memory, memory_headroom
+from kvpressure.advice.replicas import keep_apart, replicas_as_predicted, route
+from kvpressure.advice.rollout import (
+    apply_changes,
+    controlled_restart,
+    expected,
+    host_memory,
+    no_longer,
+    verify_recovery,
+)
 from kvpressure.model.action import Action
-from kvpressure.model.values import at
+from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
+from kvpressure.simulation.config_changes import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import HOLD, Choice, Step
+
+_APART: Final = (KV_DTYPE, "add_replica", APART)
+"""Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
 
 
 def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
@@ -35,14 +50,14 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
     After a device OOM the memory target comes before the engine's own limits: it treats what kills the server, and
     the pool it leaves decides how many sequences fit.
     """
-    sequences, steps = fewer_sequences(case), smaller_steps(case)
+    sequences, steps = batch.fewer_sequences(case), batch.smaller_steps(case)
     memory_step = _with_pool(case, forecast, memory_headroom(case))
     changes: list[Action | None] = [memory_step, steps, sequences]
     if not case.device_oom:
         changes = [sequences, memory_step, steps if case.symptom("memory_rising") is True else None]
-    changes.append(more_reserve(case))
+    changes.append(cache.more_reserve(case))
     return [
-        cap_tokens(case),
+        edge.cap_tokens(case),
         *changes,
         apply_changes(case, changes),
         host_memory(case),
@@ -61,13 +76,13 @@ def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
 
 def after_device_oom(case: Case) -> list[Action | None]:
     """Return the actions after the GPU ran out of memory while the KV pool was not the problem."""
-    changes: list[Action | None] = [memory_headroom(case), smaller_steps(case)]
+    changes: list[Action | None] = [memory_headroom(case), batch.smaller_steps(case)]
     return [*changes, apply_changes(case, changes), controlled_restart(case)]
 
 
 def building(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a healthy engine whose pool fills at a steady rate."""
-    return [cap_tokens(case), verify_recovery(case)] if case.diagnosis.stage is Stage.BUILDING else [], ""
+    return [edge.cap_tokens(case), verify_recovery(case)] if case.diagnosis.stage is Stage.BUILDING else [], ""
 
 
 def evicted(case: Case) -> tuple[list[Action | None], str]:
@@ -87,9 +102,93 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
     )
     return [
         route(case),
-        fewer_sessions(case, hits),
-        small_kv_for_contexts(case, hits),
+        edge.fewer_sessions(case, hits),
+        cache.small_kv_for_contexts(case, hits),
         larger if larger.flags else None,
-        tier_for_contexts(case, hits),
+        cache.tier_for_contexts(case, hits),
         verify,
     ], "the simulated engine has no prefix cache of finite size, so what a larger one would find is not known"
+
+
+def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
+    """Return the steps by how much they help, one rollout of their flags, more memory or servers, and the declined."""
+    made = [_MAKE[step.change.key](case, model, step) for step in choice.steps]
+    changes = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key not in _APART]
+    apart = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key in _APART]
+    fewer = choice.step("max_num_seqs")
+    shared = any(step.change.by > 1 for step in choice.steps)
+    return [
+        *changes,
+        apply_changes(case, changes),
+        *apart,
+        host_memory(case),
+        controlled_restart(case),
+        None if choice.step(MEMORY) else leave_memory(case),
+        declined(case, choice),
+        verify_recovery(
+            case, None if fewer is None else int(fewer.change.value), shared=shared, together=choice.together
+        ),
+    ]
+
+
+def declined(case: Case, choice: Choice | None) -> Action | None:
+    """Return the action that lists the changes which would not help, each simulated alone; None without any."""
+    if choice is None or not choice.declined:
+        return None
+    lines = [
+        f"{_described(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
+        f"({step.expected.text})"
+        for step in choice.declined
+    ]
+    return Action(
+        key="would_not_help",
+        title="Do not change these: they would not help",
+        why=f"Simulated one at a time: {'; '.join(lines)}.",
+    )
+
+
+def _described(case: Case, step: Step) -> str:
+    value = number(step.change.value)
+    words = {
+        "cap_prompt": f"prompts at most {value}",
+        "cap_output": f"answers at most {value}",
+        "kept_free": f"{step.change.value:.0%} of the pool kept free for those that run",
+        KV_DTYPE: "the KV cache in 8 bits",
+        "add_replica": f"{value} replicas",
+        HOLD: "more at once than run now",
+        APART: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",
+        SHORT_FIRST: f"prompts up to {value} before longer ones",
+        PREFIX_CACHING: "prefix caching (without what prompts may share)",
+        OFFLOAD: f"{value} GiB of host memory for preempted KV",
+    }
+    return words.get(step.change.key) or f"{case.own.words[step.change.key]} {value}"
+
+
+def _why_not(step: Step, least: float) -> str:
+    shift = step.expected.tokens_per_second
+    if step.change.at_best:
+        return "gains too little even at best"
+    if step.expected.shortened_ratio > 0:
+        return "answers that are cut short do not count as served"
+    gain = shift.after / shift.before - 1 if shift.before else 0.0
+    if gain < -least:
+        return f"{-gain:.0%} fewer tokens"
+    if gain > least:
+        return "gains nothing more once the steps above are taken"
+    return f"gains less than {least:.0%} in the worst case"
+
+
+_MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
+    "cap_prompt": edge.cap_prompts,
+    "cap_output": edge.cap_answers,
+    "max_num_seqs": batch.fewer_sequences_as_predicted,
+    "kept_free": cache.kept_free,
+    STEP: batch.smaller_steps_as_predicted,
+    MEMORY: lambda case, _, step: replace(memory_headroom(case), expected=step.expected),
+    KV_DTYPE: cache.small_kv,
+    "add_replica": replicas_as_predicted,
+    SHORT_FIRST: edge.by_priority,
+    APART: keep_apart,
+    PREFIX_CACHING: cache.caching,
+    OFFLOAD: cache.tier,
+}

@@ -7,8 +7,8 @@ from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import share_text
+from kvpressure.advice.rollout import after_restart, series, unblocked
 from kvpressure.advice.shell import add_replica
-from kvpressure.advice.verify import after_restart, series, unblocked
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.values import number
