@@ -10,19 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import batch, cache, edge
+from kvpressure.advice import batch, cache, edge, rollout
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, memory
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import keep_apart, replicas_as_predicted, route
-from kvpressure.advice.rollout import (
-    apply_changes,
-    controlled_restart,
-    expected,
-    host_memory,
-    no_longer,
-    verify_recovery,
-)
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
@@ -59,10 +51,10 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
     return [
         edge.cap_tokens(case),
         *changes,
-        apply_changes(case, changes),
-        host_memory(case),
-        controlled_restart(case),
-        verify_recovery(case, int(next(iter(sequences.flags.values()))) if sequences else None),
+        rollout.apply_changes(case, changes),
+        rollout.host_memory(case),
+        rollout.controlled_restart(case),
+        rollout.verify_recovery(case, int(next(iter(sequences.flags.values()))) if sequences else None),
     ]
 
 
@@ -77,12 +69,12 @@ def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
 def after_device_oom(case: Case) -> list[Action | None]:
     """Return the actions after the GPU ran out of memory while the KV pool was not the problem."""
     changes: list[Action | None] = [memory_headroom(case), batch.smaller_steps(case)]
-    return [*changes, apply_changes(case, changes), controlled_restart(case)]
+    return [*changes, rollout.apply_changes(case, changes), rollout.controlled_restart(case)]
 
 
 def building(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a healthy engine whose pool fills at a steady rate."""
-    return [edge.cap_tokens(case), verify_recovery(case)] if case.diagnosis.stage is Stage.BUILDING else [], ""
+    return [edge.cap_tokens(case), rollout.verify_recovery(case)] if case.diagnosis.stage is Stage.BUILDING else [], ""
 
 
 def evicted(case: Case) -> tuple[list[Action | None], str]:
@@ -92,13 +84,13 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
     """
     now = at(case.derived, "prefix_cache_hit_ratio")
     least = 0.5 if now is None else min(0.9, now + (1.0 - now) / 2)
-    hits = expected(case, "prefix_cache_hit_ratio", ">=", least)
+    hits = rollout.expected(case, "prefix_cache_hit_ratio", ">=", least)
     larger = memory_headroom(case)
     verify = Action(
         key="verify",
         title="Verify recovery",
         why="Only sessions that come back show whether the cache keeps their contexts.",
-        checks=no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", hits),
+        checks=rollout.no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", hits),
     )
     return [
         route(case),
@@ -119,13 +111,13 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     shared = any(step.change.by > 1 for step in choice.steps)
     return [
         *changes,
-        apply_changes(case, changes),
+        rollout.apply_changes(case, changes),
         *apart,
-        host_memory(case),
-        controlled_restart(case),
+        rollout.host_memory(case),
+        rollout.controlled_restart(case),
         None if choice.step(MEMORY) else leave_memory(case),
         declined(case, choice),
-        verify_recovery(
+        rollout.verify_recovery(
             case, None if fewer is None else int(fewer.change.value), shared=shared, together=choice.together
         ),
     ]

@@ -11,17 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step, number, size
 from kvpressure.capacity.case import Case, Traffic, longest_request, warnings_for
 from kvpressure.capacity.geometry import Geometry, KvCost
-from kvpressure.capacity.parallel import (
-    Parallel,
-    RefusedError,
-    length_refused,
-    possible_tensor_parallel,
-    refusals,
-    stages,
-)
+from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import BytePool, Memory, Pool, TokenPool, pool_from_memory, whole_blocks
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.advising import Planning
@@ -80,7 +74,10 @@ def plan_model(
     """
     runtime = memory.runtime
     batched = memory.max_num_batched_tokens or batched_tokens(traffic, runtime.planning)
-    reasons = [*refusals(geometry, memory.parallel, runtime), *length_refused(geometry, limit, runtime)]
+    reasons = [
+        *parallel.refusals(geometry, memory.parallel, runtime),
+        *parallel.length_refused(geometry, limit, runtime),
+    ]
     if reasons:
         raise RefusedError(reasons)
     longest = limit or geometry.max_model_len
@@ -285,7 +282,7 @@ def smallest_pool(
     if memory.pipeline_parallel == 1:
         return pool_from_memory(geometry, cost, memory, batched_tokens)
     found = []
-    for stage in stages(geometry.layers, memory.pipeline_parallel):
+    for stage in parallel.stages(geometry.layers, memory.pipeline_parallel):
         part = geometry.stage(stage)
         if part.groups:
             held = part.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
@@ -299,7 +296,7 @@ def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[
     First more of them side by side, then also one behind the other.
     """
     least = memory.tensor_parallel
-    ranks = [n for n in possible_tensor_parallel(geometry) if least <= n <= _MAX_TENSOR_PARALLEL]
+    ranks = [n for n in parallel.possible_tensor_parallel(geometry) if least <= n <= _MAX_TENSOR_PARALLEL]
     pipelines = range(memory.pipeline_parallel, min(_MAX_PIPELINE, geometry.layers) + 1)
     for pipeline in pipelines:
         for tensor in ranks if pipeline == memory.pipeline_parallel else ranks[-1:]:
@@ -309,6 +306,6 @@ def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[
                 pipeline_parallel=pipeline,
                 gpu_memory_bytes=(memory.smallest_gpu_bytes,),
             )
-            if not list(refusals(geometry, used.parallel, memory.runtime)) and fits(used):
+            if not list(parallel.refusals(geometry, used.parallel, memory.runtime)) and fits(used):
                 return used.parallel
     return None

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.expected import Expected, Shift
@@ -55,17 +55,13 @@ class Figures:
     shortened_ratio: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """How much more an engine would do: `weighted_goodput` counts answers, late ones for less, `goodput` those in time.
+class Gain(NamedTuple):
+    """How much more an engine would do, by `weighted_goodput`, in which late answers count for less.
 
-    `sure` is the least `weighted_goodput` over all engines that fit the page; `helps` whether the change is worth
-    making on each of them.
+    `helps` says whether the change is worth making on each of the engines that fit the page.
     """
 
     weighted_goodput: float
-    goodput: float
-    sure: float
     helps: bool
 
 
@@ -102,19 +98,16 @@ class Model:
 
     def gain(self, before: Sequence[ConfigChange], change: ConfigChange) -> Gain | None:
         """Return the gain of a change made after others; None where no request would be answered."""
-        pair = _pair(self, before, [change])
+        pair = _pair(self, before, change)
         if pair is None:
             return None
         first, second = pair
-        thresholds, weighted_goodput = self.thresholds, _more(pair, change)
+        thresholds, more = self.thresholds, _more(pair, change)
         least = thresholds.advice_at_best_gain_min_ratio if change.at_best else thresholds.advice_gain_min_ratio
         goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
-        sure = weighted_goodput
-        if weighted_goodput >= least:
-            others = (_pair(other, before, [change]) for other in self._others)
-            sure = min(weighted_goodput, *(_more(one, change) for one in others if one is not None), weighted_goodput)
-        helps = sure >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
-        return Gain(weighted_goodput, goodput, sure, helps)
+        others = (_pair(other, before, change) for other in self._others)
+        sure = more >= least and all(_more(one, change) >= least for one in others if one is not None)
+        return Gain(more, sure and goodput >= -thresholds.advice_goodput_loss_max_ratio)
 
     def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""
@@ -174,11 +167,9 @@ class Model:
         return self.known.measured.tokens_per_second / now.tokens_per_second
 
 
-def _pair(
-    model: Model, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]
-) -> tuple[Outcome, Outcome] | None:
+def _pair(model: Model, before: Sequence[ConfigChange], change: ConfigChange) -> tuple[Outcome, Outcome] | None:
     start = applied(model.state, before)
-    first, second = model.outcome(start), model.outcome(applied(start, changes))
+    first, second = model.outcome(start), model.outcome(change.apply(start))
     return None if first is None or second is None else (first, second)
 
 

@@ -9,20 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.model.expected import Expected
-from kvpressure.simulation.config_changes import (
-    APART,
-    MAX_REPLICAS,
-    ConfigChange,
-    State,
-    apart,
-    applied,
-    caps,
-    fewer_sequences,
-    length_bounds,
-    replicas,
-    sequences,
-    step_tokens,
-)
+from kvpressure.simulation import config_changes
+from kvpressure.simulation.config_changes import APART, MAX_REPLICAS, ConfigChange, State, applied
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -98,8 +86,8 @@ def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[Config
     def left() -> list[ConfigChange]:
         kinds = {change.key for change in search.chosen}
         found = [
-            *caps(model.known, model.thresholds.advice_refused_max_ratio),
-            *fewer_sequences(model.known, search.state, now),
+            *config_changes.caps(model.known, model.thresholds.advice_refused_max_ratio),
+            *config_changes.fewer_sequences(model.known, search.state, now),
             *settings,
         ]
         return [change for change in found if change.key not in kinds]
@@ -121,7 +109,8 @@ def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
         return
     model, others = search.model, [one for one in search.chosen if one is not cut]
     larger = change.apply(applied(model.state, others))
-    options = [search.chosen, others, *([*others, one] for one in fewer_sequences(model.known, larger, running))]
+    smaller = config_changes.fewer_sequences(model.known, larger, running)
+    options = [search.chosen, others, *([*others, one] for one in smaller)]
 
     def weighted_goodput(option: list[ConfigChange]) -> float:
         outcome = model.outcome(applied(model.state, [*option, change]))
@@ -141,7 +130,7 @@ def add_replicas(search: Search, *, in_time: bool = False) -> None:
         return
     best: ConfigChange | None = None
     for total in range(2, MAX_REPLICAS + 1):
-        change = replicas(total)
+        change = config_changes.replicas(total)
         if search.model.outcome(change.apply(search.state)) is None:
             break
         best = change
@@ -184,14 +173,14 @@ def _length_routings(model: Model, state: State, servers: int) -> Iterator[Confi
     """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
     requests = state[1].requests
     whole = sum(_takes(one) for one in requests)
-    bounds = length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
+    bounds = config_changes.length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
     for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
         if bound >= state[0].cap_prompt:
             continue
         share = sum(_takes(one) for one in requests if one.prompt > bound) / whole
         for total in (servers - 1, servers):
             around = {math.floor(share * total), math.ceil(share * total)}
-            yield from (apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
+            yield from (config_changes.apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
 
 
 def _takes(one: RequestShape) -> float:
@@ -239,7 +228,7 @@ def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
     most = max(limit + 1, min(demand, most_factor * limit))
     values = sorted({math.ceil(min(most, limit * factor)) for factor in (*RAISES, most_factor)} - {math.ceil(limit)})
     search = Search(model)
-    stopped = _climb(search, [sequences(value) for value in values])
+    stopped = _climb(search, [config_changes.sequences(value) for value in values])
     if stopped:
         add_replicas(search)
     return build_choice(search)
@@ -251,7 +240,7 @@ def larger_steps(model: Model, limit: float) -> Choice:
     Not both at once: where steps are full, how their time divides is not told, and larger ones may do more than this.
     """
     search = Search(model)
-    if _climb(search, [step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:
+    if _climb(search, [config_changes.step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:
         add_replicas(search)
     return build_choice(search)
 
@@ -268,7 +257,7 @@ def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
 
 def without_hold(model: Model, most: float) -> Choice:
     """Return what lifting every limit but the pool, and `most` sequences, would give at best."""
-    change = replace(sequences(most), key=HOLD)
+    change = replace(config_changes.sequences(most), key=HOLD)
     expected, gain = model.expected([], [change]), model.gain([], change)
     if expected is None or gain is None:
         return Choice()
