@@ -11,11 +11,13 @@ from typing import Final
 from bench.advice.changes import UNTRIED, Key, key
 from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import forecast
+from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, without_limit
+from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.action import Action
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.expected import Expected
 from kvpressure.model.verdict import Cause
@@ -69,8 +71,18 @@ def advised(path: Path) -> Advised:
         return Advised((), None, None, "never told to be under KV pressure")
     place, thresholds = Place(runtime="vllm"), load_thresholds()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
-    found = forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
+    found = _forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
     return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+
+
+def _forecast(case: Case) -> Forecast:
+    """The forecast for the case, whatever its cause is."""
+    row, detail = CATALOGUE[case.diagnosis.cause], case.diagnosis.detail
+    if row.predictable and not row.losing:
+        return more_gpus(case)
+    if detail in (*SEQUENCE_CAPS, "prefill_budget"):
+        return more_batch(case)
+    return without_limit(case) if row.predictable and not row.of_cache else forecast_of(case)
 
 
 def _tried(choice: Choice) -> Choice:

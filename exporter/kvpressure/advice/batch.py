@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from kvpressure.advice.case import Case
@@ -11,25 +10,18 @@ from kvpressure.advice.rollout import expected, no_longer, series, unblocked, un
 from kvpressure.advice.sizing import Cut, cut_sequences, fits
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
-from kvpressure.model.limits import LEARNED, Limit
+from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import STEP, holds
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Step
 
 SEQUENCES: Final = "max_num_seqs"
-LARGEST_STEP_FACTOR: Final = 2.0
-"""`max_num_seqs` is at most doubled at once where nothing is predicted: each step's time grows with it."""
 
 
 def demand(case: Case) -> float:
     """Return how many requests run or want to."""
     return sum(at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-
-
-def raised_at_most(case: Case, limit: Limit, room: int) -> int:
-    """Return the `max_num_seqs` to raise to where nothing is predicted; it may be no more than the limit in force."""
-    return min(room, math.ceil(demand(case)), int(limit.value * LARGEST_STEP_FACTOR))
 
 
 def more_sequences(case: Case, new: int, predicted: Expected | None = None) -> Action:

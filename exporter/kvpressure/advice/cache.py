@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvpressure.advice.case import Case
 from kvpressure.advice.rollout import after_restart, changed, expected, unpreempted
 from kvpressure.advice.shell import apply_flags
@@ -14,16 +16,11 @@ from kvpressure.simulation.greedy_search import Step
 
 def small_kv(case: Case, model: Model, step: Step) -> Action:
     """Return the change to a KV cache in 8 bits that holds more requests, as predicted."""
-    pool = case.capacity or model.known.server.pool_tokens
-    return Action(
-        key=KV_DTYPE,
-        title="Keep the KV cache in 8 bits",
-        current="not visible (as the model's weights unless set)",
-        new=case.own.small_kv,
-        why=f"The same memory holds {_twice(pool)}",
+    action = _small_kv(case, case.capacity or model.known.server.pool_tokens, "holds")
+    return replace(
+        action,
         cost="Some accuracy: evaluate answers before users see them. Needs a GPU and an attention backend that take "
         "it; where they do not, the server ends at start and says so.",
-        checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
         commands=apply_flags(case.place, case.own.change(KV_DTYPE, case.own.small_kv)),
         expected=step.expected,
     )
@@ -34,23 +31,26 @@ def small_kv_for_contexts(case: Case, check: str) -> Action | None:
     flags = case.own.change(KV_DTYPE, case.own.small_kv)
     if not flags or case.capacity is None:
         return None
-    return Action(
-        key=KV_DTYPE,
-        title="After the incident: keep the KV cache in 8 bits",
-        current="not visible (as the model's weights unless set)",
-        new=case.own.small_kv,
-        why=f"The same memory keeps {_twice(case.capacity)}",
+    action = _small_kv(case, case.capacity, "keeps")
+    return replace(
+        action,
+        title=f"After the incident: {action.title[:1].lower()}{action.title[1:]}",
         cost="A restart empties the cache. Some accuracy: evaluate answers before users see them.",
-        checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * case.capacity), check),
+        checks=(*action.checks, check),
         commands=apply_flags(case.place, flags),
         flags=flags,
     )
 
 
-def _twice(pool: float) -> str:
-    return (
-        f"twice as much: about {number(round(2 * pool))} tokens instead of {number(round(pool))}. "
-        "Leave it out if the cache is in 8 bits already."
+def _small_kv(case: Case, pool: float, does: str) -> Action:
+    return Action(
+        key=KV_DTYPE,
+        title="Keep the KV cache in 8 bits",
+        current="not visible (as the model's weights unless set)",
+        new=case.own.small_kv,
+        why=f"The same memory {does} twice as much: about {number(round(2 * pool))} tokens instead of "
+        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.",
+        checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
     )
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.limits import SEQUENCE_CAPS
-from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.simulation import config_changes, greedy_search
 from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.config_changes import KV_DTYPE, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, ConfigChange
@@ -34,16 +32,6 @@ class Forecast:
 def forecast_of(case: Case) -> Forecast:
     """Simulate the engine as it is, and with every change that might help."""
     return _relieved(case, None, lambda model: greedy_search.choose(model, *_changes(case, model)))
-
-
-def forecast(case: Case) -> Forecast:
-    """Return the forecast for the case, whatever its cause is."""
-    row, detail = CATALOGUE[case.diagnosis.cause], case.diagnosis.detail
-    if row.predictable and not row.losing:
-        return more_gpus(case)
-    if detail in (*SEQUENCE_CAPS, "prefill_budget"):
-        return more_batch(case)
-    return without_limit(case) if row.predictable and not row.of_cache else forecast_of(case)
 
 
 def more_batch(case: Case) -> Forecast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +21,8 @@ from kvpressure.runtimes.advising import Remedy
 from kvpressure.simulation.config_changes import STEP
 from kvpressure.simulation.greedy_search import HOLD
 
+LARGEST_STEP_FACTOR: Final = 2.0
+"""`max_num_seqs` is at most doubled at once where nothing is predicted: each step's time grows with it."""
 NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
 
@@ -46,7 +49,7 @@ def _more_sequences(case: Case) -> list[Action | None]:
     limit, room = case.limits.max_num_seqs, case.room
     if limit is None or room is None:
         return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
-    new = batch.raised_at_most(case, limit, room)
+    new = min(room, math.ceil(batch.demand(case)), int(limit.value * LARGEST_STEP_FACTOR))
     if new <= limit.value:
         why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
         return [replica(case, why)]
@@ -80,22 +83,18 @@ def _at_best(forecast: Forecast) -> Expected | None:
 
 
 def _raise(case: Case, remedy: Remedy) -> Action:
-    compiles, count = case.diagnosis.detail == "grammar", _count(case)
-    if remedy.flag and count is not None:
-        slots = case.observed.adapter_slots if case.observed else None
+    count, flags = _count(case), dict[str, str]()
+    if remedy.flag and count is not None and case.observed is not None:
+        flags = {remedy.flag: str(count)}
         remedy = replace(
             remedy,
-            current=f"{number(slots or 1)} (page)",
+            current=f"{number(case.observed.adapter_slots or 1)} (page)",
             new=remedy.counted.format(count=count),
-            why=f"{remedy.why} {number(case.observed.adapters_seen or 0) if case.observed else ''} were asked for "
-            "since the server started.",
+            why=f"{remedy.why} {number(case.observed.adapters_seen or 0)} were asked for since the server started.",
         )
     action = _remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
-    return replace(
-        action,
-        commands=more_cpu(case.place) if compiles else action.commands,
-        flags={remedy.flag: str(count)} if remedy.flag and count is not None else {},
-    )
+    commands = more_cpu(case.place) if case.diagnosis.detail == "grammar" else action.commands
+    return replace(action, commands=commands, flags=flags)
 
 
 def _remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:

@@ -36,19 +36,14 @@ def shape_of(derived: Derived) -> Shape | None:
     recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
     if (shape := _shape(recent, recent=True)) is not None:
         return shape
-    histograms = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
-    return _shape([_quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
+    found = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
+    histograms = [one for one in found if isinstance(one, HistogramSample)]
+    return _shape([quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
 
 
 def _shape(values: list[float | None], *, recent: bool) -> Shape | None:
     numbers = [value for value in values if value is not None and value > 0]
-    if len(numbers) != 4:
-        return None
-    return Shape(numbers[0], numbers[1], numbers[2], numbers[3], recent)
-
-
-def _quantile(value: object, q: float) -> float | None:
-    return quantile(value, q) if isinstance(value, HistogramSample) else None
+    return Shape(numbers[0], numbers[1], numbers[2], numbers[3], recent) if len(numbers) == 4 else None
 
 
 def share_above(tokens: float, p50: float, p95: float) -> float:

@@ -191,7 +191,6 @@ def _nothing_left(case: Case) -> str:
 
 
 def _flags(case: Case, parallel: Parallel) -> str:
-    """Return the flags for this number of GPUs."""
     names = case.runtime.planning.flags
     words = [f"{names['tensor_parallel']} {parallel.tensor}"]
     if parallel.pipeline > 1:

@@ -9,6 +9,7 @@ are those of the servers' own allocators; decisions 0041 and 0300 name them, and
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -220,11 +221,7 @@ class KvCost:
 
     def longest_request(self, pool_bytes: float, most: int) -> int:
         """Return the most tokens, up to `most`, with which one request fits into `pool_bytes`; 0 for none."""
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.request_bytes(middle) <= pool_bytes else (low, middle - 1)
-        return low
+        return bisect_right(range(1, most + 1), pool_bytes, key=self.request_bytes)
 
     def layer_bytes(self, group: LayerGroup) -> int:
         """Return the bytes of one token in one layer on one GPU."""

@@ -76,7 +76,9 @@ def layer_kinds(fields: Fields, layers: int) -> list[str]:
     if listed is not None:
         return _listed(fields, listed, layers)
     if pattern := fields.text("hybrid_override_pattern"):
-        return _lettered(fields, pattern)
+        if unknown := sorted(set(pattern) - set(_LETTERS)):
+            fields.wrong(f"hybrid_override_pattern has letters we cannot size: {', '.join(unknown)}")
+        return [_LETTERS.get(letter, FULL) for letter in pattern]
     if linear := fields.mapping("linear_attn_config"):
         full = linear.get("full_attn_layers")
         count = len(full) if isinstance(full, list) else 0
@@ -124,22 +126,12 @@ def intermediate_size(fields: Fields) -> int:
 
 
 def _listed(fields: Fields, listed: tuple[str, ...], layers: int) -> list[str]:
-    unknown = sorted({name for name in listed if name not in _KINDS})
-    if unknown:
+    if unknown := sorted(set(listed) - set(_KINDS)):
         fields.wrong(f"layer_types has kinds we cannot size: {', '.join(unknown)}; known are {', '.join(_KINDS)}")
     if len(listed) != layers and fields.get("num_hidden_layers") is not None:
         fields.wrong(f"layer_types lists {len(listed)} layers, num_hidden_layers says {layers}")
     kinds = [_KINDS.get(name, FULL) for name in listed]
-    if _window_off(fields):
-        return [FULL if kind == SLIDING else kind for kind in kinds]
-    return kinds
-
-
-def _lettered(fields: Fields, pattern: str) -> list[str]:
-    unknown = sorted(set(pattern) - set(_LETTERS))
-    if unknown:
-        fields.wrong(f"hybrid_override_pattern has letters we cannot size: {', '.join(unknown)}")
-    return [_LETTERS.get(letter, FULL) for letter in pattern]
+    return [FULL if kind == SLIDING else kind for kind in kinds] if _window_off(fields) else kinds
 
 
 def _windowed(fields: Fields, layers: int) -> list[str]:
@@ -193,13 +185,17 @@ def layer_state(fields: Fields) -> State | None:
     default = 4 if fields.text("model_type") in _IN_FLOAT32 else None
     size = _SSM_BYTES.get(written, default)
     if fields.get("linear_num_value_heads") is not None:
-        return _delta_net(fields, size)
-    if fields.get("mamba_n_heads") is not None:
-        return _mamba2(fields, size)
-    if fields.get("mamba_d_state") is not None:
-        inner = inner_size(fields)
-        return State(inner * (fields.count("mamba_d_conv") - 1), inner * fields.count("mamba_d_state"))
-    return None
+        key, value = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
+        keys, values = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
+        steps = (fields.maybe_count("linear_conv_kernel_dim") or 4) - 1
+        return State((2 * key * keys + value * values) * steps, values * value * key, matrix_bytes=size)
+    mamba2 = fields.get("mamba_n_heads") is not None
+    if not mamba2 and fields.get("mamba_d_state") is None:
+        return None
+    inner, width, steps = inner_size(fields), fields.count("mamba_d_state"), fields.count("mamba_d_conv") - 1
+    if not mamba2:
+        return State(inner * steps, inner * width)
+    return State(inner * steps, inner * width, fields.maybe_count("mamba_n_groups") or 1, 2 * width * steps, size)
 
 
 def inner_size(fields: Fields) -> int:
@@ -208,17 +204,3 @@ def inner_size(fields: Fields) -> int:
     if heads is not None:
         return heads * fields.count("mamba_d_head")
     return (fields.maybe_count("mamba_expand") or 2) * fields.count("hidden_size")
-
-
-def _delta_net(fields: Fields, size: int | None) -> State:
-    key, value = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
-    keys, values = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
-    steps = (fields.maybe_count("linear_conv_kernel_dim") or 4) - 1
-    return State((2 * key * keys + value * values) * steps, values * value * key, matrix_bytes=size)
-
-
-def _mamba2(fields: Fields, size: int | None) -> State:
-    inner, width = inner_size(fields), fields.count("mamba_d_state")
-    steps = fields.count("mamba_d_conv") - 1
-    groups = fields.maybe_count("mamba_n_groups") or 1
-    return State(inner * steps, inner * width, groups, 2 * width * steps, size)

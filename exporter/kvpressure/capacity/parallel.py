@@ -14,10 +14,9 @@ _MAX_RANKS: Final = 64
 
 
 class RefusedError(ValueError):
-    """The server would refuse to start so; each of `reasons` says why and what to do instead."""
+    """The server would refuse to start so; a line of the message for each reason and what to do instead."""
 
     def __init__(self, reasons: list[str]) -> None:
-        self.reasons = tuple(reasons)
         super().__init__("\n".join(reasons))
 
 

@@ -115,7 +115,6 @@ def _tied(fields: Fields) -> bool:
 
 
 def _attention(fields: Fields, hidden: int) -> int:
-    """Return the parameters of one layer's attention projections."""
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
@@ -151,7 +150,6 @@ def _state_mixer(fields: Fields, hidden: int) -> int:
 
 
 def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
-    """Return whether the MLP of a layer is a mixture of experts."""
     if not expert_count(fields) or kind == MLP:
         return False
     if kind == EXPERTS:
@@ -166,7 +164,6 @@ def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
 
 
 def _width(fields: Fields, intermediate_size: int) -> int:
-    """Return the width of one expert."""
     return (
         fields.maybe_count("moe_intermediate_size")
         or (fields.maybe_count("intermediate_size_mlp") and fields.maybe_count("intermediate_size"))

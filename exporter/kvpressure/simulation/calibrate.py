@@ -101,7 +101,11 @@ def known(
     seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
     if not generated or not running:
         raise UnknownError("no tokens were generated")
-    preempted = sum_of(intervals, "preempted") or 0.0
+    preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
+    if cached:
+        # Shared beginnings take what those that run hold beyond their own.
+        own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
+        pool -= min(0.8 * pool, max(cached * prompts.mean, usage * pool - own))
     server = Server(
         pool_tokens=pool,
         steps=step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence),
@@ -110,11 +114,6 @@ def known(
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
-    cached = _cached(observed)
-    if cached:
-        server = replace(
-            server, pool_tokens=pool - _shared_in_pool(cached, prompts, outputs, usage * pool, running, pool)
-        )
     measured = Measured(generated / seconds, running, waiting, preempted / seconds)
     demand = _demand(observed, intervals, prompts, outputs, cached, alike)
     most_error = thresholds.advice_simulated_error_max_ratio
@@ -178,14 +177,6 @@ def prefill_of(observed: Observed) -> tuple[float, float] | None:
 def _cached(observed: Observed) -> float:
     ratio = observed.cached_ratio or 0.0
     return ratio if ratio >= SHARED_RATIO else 0.0
-
-
-def _shared_in_pool(
-    cached: float, prompts: LengthDistribution, outputs: LengthDistribution, used: float, running: float, pool: float
-) -> float:
-    """Tokens of the pool that shared beginnings take: what those that run hold beyond their own."""
-    own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
-    return min(0.8 * pool, max(cached * prompts.mean, used - own))
 
 
 def _demand(

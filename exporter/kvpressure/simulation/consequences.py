@@ -259,7 +259,13 @@ def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
 
 def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
     """Return the figures of the engine with these changes."""
-    return Row(tuple(changes), model.figures(changes), _falls_behind(model, applied(model.state, changes)))
+    state, behind = applied(model.state, changes), False
+    demand, outcome = state[1], model.outcome(state)
+    # Of few requests chance alone may answer fewer than come; those do not wait.
+    if not demand.clients and outcome is not None and outcome.waiting >= 1:
+        least = model.thresholds.advice_falling_behind_max_ratio
+        behind = outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)
+    return Row(tuple(changes), model.figures(changes), behind)
 
 
 def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
@@ -275,12 +281,3 @@ def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
         if outcome is not None and load not in found:
             found[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
     return list(found.values())
-
-
-def _falls_behind(model: Model, state: State) -> bool:
-    demand, outcome = state[1], model.outcome(state)
-    # Of few requests chance alone may answer fewer than come; those do not wait.
-    if demand.clients or outcome is None or outcome.waiting < 1:
-        return False
-    least = model.thresholds.advice_falling_behind_max_ratio
-    return outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)

@@ -33,7 +33,7 @@ class DescriptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """LengthDistribution in tokens, at least 1: their mean, and what 5 % of them exceed."""
+    """Lengths in tokens, at least 1: their mean, and what 5 % of them exceed."""
 
     mean: float
     p95: float
