@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import caps_of
 from kvpressure.advice.rollout import expected, no_longer, series, unblocked, unpreempted
-from kvpressure.advice.sizing import Cut, cut_sequences, fits
+from kvpressure.advice.sizing import fits
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.limits import LEARNED
@@ -76,13 +77,30 @@ def fewer_sequences(case: Case) -> Action | None:
     """
     if case.symptom("preempting") is not True or case.shape is None or case.pool_after is None:
         return None
-    limit, caps = case.limits.max_num_seqs, caps_of(case, case.shape, case.pool_after)
+    t, limit, caps = case.thresholds, case.limits.max_num_seqs, caps_of(case, case.shape, case.pool_after)
     highest = at(case.derived, "requests_running_max")
-    bases = [value for value in (highest, None if limit is None else limit.value) if value]
+    base = int(min((value for value in (highest, None if limit is None else limit.value) if value), default=0))
     each = min(caps.input_tokens + caps.output_tokens, case.shape.prompt_p50 + case.shape.output_p50)
     room = fits(case.pool_after, each)
-    cut = cut_sequences(min(bases), room, case.thresholds) if bases else None
-    return None if cut is None else _cut(case, cut.new, _why_cut(case, cut, each, room))
+    # A cut below what fits leaves room empty, and one that is smaller than the smallest cut is not worth a restart.
+    low = max(1, math.ceil(base * (1.0 - t.advice_sequences_cut_max_ratio)))
+    new = max(room, low)
+    if new > math.floor(base * (1.0 - t.advice_sequences_cut_min_ratio)):
+        return None
+    span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
+    most = f"At most {base} run at once"
+    if limit is not None and limit.value > base:
+        most += f", so a limit above that ({number(limit.value)} now) holds nothing back"
+    shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
+    why = (
+        f"{most}. {number(round(case.pool_after))} tokens{shrunk} / {number(round(each))} per typical request within "
+        f"the caps = {room} that fit"
+    )
+    if room < low:
+        why += f"; one step cuts by {span}, so {new} now, and again if requests are still preempted."
+    else:
+        why += f": a cut of {1.0 - new / base:.0%}, within {span}."
+    return _cut(case, new, why)
 
 
 def fewer_sequences_as_predicted(case: Case, model: Model, step: Step) -> Action:
@@ -108,20 +126,6 @@ def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> A
         flags=case.own.change(SEQUENCES, str(new)),
         expected=predicted,
     )
-
-
-def _why_cut(case: Case, cut: Cut, each: float, room: int) -> str:
-    t, limit = case.thresholds, case.limits.max_num_seqs
-    span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
-    base = f"At most {cut.base} run at once"
-    if limit is not None and limit.value > cut.base:
-        base += f", so a limit above that ({number(limit.value)} now) holds nothing back"
-    shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
-    pool = f"{number(round(case.pool_after or 0.0))} tokens{shrunk}"
-    sum_ = f"{pool} / {number(round(each))} per typical request within the caps = {room} that fit"
-    if cut.fewer:
-        return f"{base}. {sum_}; one step cuts by {span}, so {cut.new} now, and again if requests are still preempted."
-    return f"{base}. {sum_}: a cut of {1.0 - cut.new / cut.base:.0%}, within {span}."
 
 
 def smaller_steps(case: Case) -> Action | None:

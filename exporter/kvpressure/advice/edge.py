@@ -70,8 +70,13 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
 def caps_of(case: Case, shape: Shape, capacity: float) -> Caps:
     """Return the caps for a pool of so many tokens, at most those that are declared already."""
     running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-    most = case.thresholds.advice_refused_max_ratio
-    return token_caps(shape, capacity, running, waiting, most_refused_ratio=most).within(case.limits)
+    caps = token_caps(shape, capacity, running, waiting, case.thresholds.advice_refused_max_ratio)
+    prompt, answer = case.limits.max_input_tokens, case.limits.max_output_tokens
+    return Caps(
+        caps.input_tokens if prompt is None else min(caps.input_tokens, int(prompt.value)),
+        caps.output_tokens if answer is None else min(caps.output_tokens, int(answer.value)),
+        caps.wanted,
+    )
 
 
 def cap_prompts(case: Case, model: Model, step: Step) -> Action:

@@ -140,11 +140,7 @@ def save_evidence(place: Place) -> Lines:
                 f"{debug} {target} -- sh -c {inside} > stacks.txt",
                 f"{of.kubectl} exec {of.pod} -- nvidia-smi > gpus.txt",
             ),
-            (
-                f"journalctl -u {of.unit} -n 5000 > engine.log",
-                f"pip install py-spy && {dump}",
-                "nvidia-smi > gpus.txt",
-            ),
+            (f"journalctl -u {of.unit} -n 5000 > engine.log", f"pip install py-spy && {dump}", "nvidia-smi > gpus.txt"),
         ),
     )
 
@@ -201,9 +197,7 @@ def past_failures(place: Place) -> Lines:
     """Look for a device OOM in the logs."""
     of, grep = _names(place), f"grep -iE '{place.advice.failures}'"
     return _by_place(
-        place,
-        (f"{of.kubectl} logs {of.pod} --previous | {grep}",),
-        (f"journalctl -u {of.unit} --since=-1h | {grep}",),
+        place, (f"{of.kubectl} logs {of.pod} --previous | {grep}",), (f"journalctl -u {of.unit} --since=-1h | {grep}",)
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at, quantile
 
@@ -71,27 +69,6 @@ def fits(capacity_tokens: float, tokens_each: float) -> int:
     return int(capacity_tokens // tokens_each)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A cut of `max_num_seqs` from `base`, what runs at most now; `fewer` fit than the largest cut leaves."""
-
-    base: int
-    new: int
-    fewer: bool
-
-
-def cut_sequences(base: float, room: int, thresholds: Thresholds) -> Cut | None:
-    """Cut `base` sequences towards what fits (`room`), by no more than the largest cut; None where as many fit.
-
-    A cut below what fits leaves room empty, and one that is smaller than the smallest cut is not worth a restart.
-    """
-    whole = int(base)
-    low = max(1, math.ceil(whole * (1.0 - thresholds.advice_sequences_cut_max_ratio)))
-    high = math.floor(whole * (1.0 - thresholds.advice_sequences_cut_min_ratio))
-    new = max(room, low)
-    return Cut(whole, new, fewer=room < low) if new <= high else None
-
-
 def round_up_tokens(tokens: float) -> int:
     """Return tokens rounded up to two significant digits.
 
@@ -110,19 +87,8 @@ class Caps:
     output_tokens: int
     wanted: int
 
-    def within(self, limits: Limits) -> Caps:
-        """Return the caps, at most those that are declared already."""
-        prompt, answer = limits.max_input_tokens, limits.max_output_tokens
-        return Caps(
-            self.input_tokens if prompt is None else min(self.input_tokens, int(prompt.value)),
-            self.output_tokens if answer is None else min(self.output_tokens, int(answer.value)),
-            self.wanted,
-        )
 
-
-def token_caps(
-    shape: Shape, capacity_tokens: float, running: float, waiting: float, *, most_refused_ratio: float
-) -> Caps:
+def token_caps(shape: Shape, capacity_tokens: float, running: float, waiting: float, most_refused_ratio: float) -> Caps:
     """Return limits with which twice the batch fits (at most all the demand), while they hit few enough requests.
 
     Each is between the length that `most_refused_ratio` of them exceed and p95: above that it would not change

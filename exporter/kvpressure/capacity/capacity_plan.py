@@ -60,13 +60,7 @@ class Plan:
 
 
 def plan_model(
-    geometry: Geometry,
-    cost: KvCost,
-    memory: Memory,
-    traffic: Traffic,
-    thresholds: Thresholds,
-    *,
-    limit: int | None,
+    geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, thresholds: Thresholds, *, limit: int | None
 ) -> Plan:
     """Return the plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own.
 

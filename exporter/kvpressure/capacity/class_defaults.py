@@ -141,14 +141,8 @@ CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """By `model_type` of the language model, under the names that `Fields` asks for."""
 
-TEXT_TYPES: Final[Mapping[str, str]] = {
-    "gemma3": "gemma3_text",
-    "gemma3n": "gemma3n_text",
-    "llama4": "llama4_text",
-    "mistral3": "mistral",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
+TEXT_TYPES: Final[Mapping[str, str]] = {"mistral3": "mistral"} | {
+    family: f"{family}_text"
+    for family in ("gemma3", "gemma3n", "llama4", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe")
 }
 """The language model of a multimodal family whose nested configuration does not say its own type."""

@@ -54,14 +54,9 @@ _FULL_EVERY: Final[Mapping[str, int]] = {
 }
 """Families whose configuration may leave out that only every n-th layer sees all tokens (transformers' defaults)."""
 
-_STATE_BUT_EVERY: Final[Mapping[str, int]] = {
-    "qwen3_next": 4,
-    "qwen3_5": 4,
-    "qwen3_5_text": 4,
-    "qwen3_5_moe": 4,
-    "qwen3_5_moe_text": 4,
-}
-"""The same for families whose other layers hold a fixed state."""
+GATED_DELTA_NETS: Final = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})
+"""Families of which every fourth layer has attention, whose queries bring a gate of their own size; the others have a
+fixed state."""
 
 _INNER_IS_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "falcon", "bloom", "mpt"})
 
@@ -84,7 +79,7 @@ def layer_kinds(fields: Fields, layers: int) -> list[str]:
         count = len(full) if isinstance(full, list) else 0
         return [FULL] * min(count, layers) + [STATE] * (layers - count)
     family = fields.text("model_type")
-    if every := fields.maybe_count("full_attention_interval") or _STATE_BUT_EVERY.get(family):
+    if every := fields.maybe_count("full_attention_interval") or (4 if family in GATED_DELTA_NETS else None):
         return _every(layers, every, STATE)
     if every := fields.maybe_count("attn_layer_period"):
         offset = fields.maybe_count("attn_layer_offset") or 0

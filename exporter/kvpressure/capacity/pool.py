@@ -248,7 +248,7 @@ def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None)
         raise ValueError("neither the weights' bytes nor an estimate of them is given")
     held = range(geometry.layers) if stage is None else stage
     share, begins, ends = len(held) / geometry.layers, held.start == 0, held.stop == geometry.layers
-    # A stage holds one end of the embeddings each, or both where one matrix serves for both.
+    # A stage at an end of the model holds one of the two embeddings, or the one matrix that serves for both.
     embedded = float(begins or ends) if weights.tied else 0.5 * (begins + ends)
     divided: dict[tuple[float, int], float] = {}
     for part, of_it, among in (

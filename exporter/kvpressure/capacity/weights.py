@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.capacity.layers import ATTENTION, EXPERTS, MLP, STATE, expert_count, head_size, inner_size, kv_heads
+from kvpressure.capacity.layers import (
+    ATTENTION,
+    EXPERTS,
+    GATED_DELTA_NETS,
+    MLP,
+    STATE,
+    expert_count,
+    head_size,
+    inner_size,
+    kv_heads,
+)
 from kvpressure.capacity.model_fields import Fields
 
 _TWO_MATRICES: Final = frozenset(
@@ -19,17 +29,8 @@ _TWO_MATRICES: Final = frozenset(
 )
 """Families whose MLP has no gate."""
 
-_GATED_ATTENTION: Final = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})
-"""Families whose queries bring a gate of their own size."""
-
-_BITS: Final[Mapping[str, float]] = {
-    "fp8": 8.0,
-    "fbgemm_fp8": 8.0,
-    "modelopt": 8.0,
-    "mxfp4": 4.25,
-    "modelopt_fp4": 4.5,
-    "nvfp4": 4.5,
-}
+_FP8: Final = dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt"), 8.0)
+_BITS: Final = _FP8 | {"mxfp4": 4.25, "modelopt_fp4": 4.5, "nvfp4": 4.5}
 """Bits per weight, block scales included (one 8-bit scale for 32 weights in MXFP4, for 16 in NVFP4)."""
 
 _GROUPED: Final = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"})
@@ -118,7 +119,7 @@ def _attention(fields: Fields, hidden: int) -> int:
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
-        queries = 3 if fields.text("model_type") in _GATED_ATTENTION else 2
+        queries = 3 if fields.text("model_type") in GATED_DELTA_NETS else 2
         return hidden * head_size(fields) * (queries * heads + 2 * kv_heads(fields))
     rope, plain, value = (fields.count(name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
     query_rank = fields.maybe_count("q_lora_rank")

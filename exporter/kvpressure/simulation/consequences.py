@@ -120,22 +120,18 @@ class Model:
             values = [factor * read(one) for one in outcomes]
             return Span(values[0], min(values), max(values))
 
+        refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
+        if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
+            least, most = self.known.prompts.above(cap)
+            refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         return Figures(
             tokens_per_second=span(lambda one: one.tokens_per_second, by * self.tokens_factor),
             goodput=span(lambda one: one.goodput, by),
             latency_p95=span(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
-            refused_ratio=self._refused(span(lambda one: one.refused_ratio), changes),
+            refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
         )
-
-    def _refused(self, simulated: Span, changes: Sequence[ConfigChange]) -> Span:
-        """Widen the refused share: a cap between two bounds of a bucket may hit all requests in it, or none."""
-        cap = applied(self.state, changes)[0].cap_prompt
-        if math.isinf(cap):
-            return simulated
-        least, most = self.known.prompts.above(cap)
-        return Span(simulated.value, min(simulated.low, least), max(simulated.high, most))
 
     def expected(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Expected | None:
         """Return what `changes` do once those of `before` are in force; None where no request would be answered."""
