@@ -61,9 +61,8 @@ def _another(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
     known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
     forecast = more_batch(case) if known else without_limit(case)
-    change, choice = _another_limit(case, forecast), forecast.choice
-    more = replicas(case, choice, NO_ROOM)
-    return [change, apply_changes(case, [change]), more, declined(case, choice)], forecast.reason
+    change, more = _another_limit(case, forecast), replicas(case, forecast.choice, NO_ROOM)
+    return [change, apply_changes(case, [change]), more, declined(case, forecast.choice)], forecast.reason
 
 
 def deferred(case: Case) -> tuple[list[Action | None], str]:

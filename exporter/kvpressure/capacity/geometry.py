@@ -15,20 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.capacity.layers import (
-    ATTENTION,
-    FULL,
-    SHARED,
-    STATE,
-    State,
-    expert_count,
-    head_size,
-    intermediate_size,
-    kv_heads,
-    layer_kinds,
-    layer_state,
-    window_tokens,
-)
+from kvpressure.capacity import layers
+from kvpressure.capacity.layers import ATTENTION, FULL, SHARED, STATE, State, head_size, kv_heads
 from kvpressure.capacity.model_fields import Fields, ModelConfigError
 from kvpressure.capacity.weights import Weights, estimated_weights
 
@@ -110,12 +98,12 @@ class Geometry:
     quantized_in: int | None = None
     stretched: bool = False
 
-    def stage(self, layers: range) -> Geometry:
+    def stage(self, held: range) -> Geometry:
         """Return the geometry of some layers, as one pipeline stage holds them."""
-        kinds = self.kinds[layers.start : layers.stop]
+        kinds = self.kinds[held.start : held.stop]
         counts = Counter(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
-        return replace(self, groups=groups, kinds=kinds, layers=len(layers), state_layers=counts[STATE])
+        return replace(self, groups=groups, kinds=kinds, layers=len(held), state_layers=counts[STATE])
 
     @property
     def attention(self) -> str:
@@ -242,14 +230,14 @@ def read_geometry(
     Raises `ModelConfigError`, which names every field that is missing and everything else that is wrong.
     """
     fields = Fields(config, source)
-    kinds = layer_kinds(fields, fields.count("num_hidden_layers"))
+    kinds = layers.layer_kinds(fields, fields.count("num_hidden_layers"))
     shared = min(fields.maybe_count("num_kv_shared_layers") or 0, len(kinds) - 1)
     own = Counter(kinds[: len(kinds) - shared])
-    groups = tuple(_group(fields, kind, layers) for kind, layers in sorted(own.items()) if kind in ATTENTION)
+    groups = tuple(_group(fields, kind, count) for kind, count in sorted(own.items()) if kind in ATTENTION)
     if not groups:
         fields.wrong("has no layer with attention, so no KV cache to plan")
     inner, scaling = (
-        intermediate_size(fields),
+        layers.intermediate_size(fields),
         fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {},
     )
     own_dtype = dtype or _dtype(fields)
@@ -266,8 +254,8 @@ def read_geometry(
         max_model_len=fields.maybe_count("max_position_embeddings"),
         weights=weights,
         kinds=tuple(kinds[: len(kinds) - shared]) + (SHARED,) * shared,
-        state=layer_state(fields) if own[STATE] else None,
-        experts=expert_count(fields),
+        state=layers.layer_state(fields) if own[STATE] else None,
+        experts=layers.expert_count(fields),
         moe_intermediate_size=fields.maybe_count("moe_intermediate_size") or inner,
         quantized_in=_block_width(fields),
         stretched=scaling.get("rope_type", scaling.get("type")) in _STRETCHING,
@@ -276,18 +264,18 @@ def read_geometry(
     return geometry
 
 
-def _group(fields: Fields, kind: str, layers: int) -> LayerGroup:
+def _group(fields: Fields, kind: str, count: int) -> LayerGroup:
     """Return the layers of one kind; a family may give its full layers other heads than its windowed ones (Gemma 4)."""
-    window = window_tokens(fields, kind)
+    window = layers.window_tokens(fields, kind)
     if fields.maybe_count("kv_lora_rank") is not None:
         latent = fields.count("kv_lora_rank") + fields.count("qk_rope_head_dim")
-        return LayerGroup(kind, layers, 1, latent, 0, window, latent=True)
+        return LayerGroup(kind, count, 1, latent, 0, window, latent=True)
     heads, key = kv_heads(fields), head_size(fields)
     value = fields.maybe_count("v_head_dim") or key
     if kind == FULL and fields.maybe_count("global_head_dim") is not None:
         heads = fields.maybe_count("num_global_key_value_heads") or heads
         key = value = fields.count("global_head_dim")
-    return LayerGroup(kind, layers, heads, key, value, window)
+    return LayerGroup(kind, count, heads, key, value, window)
 
 
 def _block_width(fields: Fields) -> int | None:

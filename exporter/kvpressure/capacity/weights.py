@@ -11,17 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.capacity.layers import (
-    ATTENTION,
-    EXPERTS,
-    GATED_DELTA_NETS,
-    MLP,
-    STATE,
-    expert_count,
-    head_size,
-    inner_size,
-    kv_heads,
-)
+from kvpressure.capacity import layers
+from kvpressure.capacity.layers import EXPERTS, MLP, expert_count
 from kvpressure.capacity.model_fields import Fields
 
 _TWO_MATRICES: Final = frozenset(
@@ -81,8 +72,8 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     apart = {MLP, EXPERTS} & set(kinds)
     mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
     sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
-    attention = sum(kind in ATTENTION for kind in kinds) * _attention(fields, hidden)
-    mixers = sum(kind == STATE for kind in kinds) * _state_mixer(fields, hidden)
+    attention = sum(kind in layers.ATTENTION for kind in kinds) * _attention(fields, hidden)
+    mixers = sum(kind == layers.STATE for kind in kinds) * _state_mixer(fields, hidden)
     dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
     shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
     experts = 0
@@ -102,11 +93,11 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     )
 
 
-def _embeddings(fields: Fields, hidden: int, layers: int) -> int:
+def _embeddings(fields: Fields, hidden: int, depth: int) -> int:
     """Return the parameters of the embeddings: input and output, one matrix where tied, and per-layer (Gemma 3n)."""
     copies = 1 if _tied(fields) else 2
     per_layer = fields.maybe_count("vocab_size_per_layer_input") or 0
-    per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * layers
+    per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * depth
     return copies * fields.count("vocab_size") * hidden + per_layer
 
 
@@ -119,8 +110,8 @@ def _attention(fields: Fields, hidden: int) -> int:
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
-        queries = 3 if fields.text("model_type") in GATED_DELTA_NETS else 2
-        return hidden * head_size(fields) * (queries * heads + 2 * kv_heads(fields))
+        queries = 3 if fields.text("model_type") in layers.GATED_DELTA_NETS else 2
+        return hidden * layers.head_size(fields) * (queries * heads + 2 * layers.kv_heads(fields))
     rope, plain, value = (fields.count(name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
     query_rank = fields.maybe_count("q_lora_rank")
     width = heads * (plain + rope)
@@ -141,7 +132,7 @@ def _state_mixer(fields: Fields, hidden: int) -> int:
         return hidden * (2 * key + 2 * value + 2 * values) + value * hidden
     if fields.get("mamba_d_state") is None:
         return 0
-    inner, state = inner_size(fields), fields.count("mamba_d_state")
+    inner, state = layers.inner_size(fields), fields.count("mamba_d_state")
     heads = fields.maybe_count("mamba_n_heads")
     if heads is not None:
         groups = fields.maybe_count("mamba_n_groups") or 1

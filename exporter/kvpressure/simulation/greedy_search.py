@@ -228,8 +228,7 @@ def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
     most = max(limit + 1, min(demand, most_factor * limit))
     values = sorted({math.ceil(min(most, limit * factor)) for factor in (*RAISES, most_factor)} - {math.ceil(limit)})
     search = Search(model)
-    stopped = _climb(search, [config_changes.sequences(value) for value in values])
-    if stopped:
+    if _climb(search, [config_changes.sequences(value) for value in values]):
         add_replicas(search)
     return build_choice(search)
 
