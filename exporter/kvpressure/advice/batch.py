@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from kvpressure.advice.case import Case
+from kvpressure.advice.case import Case, fits
 from kvpressure.advice.edge import caps_of
 from kvpressure.advice.rollout import expected, no_longer, series, unblocked, unpreempted
-from kvpressure.advice.sizing import fits
 from kvpressure.model.action import Action
 from kvpressure.model.expected import Expected
 from kvpressure.model.limits import LEARNED

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvpressure.advice.sizing import Shape, fits, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.observed import Observed
 from kvpressure.model.peer import Peer
-from kvpressure.model.values import Derived, at, number
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import Derived, at, number, quantile
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.runtimes.advising import Advice
 from kvpressure.runtimes.registry import named
@@ -61,6 +61,56 @@ class Place:
         if self.kubernetes is not None:
             return self.kubernetes
         return True if self.namespace or self.workload or self.pod else False if self.unit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Lengths in tokens of prompts and answers. `recent` is False when they are those since the server's start."""
+
+    prompt_p50: float
+    prompt_p95: float
+    output_p50: float
+    output_p95: float
+    recent: bool
+
+    def request_p95(self, longest: float | None) -> float:
+        """Return the p95 of the tokens that a request holds at its end, at most the longest one allowed.
+
+        Long prompts seldom get the long answers: where the two have nothing to do with each other, what a request holds
+        beyond the typical one grows with the root of the sum of both squares, and not with the sum.
+        """
+        beyond = math.hypot(self.prompt_p95 - self.prompt_p50, self.output_p95 - self.output_p50)
+        return min(self.prompt_p50 + self.output_p50 + beyond, longest or math.inf)
+
+
+def shape_of(derived: Derived) -> Shape | None:
+    """Return lengths over the long window, else since the server's start while too few finished; None without both."""
+    recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
+    if (shape := _shape(recent, recent=True)) is not None:
+        return shape
+    found = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
+    histograms = [one for one in found if isinstance(one, HistogramSample)]
+    return _shape([quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
+
+
+def _shape(values: list[float | None], *, recent: bool) -> Shape | None:
+    numbers = [value for value in values if value is not None and value > 0]
+    return Shape(numbers[0], numbers[1], numbers[2], numbers[3], recent) if len(numbers) == 4 else None
+
+
+def fits(capacity_tokens: float, tokens_each: float) -> int:
+    """Return how many requests of `tokens_each` the pool holds together."""
+    return int(capacity_tokens // tokens_each)
+
+
+def round_up_tokens(tokens: float) -> int:
+    """Return tokens rounded up to two significant digits.
+
+    >>> round_up_tokens(937), round_up_tokens(3412), round_up_tokens(64)
+    (940, 3500, 64)
+    """
+    unit = 10.0 ** max(0, math.floor(math.log10(max(1.0, tokens))) - 1)
+    return int(math.ceil(tokens / unit) * unit)
 
 
 @dataclass(frozen=True)

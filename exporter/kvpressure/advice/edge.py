@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from kvpressure.advice.case import Case
+import math
+from dataclasses import dataclass
+
+from kvpressure.advice.case import Case, Shape, fits, round_up_tokens
 from kvpressure.advice.rollout import after_restart, expected, unblocked
-from kvpressure.advice.sizing import Caps, Shape, fits, share_above, token_caps
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import SHORT_FIRST
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Token limits at the edge, and how many requests of that size fit."""
+
+    input_tokens: int
+    output_tokens: int
+    wanted: int
+
+
+def share_above(tokens: float, p50: float, p95: float) -> float:
+    """Return the share of requests longer than `tokens`, on the straight line through p50 and p95; 0.05 to 0.5.
+
+    >>> share_above(1500.0, 1000.0, 2000.0)
+    0.275
+    """
+    along = 1.0 if p95 <= p50 else min(1.0, max(0.0, (tokens - p50) / (p95 - p50)))
+    return 0.5 - 0.45 * along
+
+
+def length_above(share: float, p50: float, p95: float) -> float:
+    """Return the length that a `share` of the requests exceeds, on the same line.
+
+    >>> length_above(0.275, 1000.0, 2000.0)
+    1500.0
+    """
+    along = min(1.0, max(0.0, (0.5 - share) / 0.45))
+    return p50 + along * max(0.0, p95 - p50)
 
 
 def cap_tokens(case: Case) -> Action:
@@ -68,14 +99,24 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
 
 
 def caps_of(case: Case, shape: Shape, capacity: float) -> Caps:
-    """Return the caps for a pool of so many tokens, at most those that are declared already."""
+    """Return limits with which twice the batch fits (at most all the demand), while they hit few enough requests.
+
+    Each is between the length that `advice_refused_max_ratio` of them exceed and p95: above that it would not change
+    anything; and at most what is declared already. Answers are cut first: a shorter answer costs its user less than a
+    refused prompt.
+    """
     running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-    caps = token_caps(shape, capacity, running, waiting, case.thresholds.advice_refused_max_ratio)
-    prompt, answer = case.limits.max_input_tokens, case.limits.max_output_tokens
+    wanted = max(2, math.ceil(min(running + waiting, 2.0 * max(1.0, running))))
+    each, refused = capacity / wanted, case.thresholds.advice_refused_max_ratio
+    output = max(each - shape.prompt_p50, length_above(refused, shape.output_p50, shape.output_p95))
+    output = min(output, shape.output_p95)
+    prompt = max(each - output, length_above(refused, shape.prompt_p50, shape.prompt_p95))
+    prompts, outputs = round_up_tokens(min(prompt, shape.prompt_p95)), round_up_tokens(output)
+    declared = case.limits.max_input_tokens, case.limits.max_output_tokens
     return Caps(
-        caps.input_tokens if prompt is None else min(caps.input_tokens, int(prompt.value)),
-        caps.output_tokens if answer is None else min(caps.output_tokens, int(answer.value)),
-        caps.wanted,
+        prompts if declared[0] is None else min(prompts, int(declared[0].value)),
+        outputs if declared[1] is None else min(outputs, int(declared[1].value)),
+        wanted,
     )
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.advice.case import Case, Place
-from kvpressure.advice.sizing import round_up_tokens
+from kvpressure.advice.case import Case, Place, round_up_tokens
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit
