@@ -11,19 +11,20 @@ from typing import Final
 from bench.advice.changes import UNTRIED, Key, key
 from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import forecast
+from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, without_limit
+from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.action import Action, Expected
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import Choice
-from kvpressure.simulation.other_limits import HOLD
+from kvpressure.simulation.greedy_search import HOLD, Choice
 from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
@@ -70,8 +71,18 @@ def advised(path: Path) -> Advised:
         return Advised((), None, None, "never told to be under KV pressure")
     place, thresholds = Place(runtime="vllm"), load_thresholds()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
-    found = forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
+    found = _forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
     return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+
+
+def _forecast(case: Case) -> Forecast:
+    """The forecast for the case, whatever its cause is."""
+    row, detail = CATALOGUE[case.diagnosis.cause], case.diagnosis.detail
+    if row.predictable and not row.losing:
+        return more_gpus(case)
+    if detail in (*SEQUENCE_CAPS, "prefill_budget"):
+        return more_batch(case)
+    return without_limit(case) if row.predictable and not row.of_cache else forecast_of(case)
 
 
 def _tried(choice: Choice) -> Choice:
@@ -85,8 +96,8 @@ def _tried(choice: Choice) -> Choice:
 def target(name: str) -> Target:
     """A regime of the lab as a target; with its limits where advice is about one that no page tells."""
     declared = {flag: getattr(regimes()[name].flags, flag) for flag in DECLARED.get(name, ())}
-    limits = tuple(DeclaredLimit(flag, value, "the regime") for flag, value in declared.items())
-    return ReplayTarget("lab", limits=limits or None)
+    limits = [DeclaredLimit(flag, value, "the regime") for flag, value in declared.items()]
+    return ReplayTarget("lab", limits=tuple(limits) or None)
 
 
 def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:

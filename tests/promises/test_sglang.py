@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.advice import advise
-from kvpressure.advice.place import Place
+from kvpressure.advice.case import Place
 from kvpressure.cli import main
 from kvpressure.cli.plan_live import engine_on
 from kvpressure.commandline.budget import Budget

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import batch, evicted, others, pressure, waits
-from kvpressure.advice.case import Case
-from kvpressure.advice.expectations import explained
+from kvpressure.advice import others, pressure
+from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
-from kvpressure.advice.place import Place
+from kvpressure.advice.rollout import with_open_check
 from kvpressure.advice.shell import placeholders
-from kvpressure.advice.verify import with_open_check
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import Limit, Limits
@@ -22,21 +20,47 @@ from kvpressure.model.view import Observed, Peer
 
 __all__ = ["Action", "Limit", "Limits", "Place", "advise", "known_limits"]
 
-_BY_CAUSE: Final[dict[Cause, Callable[[Case], list[Action | None]]]] = {
+_BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]] = {
     Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
-    Cause.CONCURRENCY_BOUND: batch.concurrency_bound,
-    Cause.COMPUTE_BOUND: batch.compute_bound,
+    Cause.CONCURRENCY_BOUND: others.concurrency_bound,
+    Cause.COMPUTE_BOUND: others.compute_bound,
     Cause.HOST_BOUND: others.host_bound,
     Cause.STUCK: others.stuck,
-    Cause.HEALTHY: others.building,
-    Cause.UNKNOWN: waits.unknown,
-    Cause.DEFERRED: waits.deferred,
-    Cause.PAUSED: lambda _: [],
-    Cause.IDLE: lambda _: [],
+    Cause.HEALTHY: pressure.building,
+    Cause.UNKNOWN: others.unknown,
+    Cause.DEFERRED: others.deferred,
+    Cause.PAUSED: lambda _: ([], ""),
+    Cause.IDLE: lambda _: ([], ""),
 }
-
-_BY_DETAIL: Final[dict[str, Callable[[Case], list[Action | None]]]] = {"eviction": evicted.evicted}
+"""Each returns its actions, and why nothing could be predicted of them, "" where that is not special to the case."""
+_BY_DETAIL: Final = {"eviction": pressure.evicted}
 """Details whose cure is another than that of their cause."""
+
+_CHANGE_NOTHING: Final = frozenset(
+    {
+        "apply",
+        "another_limit",
+        "look_longer",
+        "save_evidence",
+        "see_what_is_waited_for",
+        "see_whether_it_runs",
+        "verify",
+        "would_not_help",
+    }
+)
+"""What only looks, or puts in force what other actions have told."""
+_UNPREDICTED_ACTION: Final = {
+    "restart": "a restart changes no limit",
+    "host_memory": "it keeps the server alive, and changes nothing that it does",
+    "less_work": "the page does not tell how long the steps of another model would take",
+    "queue_limit": "the page does not tell how long the requests were that were refused",
+}
+_UNPREDICTED_CAUSE: Final = {
+    Cause.HOST_BOUND: "the time passes outside the engine's steps, and only these are simulated",
+    Cause.STUCK: "the engine does nothing, so there is nothing to start from",
+    Cause.HEALTHY: "nothing is lost yet that could be won back",
+}
+_ELSE: Final = "too little is known of the traffic"
 
 
 def advise(
@@ -58,15 +82,24 @@ def advise(
     takes a second of CPU at most: not for every poll.
     """
     case = Case(diagnosis, derived, limits, place, thresholds, observed, peers)
-    actions = _BY_DETAIL.get(diagnosis.detail, _BY_CAUSE[diagnosis.cause])(case)
+    actions, reason = _BY_DETAIL.get(diagnosis.detail, _BY_CAUSE[diagnosis.cause])(case)
+    first: list[Action | None] = [others.silent(case)] if silent else []
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
-        actions = [*pressure.after_device_oom(case), *actions]
-    if silent:
-        actions = [*others.silent(case), *actions]
-    chosen = explained(actions, diagnosis.cause)
+        first += pressure.after_device_oom(case)
+    explained = [_explained(action, diagnosis.cause, "") for action in first if action is not None]
+    explained += [_explained(action, diagnosis.cause, reason) for action in actions if action is not None]
     return tuple(
         replace(
             action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
         )
-        for order, action in enumerate(chosen, 1)
+        for order, action in enumerate(explained, 1)
     )
+
+
+def _explained(action: Action, cause: Cause, reason: str) -> Action:
+    """Return the action; without a predicted effect it says why, with `reason` where nothing else is known to be."""
+    stays = action.key == "memory_headroom" and not action.flags
+    if action.expected is not None or action.unpredicted or action.key in _CHANGE_NOTHING or stays:
+        return action
+    why = _UNPREDICTED_CAUSE.get(cause) or _UNPREDICTED_ACTION.get(action.key) or reason or _ELSE
+    return replace(action, unpredicted=why)

@@ -1,78 +1,30 @@
-"""What to do where the batch itself is what limits: its cap on sequences, a step's tokens, or what the GPU computes."""
+"""The limits of the batch, raised or cut: how many sequences run at once, and how many tokens a step computes."""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
-from kvpressure.advice.case import Case
-from kvpressure.advice.expectations import explained
-from kvpressure.advice.forecast import more_batch, more_gpus, without_limit
-from kvpressure.advice.limits import SEQUENCE_CAPS
-from kvpressure.advice.predicted import declined
-from kvpressure.advice.replicas import replica, replicas
-from kvpressure.advice.rollout import apply_changes, watch
-from kvpressure.advice.verify import expected, series
-from kvpressure.advice.waits import another_limit
+from kvpressure.advice.case import Case, fits
+from kvpressure.advice.edge import caps_of
+from kvpressure.advice.rollout import expected, no_longer, series, unblocked, unpreempted
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
+from kvpressure.simulation.config_changes import STEP, holds
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import Step
 
-LARGEST_STEP_FACTOR: Final = 2.0
-"""`max_num_seqs` is at most doubled at once where nothing is predicted: each step's time grows with it."""
-NO_ROOM: Final = "Requests wait although the KV pool has room for them."
-
-
-def concurrency_bound(case: Case) -> list[Action | None]:
-    """Raise `max_num_seqs` as far as the pool allows; more servers where it does not. Or another of the limits."""
-    if case.diagnosis.detail not in SEQUENCE_CAPS:
-        return _another(case)
-    forecast = more_batch(case)
-    if forecast.choice is None:
-        return [*explained(_unpredicted(case), case.diagnosis.cause, forecast.reason)]
-    step = forecast.choice.step("max_num_seqs")
-    change = None if step is None else _raise(case, int(step.change.value), step.expected)
-    return [
-        change,
-        apply_changes(case, [change]),
-        replicas(case, forecast.choice, "The KV pool holds no more requests at once than run, and others wait."),
-        declined(case, forecast.choice),
-        watch(case, "concurrency_bound", "2 minutes of traffic"),
-    ]
+SEQUENCES: Final = "max_num_seqs"
 
 
-def _unpredicted(case: Case) -> list[Action | None]:
-    limit, room = case.limits.max_num_seqs, case.room
-    if limit is None or room is None:
-        return [_raise_blind(case), replica(case, NO_ROOM)]
-    demand = _demand(case)
-    new = min(room, math.ceil(demand), int(limit.value * LARGEST_STEP_FACTOR))
-    if new <= limit.value:
-        why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
-        return [replica(case, why)]
-    change = _raise(case, new)
-    return [change, apply_changes(case, [change]), watch(case, "concurrency_bound", "2 minutes of traffic")]
-
-
-def _demand(case: Case) -> float:
+def demand(case: Case) -> float:
+    """Return how many requests run or want to."""
     return sum(at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
 
 
-def _another(case: Case) -> list[Action | None]:
-    """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
-    known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
-    forecast = more_batch(case) if known else without_limit(case)
-    change = another_limit(case, forecast)
-    choice = forecast.choice
-    more = replica(case, NO_ROOM) if choice is None else replicas(case, choice, NO_ROOM)
-    rejected = None if choice is None else declined(case, choice)
-    return [
-        *explained([change, apply_changes(case, [change]), more], case.diagnosis.cause, forecast.reason),
-        rejected,
-    ]
-
-
-def _raise(case: Case, new: int, predicted: Expected | None = None) -> Action:
+def more_sequences(case: Case, new: int, predicted: Expected | None = None) -> Action:
+    """Return the action that raises `max_num_seqs`."""
     limit, usage = case.limits.max_num_seqs, at(case.derived, "kv_cache_usage_ratio")
     current = limit.value if limit else 1.0
     after = "" if usage is None else f" KV usage goes from {usage:.0%} to about {min(1.0, usage * new / current):.0%}."
@@ -82,35 +34,32 @@ def _raise(case: Case, new: int, predicted: Expected | None = None) -> Action:
         if predicted is None
         else "As simulated, the pool holds them without preemptions."
     )
+    # Another flag may cap the batch where the cap was only learned.
+    other = case.own.other_cap if limit is not None and limit.source == LEARNED else ""
+    another = f" Where {other} is set as low, raise that too." if other else ""
     return Action(
-        key="max_num_seqs",
-        title=f"Raise {case.own.words['max_num_seqs']}",
+        key=SEQUENCES,
+        title=f"Raise {case.own.words[SEQUENCES]}",
         current=str(limit),
         new=number(new),
-        why=f"{number(round(_demand(case)))} requests want to run, {number(current)} may. {fit}{_or_another(case)}",
+        why=f"{number(round(demand(case)))} requests want to run, {number(current)} may. {fit}{another}",
         cost=case.own.sequences_cost,
         checks=(
             "Within 2 minutes of the restart, under the same traffic:",
             expected(case, "requests_running_max", ">", current),
-            expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
+            unblocked(case),
         ),
-        flags=case.own.change("max_num_seqs", str(new)),
+        flags=case.own.change(SEQUENCES, str(new)),
         expected=predicted,
     )
 
 
-def _or_another(case: Case) -> str:
-    """Return a hint at the other flag that may cap the batch where the cap was only learned; "" otherwise."""
-    limit = case.limits.max_num_seqs
-    other = case.own.other_cap if limit is not None and limit.source == LEARNED else ""
-    return f" Where {other} is set as low, raise that too." if other else ""
-
-
-def _raise_blind(case: Case) -> Action:
+def more_sequences_in_steps(case: Case) -> Action:
+    """Return the action that raises `max_num_seqs` where nobody knows how far."""
     limit = case.limits.max_num_seqs
     return Action(
-        key="max_num_seqs",
-        title=f"Raise {case.own.words['max_num_seqs']} in small steps",
+        key=SEQUENCES,
+        title=f"Raise {case.own.words[SEQUENCES]} in small steps",
         current="not visible" if limit is None else str(limit),
         why="Requests wait although the KV pool has room. How far it may go is not known: the pool's size or the "
         "lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.",
@@ -119,28 +68,107 @@ def _raise_blind(case: Case) -> Action:
     )
 
 
-def compute_bound(case: Case) -> list[Action | None]:
-    """Return the actions for a saturated GPU: more of them, or less work per request."""
-    busy = at(case.derived, "engine_gpu_utilization_ratio")
-    seen = "" if busy is None else f" ({busy:.0%} busy)"
-    why = f"The GPU is at work{seen} and the KV cache is not what holds requests back."
-    forecast = more_gpus(case)
-    choice = forecast.choice
-    more = replica(case, why) if choice is None else replicas(case, choice, why)
-    return [
-        *explained([more], case.diagnosis.cause, forecast.reason),
-        Action(
-            key="less_work",
-            title="Less work per request",
-            why=f"A GPU computes less per request with shorter prompts, {case.own.prefixes} and a quantized model (FP8 "
-            f"or AWQ weights). {case.own.words['max_num_seqs']} does not help: more at once is not more per second.",
-            cost="A quantized model has to be evaluated before it serves users.",
-            checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", _busy(case))),
+def fewer_sequences(case: Case) -> Action | None:
+    """Cut `max_num_seqs` to what the pool holds of typical requests; None where as many run, or it is not known.
+
+    Only against requests that throw each other out: where they wait without that, the pool holds them back as it is.
+    """
+    if case.symptom("preempting") is not True or case.shape is None or case.pool_after is None:
+        return None
+    t, limit, caps = case.thresholds, case.limits.max_num_seqs, caps_of(case, case.shape, case.pool_after)
+    highest = at(case.derived, "requests_running_max")
+    base = int(min((value for value in (highest, None if limit is None else limit.value) if value), default=0))
+    each = min(caps.input_tokens + caps.output_tokens, case.shape.prompt_p50 + case.shape.output_p50)
+    room = fits(case.pool_after, each)
+    # A cut below what fits leaves room empty, and one that is smaller than the smallest cut is not worth a restart.
+    low = max(1, math.ceil(base * (1.0 - t.advice_sequences_cut_max_ratio)))
+    new = max(room, low)
+    if new > math.floor(base * (1.0 - t.advice_sequences_cut_min_ratio)):
+        return None
+    span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
+    most = f"At most {base} run at once"
+    if limit is not None and limit.value > base:
+        most += f", so a limit above that ({number(limit.value)} now) holds nothing back"
+    shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
+    why = (
+        f"{most}. {number(round(case.pool_after))} tokens{shrunk} / {number(round(each))} per typical request within "
+        f"the caps = {room} that fit"
+    )
+    if room < low:
+        why += f"; one step cuts by {span}, so {new} now, and again if requests are still preempted."
+    else:
+        why += f": a cut of {1.0 - new / base:.0%}, within {span}."
+    return _cut(case, new, why)
+
+
+def fewer_sequences_as_predicted(case: Case, model: Model, step: Step) -> Action:
+    """Return the action that cuts `max_num_seqs`, as predicted."""
+    why = f"Requests preempt each other: the pool holds only {holds(model.state)} of them until they finish."
+    return _cut(case, int(step.change.value), why, step.expected)
+
+
+def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> Action:
+    return Action(
+        key=SEQUENCES,
+        title=f"Cut {case.own.words[SEQUENCES]}",
+        current=case.shown(SEQUENCES),
+        new=number(new),
+        why=why,
+        cost="Further requests wait in the queue instead of preempting others. "
+        "When requests become shorter again, raise it.",
+        checks=(
+            "Within 2 minutes of the restart:",
+            expected(case, "requests_running_max", "<=", new),
+            unpreempted(case),
         ),
-        None if choice is None else declined(case, choice),
-        watch(case, "compute_bound", "5 minutes of traffic on the new replica"),
-    ]
+        flags=case.own.change(SEQUENCES, str(new)),
+        expected=predicted,
+    )
 
 
-def _busy(case: Case) -> float:
-    return case.thresholds.gpu_compute_high_min_ratio
+def smaller_steps(case: Case) -> Action | None:
+    """Halve the tokens of a step; None when it is small already."""
+    limit, least = case.limits.max_num_batched_tokens, int(case.thresholds.advice_step_tokens_min_tokens)
+    if limit is not None and limit.value <= least:
+        return None
+    keep = 1.0 - case.thresholds.advice_sequences_cut_max_ratio
+    new = 2 * least if limit is None else max(least, int(limit.value * keep))
+    unknown = " Leave it out if it is set to less already." if limit is None else ""
+    return _smaller_steps(case, new, case.pool_after or case.capacity or 1.0, unknown)
+
+
+def smaller_steps_as_predicted(case: Case, _: Model, step: Step) -> Action:
+    """Return the action that cuts the tokens of a step, as predicted."""
+    return _smaller_steps(case, int(step.change.value), 1.0, predicted=step.expected)
+
+
+def _smaller_steps(
+    case: Case, new: int, pool: float, unknown: str = "", *, predicted: Expected | None = None
+) -> Action:
+    return Action(
+        key=STEP,
+        title=f"Cut {case.own.words[STEP]}",
+        current=case.shown(STEP),
+        new=number(new),
+        why=f"{case.own.step_why}{unknown}",
+        cost=case.own.step_cost,
+        checks=("After the restart, at the same memory target:", expected(case, "kv_capacity_tokens", ">=", pool)),
+        flags=case.own.change(STEP, str(new)),
+        expected=predicted,
+    )
+
+
+def larger_steps(case: Case, new: int, predicted: Expected | None) -> Action:
+    """Return the action that raises the tokens of a step."""
+    return Action(
+        key=STEP,
+        title=f"Raise {case.own.words[STEP]}",
+        current=str(case.limits.max_num_batched_tokens),
+        new=str(new),
+        why="Each step's tokens are spent before the queue is through.",
+        cost="Larger steps take longer, so each answer's tokens come further apart, and more GPU memory is needed "
+        "outside the pool.",
+        checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
+        flags=case.own.change(STEP, str(new)),
+        expected=predicted,
+    )

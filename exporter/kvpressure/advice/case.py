@@ -1,4 +1,4 @@
-"""One engine's case: everything that advice is computed from, and what several actions ask of it."""
+"""One engine's case: everything that advice is computed from, where it runs, and what several actions ask of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,109 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvpressure.advice.place import Place
-from kvpressure.advice.sizing import Shape, fits, pool_change, shape_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
-from kvpressure.model.values import Derived, at, number
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.values import Derived, at, number, quantile
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import Observed, Peer
+from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Advice
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine runs, as far as known; every name may come from outside and is quoted before it is used.
+
+    `runtime` is the name of what serves, "" when not known, and decides how flags are written. `kubernetes` is None
+    when not known: then commands for both ways of running are given. `kind` is the workload's kind for kubectl
+    (`deploy`, `statefulset`, ...), `url` is how whoever asks reaches the engine.
+    """
+
+    kubernetes: bool | None = None
+    namespace: str = ""
+    kind: str = "deploy"
+    workload: str = ""
+    pod: str = ""
+    container: str = ""
+    unit: str = ""
+    port: int | None = None
+    url: str = ""
+    target: str = ""
+    model_name: str = ""
+    runtime: str = ""
+
+    @property
+    def advice(self) -> Advice:
+        """The runtime's words and flags for advice."""
+        return named(self.runtime).advice
+
+    @property
+    def title(self) -> str:
+        """The runtime's name, for messages."""
+        return named(self.runtime).title
+
+    @property
+    def serving_port(self) -> int:
+        """The port of the engine's API, or its default."""
+        return self.port or self.advice.port
+
+    @property
+    def in_kubernetes(self) -> bool | None:
+        """Whether it runs in Kubernetes: set, or inferred from a name that only Kubernetes gives; None if not known."""
+        if self.kubernetes is not None:
+            return self.kubernetes
+        return True if self.namespace or self.workload or self.pod else False if self.unit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Lengths in tokens of prompts and answers. `recent` is False when they are those since the server's start."""
+
+    prompt_p50: float
+    prompt_p95: float
+    output_p50: float
+    output_p95: float
+    recent: bool
+
+    def request_p95(self, longest: float | None) -> float:
+        """Return the p95 of the tokens that a request holds at its end, at most the longest one allowed.
+
+        Long prompts seldom get the long answers: where the two have nothing to do with each other, what a request holds
+        beyond the typical one grows with the root of the sum of both squares, and not with the sum.
+        """
+        beyond = math.hypot(self.prompt_p95 - self.prompt_p50, self.output_p95 - self.output_p50)
+        return min(self.prompt_p50 + self.output_p50 + beyond, longest or math.inf)
+
+
+def shape_of(derived: Derived) -> Shape | None:
+    """Return lengths over the long window, else since the server's start while too few finished; None without both."""
+    recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
+    if (shape := _shape(recent, recent=True)) is not None:
+        return shape
+    found = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
+    histograms = [one for one in found if isinstance(one, HistogramSample)]
+    return _shape([quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
+
+
+def _shape(values: list[float | None], *, recent: bool) -> Shape | None:
+    numbers = [value for value in values if value is not None and value > 0]
+    return Shape(numbers[0], numbers[1], numbers[2], numbers[3], recent) if len(numbers) == 4 else None
+
+
+def fits(capacity_tokens: float, tokens_each: float) -> int:
+    """Return how many requests of `tokens_each` the pool holds together."""
+    return int(capacity_tokens // tokens_each)
+
+
+def round_up_tokens(tokens: float) -> int:
+    """Return tokens rounded up to two significant digits.
+
+    >>> round_up_tokens(937), round_up_tokens(3412), round_up_tokens(64)
+    (940, 3500, 64)
+    """
+    unit = 10.0 ** max(0, math.floor(math.log10(max(1.0, tokens))) - 1)
+    return int(math.ceil(tokens / unit) * unit)
 
 
 @dataclass(frozen=True)
@@ -76,6 +171,12 @@ class Case:
             return f"requests come in bursts (peak {burst:.1f} times the mean)"
         return ""
 
+    @property
+    def usual_target(self) -> float:
+        """The playbook's `gpu_memory_utilization` against device OOM: lower for long prompts or bursts."""
+        t = self.thresholds
+        return t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
+
     @cached_property
     def memory_target(self) -> float | None:
         """The new `gpu_memory_utilization`; None to leave it. Lower only against a device OOM, higher only without.
@@ -84,8 +185,7 @@ class Case:
         """
         limit = self.limits.gpu_memory_utilization
         if self.device_oom:
-            t = self.thresholds
-            target = t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
+            target = self.usual_target
             if limit is None:
                 return target
             target = max(target, self.lowest_target or 0.0)
@@ -112,15 +212,29 @@ class Case:
         new = int(100 * min(current + free, self.thresholds.gpu_memory_high_critical_ratio) + 1e-6) / 100
         return new if new - current >= self.thresholds.advice_memory_step_min_ratio else None
 
+    def pool_change(self, target: float) -> float | None:
+        """Return the tokens that the pool at least loses or gains with another memory target; None if not known.
+
+        The pool is what the target leaves after weights and activations, so device memory is more than pool / target,
+        and every point of the target moves at least that share of it.
+        """
+        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
+        return None if limit is None or capacity is None else capacity * abs(target - limit.value) / limit.value
+
     @property
     def pool_after(self) -> float | None:
         """Tokens of the pool once a lower memory target is in force; a higher one is not assumed."""
-        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
-        if capacity is None or limit is None or self.memory_target is None or self.memory_target > limit.value:
+        limit, target, capacity = self.limits.gpu_memory_utilization, self.memory_target, self.capacity
+        if capacity is None or limit is None or target is None or target > limit.value:
             return capacity
-        return capacity - pool_change(capacity, limit.value, self.memory_target)
+        return capacity - (self.pool_change(target) or 0.0)
 
     @property
     def room(self) -> int | None:
         """How many requests fit the pool at p95 of their tokens."""
         return fits(self.pool_after, self.request_p95) if self.pool_after and self.request_p95 else None
+
+    def shown(self, name: str) -> str:
+        """Return a limit in force as text, or what the runtime takes where none is visible."""
+        limit = getattr(self.limits, name)
+        return f"not visible ({self.own.unset[name]})" if limit is None else str(limit)

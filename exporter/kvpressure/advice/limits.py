@@ -1,10 +1,18 @@
-"""Which limits are in force: what was declared, what the page says, and what the running batch shows."""
+"""Which limits are in force, and the `kvpressure_limit_*` families: what is declared, in force, and what is safe.
+
+In force is what was declared, else what the page says, else what the running batch shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kvpressure.advice.case import Case, Place, round_up_tokens
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.environment import DeclaredLimit
+from kvpressure.model.family import engine_family
 from kvpressure.model.limits import DECLARED, LEARNED, PAGE, Limit, Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
@@ -12,6 +20,15 @@ from kvpressure.model.verdict import Diagnosis
 
 SEQUENCE_CAPS: Final = ("max_num_seqs", "sequence_cap")
 """Details of `concurrency_bound` for which more sequences help; with the others none more would run."""
+
+SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+"""Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
+
+FAMILIES: Final = (
+    engine_family("limit_declared", "1 where the limit is declared, 0 where it is left to a default.", "limit"),
+    engine_family("limit_value", "The limit in force, in its own unit.", "limit"),
+    engine_family("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),
+)
 
 
 def known_limits(
@@ -26,8 +43,9 @@ def known_limits(
     (`concurrency_bound`); under KV pressure it is what the cache admits, and is no evidence of the flag.
     """
     page = cache or CacheConfig()
+    learned = at(derived, "requests_running_max") if diagnosis.detail in SEQUENCE_CAPS else None
     found: dict[str, Limit | None] = {
-        "max_num_seqs": _learned(diagnosis, derived),
+        "max_num_seqs": _limit(learned, LEARNED),
         "max_model_len": _limit(page.max_model_len, PAGE),
         "gpu_memory_utilization": _limit(page.gpu_memory_utilization, PAGE),
         "kv_capacity_tokens": _limit(at(derived, "kv_capacity_tokens"), PAGE),
@@ -36,11 +54,61 @@ def known_limits(
     return Limits(**found)
 
 
-def _learned(diagnosis: Diagnosis, derived: Derived) -> Limit | None:
-    if diagnosis.detail not in SEQUENCE_CAPS:
-        return None
-    return _limit(at(derived, "requests_running_max"), LEARNED)
-
-
 def _limit(value: float | None, source: str) -> Limit | None:
     return Limit(value, source) if value else None
+
+
+def limits_in_force(
+    diagnosis: Diagnosis,
+    derived: Derived,
+    cache: CacheConfig,
+    declared: Sequence[DeclaredLimit] | None,
+    thresholds: Thresholds,
+) -> tuple[Limits, Derived]:
+    """Return the limits in force as far as they are known, and the three families by limit; an unknown one has no key.
+
+    `declared` is None where the engine's command line could not be read: then no declarations are exported.
+    """
+    limits = known_limits(diagnosis, derived, cache, {limit.name: limit.value for limit in declared or ()})
+    families = {
+        "limit_declared": _declared(declared),
+        "limit_value": _values(limits),
+        "limit_recommended": _recommended(Case(diagnosis, derived, limits, Place(), thresholds)),
+    }
+    return limits, {family: values for family, values in families.items() if values}
+
+
+def _declared(declared: Sequence[DeclaredLimit] | None) -> dict[str, float]:
+    if declared is None:
+        return {}
+    names = {limit.name for limit in declared}
+    if "max_model_len" in names:
+        names.add("max_input_tokens")
+    return {name: float(name in names) for name in SHOWN}
+
+
+def _values(limits: Limits) -> dict[str, float]:
+    """Return the values by limit; a prompt's is that of the longest request where none is declared."""
+    found = {name: getattr(limits, name) for name in SHOWN}
+    found["max_input_tokens"] = limits.max_input_tokens or limits.max_model_len
+    return {name: limit.value for name, limit in found.items() if limit is not None}
+
+
+def _recommended(case: Case) -> dict[str, float]:
+    """Return requests that fit at p95 of their tokens, token limits at p99 of the traffic, and the memory target.
+
+    The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
+    limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
+    """
+    memory_limits = CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom
+    found: dict[str, float | None] = {
+        "max_num_seqs": None if case.room is None else float(max(1, case.room)),
+        "max_input_tokens": _tokens(at(case.derived, "prompt_tokens", "0.99")),
+        "max_output_tokens": _tokens(at(case.derived, "output_tokens", "0.99")),
+        "gpu_memory_utilization": None if memory_limits else case.usual_target,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _tokens(p99: float | None) -> float | None:
+    return None if not p99 else float(round_up_tokens(p99))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.rollout import series
 from kvpressure.advice.shell import past_failures
-from kvpressure.advice.sizing import pool_change
-from kvpressure.advice.verify import series
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 
@@ -39,7 +38,7 @@ def _after_oom(case: Case) -> Action:
     return Action(
         key="memory_headroom",
         title="Lower the memory target: this failure is a device OOM",
-        current=_shown(case),
+        current=case.shown(LIMIT),
         new=number(target),
         why=f"The GPU itself ran out of memory, outside the KV pool, whose size is fixed. {number(target)} leaves the "
         f"rest to activations; {reason}.",
@@ -66,12 +65,11 @@ def _needed(case: Case, share: float) -> Action:
 
 
 def _price(case: Case, target: float) -> str:
-    limit, capacity = case.limits.gpu_memory_utilization, case.capacity
-    if limit is None or capacity is None:
+    lost = case.pool_change(target)
+    if lost is None:
         return "The KV pool shrinks, so fewer requests fit at once."
-    lost = pool_change(capacity, limit.value, target)
     room = "" if case.room is None else f"; {number(max(1, case.room))} requests fit at p95 length"
-    return f"The KV pool loses at least {number(round(lost))} of its {number(capacity)} tokens{room}."
+    return f"The KV pool loses at least {number(round(lost))} of its {number(case.capacity or 0)} tokens{room}."
 
 
 def leave_memory(case: Case) -> Action:
@@ -79,7 +77,7 @@ def leave_memory(case: Case) -> Action:
     return Action(
         key="memory_headroom",
         title=f"Leave {case.own.words[LIMIT]}: the pool is exhausted, the device is not",
-        current=_shown(case),
+        current=case.shown(LIMIT),
         why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. "
         f"{_loss(case, case.thresholds.advice_memory_target_ratio)}",
         cost=f"None. For a larger pool: {case.own.larger_pool}",
@@ -88,14 +86,12 @@ def leave_memory(case: Case) -> Action:
 
 
 def _raise(case: Case, target: float) -> Action:
-    limit = case.limits.gpu_memory_utilization
-    used = at(case.derived, "engine_gpu_memory_used_ratio") or 0.0
-    gain = 0.0 if limit is None or case.capacity is None else pool_change(case.capacity, limit.value, target)
+    used, gain = at(case.derived, "engine_gpu_memory_used_ratio") or 0.0, case.pool_change(target)
     gained = f"at least {number(round(gain))} tokens" if gain else "tokens"
     return Action(
         key="memory_headroom",
         title="Raise the memory target: the pool is exhausted, and the device has room",
-        current=_shown(case),
+        current=case.shown(LIMIT),
         new=number(target),
         why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. The device is at {used:.0%}, so the "
         f"pool can gain {gained}.",
@@ -113,20 +109,14 @@ def _evidence(case: Case) -> str:
 
 
 def _loss(case: Case, target: float) -> str:
-    limit, capacity = case.limits.gpu_memory_utilization, case.capacity
-    if limit is None or capacity is None or limit.value <= target:
+    limit, lost = case.limits.gpu_memory_utilization, case.pool_change(target)
+    if limit is None or lost is None or limit.value <= target:
         return "Lowering the target would shrink the pool and make this worse."
-    lost = round(pool_change(capacity, limit.value, target))
     return (
-        f"Lowering the target to {number(target)} would take at least {number(lost)} of the pool's {number(capacity)} "
-        "tokens and make this worse."
+        f"Lowering the target to {number(target)} would take at least {number(round(lost))} of the pool's "
+        f"{number(case.capacity or 0)} tokens and make this worse."
     )
 
 
 def _no_more_ooms(case: Case) -> tuple[str, ...]:
     return ("For 30 minutes under traffic:", f"{series('symptom', case.place, symptom='device_oom')} == 0")
-
-
-def _shown(case: Case) -> str:
-    limit = case.limits.gpu_memory_utilization
-    return f"not visible ({case.own.unset[LIMIT]})" if limit is None else str(limit)

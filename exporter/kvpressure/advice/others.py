@@ -1,17 +1,200 @@
-"""What to do about causes that lie outside the batch: the host, a hung or silent server; and a pool that fills."""
+"""What to do about causes other than KV pressure: another limit that requests wait for, the GPU, the host, a hang."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.advice import batch
 from kvpressure.advice.case import Case
-from kvpressure.advice.pressure import cap_tokens, changed, verify_recovery
-from kvpressure.advice.rollout import apply_changes, watch
-from kvpressure.advice.shell import more_cpu, replace_stuck, save_evidence, whether_it_runs
-from kvpressure.advice.verify import no_longer, series
-from kvpressure.model.action import Action
-from kvpressure.model.verdict import Stage
+from kvpressure.advice.forecast import Forecast, more_batch, more_gpus, without_limit
+from kvpressure.advice.limits import SEQUENCE_CAPS
+from kvpressure.advice.pressure import declined
+from kvpressure.advice.replicas import replica, replicas
+from kvpressure.advice.rollout import apply_changes, changed, expected, no_longer, series, watch
+from kvpressure.advice.shell import look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
+from kvpressure.model.action import Action, Expected
+from kvpressure.model.values import at, number
+from kvpressure.runtimes.runtime import Remedy
+from kvpressure.simulation.config_changes import STEP
+from kvpressure.simulation.greedy_search import HOLD
+
+LARGEST_STEP_FACTOR: Final = 2.0
+"""`max_num_seqs` is at most doubled at once where nothing is predicted: each step's time grows with it."""
+NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
 
-def host_bound(case: Case) -> list[Action | None]:
+def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
+    """Raise `max_num_seqs` as far as the pool allows; more servers where it does not. Or another of the limits."""
+    if case.diagnosis.detail not in SEQUENCE_CAPS:
+        return _another(case)
+    forecast = more_batch(case)
+    if forecast.choice is None:
+        return _more_sequences(case), forecast.reason
+    step = forecast.choice.step("max_num_seqs")
+    change = None if step is None else batch.more_sequences(case, int(step.change.value), step.expected)
+    return [
+        change,
+        apply_changes(case, [change]),
+        replicas(case, forecast.choice, "The KV pool holds no more requests at once than run, and others wait."),
+        declined(case, forecast.choice),
+        watch(case, "concurrency_bound", "2 minutes of traffic"),
+    ], ""
+
+
+def _more_sequences(case: Case) -> list[Action | None]:
+    """Return the actions where nothing can be predicted."""
+    limit, room = case.limits.max_num_seqs, case.room
+    if limit is None or room is None:
+        return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
+    new = min(room, math.ceil(batch.demand(case)), int(limit.value * LARGEST_STEP_FACTOR))
+    if new <= limit.value:
+        why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
+        return [replica(case, why)]
+    change = batch.more_sequences(case, new)
+    return [change, apply_changes(case, [change]), watch(case, "concurrency_bound", "2 minutes of traffic")]
+
+
+def _another(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
+    known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
+    forecast = more_batch(case) if known else without_limit(case)
+    change, more = _another_limit(case, forecast), replicas(case, forecast.choice, NO_ROOM)
+    return [change, apply_changes(case, [change]), more, declined(case, forecast.choice)], forecast.reason
+
+
+def deferred(case: Case) -> tuple[list[Action | None], str]:
+    """Return the action that raises what requests wait for; where that is not known, how to find it out."""
+    remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
+    if remedy is None:
+        return [replace(_see(case), expected=_at_best(forecast))], ""
+    if forecast.choice is not None and forecast.choice.declined:
+        return [_see(case), declined(case, forecast.choice)], ""
+    change = replace(_raise(case, remedy), expected=_at_best(forecast))
+    return [change, apply_changes(case, [change])], forecast.reason
+
+
+def _at_best(forecast: Forecast) -> Expected | None:
+    step = forecast.choice.step(HOLD) if forecast.choice else None
+    return None if step is None else step.expected
+
+
+def _raise(case: Case, remedy: Remedy) -> Action:
+    count, flags = _count(case), dict[str, str]()
+    if remedy.flag and count is not None and case.observed is not None:
+        flags = {remedy.flag: str(count)}
+        remedy = replace(
+            remedy,
+            current=f"{number(case.observed.adapter_slots or 1)} (page)",
+            new=remedy.counted.format(count=count),
+            why=f"{remedy.why} {number(case.observed.adapters_seen or 0)} were asked for since the server started.",
+        )
+    action = _remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
+    commands = more_cpu(case.place) if case.diagnosis.detail == "grammar" else action.commands
+    return replace(action, commands=commands, flags=flags)
+
+
+def _remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
+    return Action(
+        key=case.diagnosis.detail,
+        title=remedy.title[:1].upper() + remedy.title[1:],
+        current=remedy.current,
+        new=remedy.new,
+        why=why,
+        cost=remedy.cost,
+        checks=no_longer(case, cause, "2 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def _count(case: Case) -> int | None:
+    """Return slots for all requested adapters, at most as many as to raise at once; None if not known."""
+    slots, seen = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
+    if not slots or not seen or seen <= slots:
+        return None
+    return int(min(seen, case.thresholds.advice_raise_max_factor * slots))
+
+
+def _see(case: Case) -> Action:
+    return Action(
+        key="see_what_is_waited_for",
+        title="See what the waiting requests wait for",
+        why="The engine has put them off on their own account, and would run others: their grammar is not ready, "
+        "no slot is free for their adapter, their KV is still on its way from another pod or an offload tier, or "
+        "their image does not fit the encoder's cache. More sequences or a larger KV pool change nothing.",
+        cost="A minute.",
+        checks=no_longer(case, "deferred", "2 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def _another_limit(case: Case, forecast: Forecast) -> Action | None:
+    """Return the action for a limit other than the sequences'; None where raising it would not help."""
+    budget = case.limits.max_num_batched_tokens
+    if case.diagnosis.detail == "prefill_budget" and budget is not None:
+        step = forecast.choice.step(STEP) if forecast.choice else None
+        if step is None:
+            return batch.larger_steps(case, int(2 * budget.value), None) if forecast.choice is None else None
+        return batch.larger_steps(case, int(step.change.value), step.expected)
+    remedy = case.own.remedies.get(case.diagnosis.detail)
+    if remedy is not None:
+        return _remedied(case, remedy, "concurrency_bound", remedy.why)
+    return Action(
+        key="another_limit",
+        title="See which of the scheduler's limits holds requests back",
+        why=f"It is not the number of sequences. What else may: {case.own.other_limits or 'its own flags'}; "
+        "or a long prompt at the head of the queue that does not fit what is left of a step.",
+        cost="A minute.",
+        checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
+        commands=look_again(case.place),
+        expected=_at_best(forecast),
+    )
+
+
+def unknown(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions that get the missing evidence."""
+    symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
+    why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
+    why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []
+    wanted = "".join(f" Would tell: {one.what} ({one.how})." for one in case.diagnosis.missing)
+    return [
+        Action(
+            key="look_longer",
+            title="Get the evidence that is missing",
+            why=f"{'; '.join(why)}.{wanted}",
+            cost="A minute.",
+            checks=(
+                f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
+            ),
+            commands=look_again(case.place),
+        )
+    ], ""
+
+
+def compute_bound(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a saturated GPU: more of them, or less work per request."""
+    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio
+    seen = "" if busy is None else f" ({busy:.0%} busy)"
+    why = f"The GPU is at work{seen} and the KV cache is not what holds requests back."
+    forecast = more_gpus(case)
+    less_work = Action(
+        key="less_work",
+        title="Less work per request",
+        why=f"A GPU computes less per request with shorter prompts, {case.own.prefixes} and a quantized model (FP8 "
+        f"or AWQ weights). {case.own.words['max_num_seqs']} does not help: more at once is not more per second.",
+        cost="A quantized model has to be evaluated before it serves users.",
+        checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", most)),
+    )
+    return [
+        replicas(case, forecast.choice, why),
+        less_work,
+        declined(case, forecast.choice),
+        watch(case, "compute_bound", "5 minutes of traffic on the new replica"),
+    ], forecast.reason
+
+
+def host_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a GPU that waits for the host."""
     slow = f"{series('symptom', case.place, symptom='frontend_slow')} == 0"
     frontends = case.own.frontends
@@ -26,10 +209,10 @@ def host_bound(case: Case) -> list[Action | None]:
         commands=more_cpu(case.place),
     )
     order: list[Action | None] = [cpu, servers] if case.symptom("cpu_pressed") else [servers, cpu]
-    return [*order, apply_changes(case, order), watch(case, "host_bound", "2 minutes of traffic")]
+    return [*order, apply_changes(case, order), watch(case, "host_bound", "2 minutes of traffic")], ""
 
 
-def stuck(case: Case) -> list[Action | None]:
+def stuck(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a stuck server: save the evidence, then replace it."""
     idle = case.diagnosis.detail == "unanswered"
     seen = "Asked for one token, it gave none" if idle else "It has requests, and nothing moves"
@@ -56,29 +239,17 @@ def stuck(case: Case) -> list[Action | None]:
             ),
             commands=replace_stuck(case.place),
         ),
-    ]
+    ], ""
 
 
-def silent(case: Case) -> list[Action | None]:
+def silent(case: Case) -> Action:
     """Return the action to check whether the server still runs, before a restart loses its log."""
-    return [
-        Action(
-            key="see_whether_it_runs",
-            title="See whether the server still runs, and why it does not answer",
-            why="The engine's page cannot be read any more. A crash stands in its log and in its pod's last state; a "
-            "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
-            cost="A minute.",
-            checks=(
-                "It answers again once this gives a result:",
-                f"{series('bottleneck_confidence', case.place)} >= 0",
-            ),
-            commands=whether_it_runs(case.place),
-        )
-    ]
-
-
-def building(case: Case) -> list[Action | None]:
-    """Return the actions for a healthy engine whose pool fills at a steady rate."""
-    if case.diagnosis.stage is not Stage.BUILDING:
-        return []
-    return [cap_tokens(case), verify_recovery(case)]
+    return Action(
+        key="see_whether_it_runs",
+        title="See whether the server still runs, and why it does not answer",
+        why="The engine's page cannot be read any more. A crash stands in its log and in its pod's last state; a "
+        "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
+        cost="A minute.",
+        checks=("It answers again once this gives a result:", f"{series('bottleneck_confidence', case.place)} >= 0"),
+        commands=whether_it_runs(case.place),
+    )

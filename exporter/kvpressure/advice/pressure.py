@@ -1,32 +1,39 @@
-"""KV cache pressure: the emergency order of the playbook, with computed values."""
+"""KV cache pressure: what is predicted to help, or the emergency order of the playbook, with computed values.
+
+Predicted are the steps by how much they help, one rollout of their flags, more memory or servers; and what would not
+help.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
+from kvpressure.advice import batch, cache, edge, rollout
 from kvpressure.advice.case import Case
-from kvpressure.advice.expectations import explained
 from kvpressure.advice.forecast import Forecast, forecast_of, memory
-from kvpressure.advice.memory import memory_headroom
-from kvpressure.advice.predicted import as_predicted
-from kvpressure.advice.replicas import route
-from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
-from kvpressure.advice.shell import look_again
-from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, share_above, token_caps
-from kvpressure.advice.verify import expected, recovered
+from kvpressure.advice.memory import leave_memory, memory_headroom
+from kvpressure.advice.replicas import keep_apart, replicas_as_predicted, route
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
-from kvpressure.runtimes.runtime import Change
-from kvpressure.simulation.config_changes import STEP
+from kvpressure.model.verdict import Stage
+from kvpressure.simulation.config_changes import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import HOLD, Choice, Step
+
+_APART: Final = (KV_DTYPE, "add_replica", APART)
+"""Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
 
 
-def kv_pressure(case: Case) -> list[Action | None]:
+def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
     """Return what is predicted to help; the playbook where nothing can be predicted, or after a device OOM."""
     forecast = forecast_of(case)
     routed = route(case, forecast.model)
     if forecast.model is None or forecast.choice is None or case.device_oom:
-        return [routed, *_by_the_playbook(case, forecast)]
-    return [routed, *as_predicted(case, forecast.model, forecast.choice)]
+        after_oom = "a server that keeps dying of device memory is not simulated" if case.device_oom else ""
+        return [routed, *_by_the_playbook(case, forecast)], forecast.reason or after_oom
+    return [routed, *as_predicted(case, forecast.model, forecast.choice)], ""
 
 
 def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
@@ -35,24 +42,20 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
     After a device OOM the memory target comes before the engine's own limits: it treats what kills the server, and
     the pool it leaves decides how many sequences fit.
     """
-    sequences, batched = fewer_sequences(case), fewer_batched_tokens(case)
+    sequences, steps = batch.fewer_sequences(case), batch.smaller_steps(case)
     memory_step = _with_pool(case, forecast, memory_headroom(case))
-    short = case.device_oom or case.symptom("memory_rising") is True
-    changes: list[Action | None] = [memory_step, batched, sequences] if case.device_oom else [sequences, memory_step]
-    if short and not case.device_oom:
-        changes.append(batched)
-    allowed = int(next(iter(sequences.flags.values()))) if sequences else None
-    changes += [more_reserve(case)]
-    actions = [
-        cap_tokens(case),
+    changes: list[Action | None] = [memory_step, steps, sequences]
+    if not case.device_oom:
+        changes = [sequences, memory_step, steps if case.symptom("memory_rising") is True else None]
+    changes.append(cache.more_reserve(case))
+    return [
+        edge.cap_tokens(case),
         *changes,
-        apply_changes(case, changes),
-        host_memory(case),
-        controlled_restart(case),
-        verify_recovery(case, allowed),
+        rollout.apply_changes(case, changes),
+        rollout.host_memory(case),
+        rollout.controlled_restart(case),
+        rollout.verify_recovery(case, int(next(iter(sequences.flags.values()))) if sequences else None),
     ]
-    after_oom = "a server that keeps dying of device memory is not simulated" if case.device_oom else ""
-    return [*explained(actions, case.diagnosis.cause, forecast.reason or after_oom)]
 
 
 def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
@@ -65,179 +68,119 @@ def _with_pool(case: Case, forecast: Forecast, action: Action) -> Action:
 
 def after_device_oom(case: Case) -> list[Action | None]:
     """Return the actions after the GPU ran out of memory while the KV pool was not the problem."""
-    changes: list[Action | None] = [memory_headroom(case), fewer_batched_tokens(case)]
-    return [*changes, apply_changes(case, changes), controlled_restart(case)]
+    changes: list[Action | None] = [memory_headroom(case), batch.smaller_steps(case)]
+    return [*changes, rollout.apply_changes(case, changes), rollout.controlled_restart(case)]
 
 
-def cap_tokens(case: Case) -> Action:
-    """Limit prompt and answer lengths where requests come in: the only step that needs no restart."""
-    if case.shape is None or case.capacity is None:
-        return Action(
-            key="cap_tokens",
-            title="Cap tokens at the edge",
-            why="Long requests fill the pool. Their lengths are not known: too few requests have finished.",
-            cost="Longer prompts are refused, longer answers end early.",
-            commands=("# at the gateway: limit max_tokens and the length of prompts",),
-        )
-    return _computed_caps(case, case.shape, case.capacity)
+def building(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a healthy engine whose pool fills at a steady rate."""
+    return [edge.cap_tokens(case), rollout.verify_recovery(case)] if case.diagnosis.stage is Stage.BUILDING else [], ""
 
 
-def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
-    caps = _caps(case, shape, capacity)
-    total = caps.input_tokens + caps.output_tokens
-    without_gateway = case.own.caps(total, caps.output_tokens)
-    enough = fits(capacity, total)
-    each = case.request_p95 or 0.0
-    refused = share_above(caps.input_tokens, shape.prompt_p50, shape.prompt_p95)
-    ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
-    held = at(case.derived, "kv_tokens_per_request") or total
-    when = "" if shape.recent else " (since the server started)"
-    long_ones_run = held > case.thresholds.advice_long_ones_run_min_factor * total
-    reason = (
-        f"requests that run now hold {number(round(held))} tokens each, those that ended {number(round(each))} "
-        f"(p95{when}): the long ones fill the pool of {number(capacity)}."
-        if long_ones_run
-        else f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
-        f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}."
-    )
-    too = ", counted by those that have ended; the long ones that run now would be too" if long_ones_run else ""
-    verdict = (
-        f"Within these limits {enough} fit."
-        if enough >= caps.wanted
-        else f"Even within these limits only {enough} fit, and lower ones would refuse too many: the pool is too small "
-        "for this traffic, and only more KV memory or shorter requests will end this for good."
-    )
-    return Action(
-        key="cap_tokens",
-        title="Cap tokens at the edge",
-        current=_declared_caps(case, shape),
-        new=f"prompts {number(caps.input_tokens)}, answers {number(caps.output_tokens)}",
-        why=f"{reason} {verdict}",
-        cost=f"Up to {refused:.0%} of the prompts are refused and up to {ended:.0%} of the answers end early "
-        f"(finish_reason length){too}. Lengths are read out of coarse buckets: it may be none.",
-        checks=(
-            "Within 5 minutes, without a restart:",
-            expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
-            expected(case, "kv_tokens_per_request", "<", min(held, total)),
-        ),
-        commands=(
-            f"# at the gateway: prompts at most {caps.input_tokens} tokens, max_tokens at most {caps.output_tokens}",
-            f"# without a gateway, as flags of {case.place.title} (restart): {without_gateway}",
-        ),
-    )
+def evicted(case: Case) -> tuple[list[Action | None], str]:
+    """Return what to do about contexts that are evicted and computed again: what needs no restart first.
 
-
-def _caps(case: Case, shape: Shape, capacity: float) -> Caps:
-    running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-    most = case.thresholds.advice_refused_max_ratio
-    return token_caps(shape, capacity, running, waiting, most_refused_ratio=most).within(case.limits)
-
-
-def _declared_caps(case: Case, shape: Shape) -> str:
-    declared = (case.limits.max_input_tokens, case.limits.max_output_tokens)
-    seen = (f"p95 {number(round(shape.prompt_p95))} seen", f"p95 {number(round(shape.output_p95))} seen")
-    prompt, answer = (text if limit is None else str(limit) for limit, text in zip(declared, seen, strict=True))
-    return f"prompts {prompt}, answers {answer}"
-
-
-def fewer_sequences(case: Case) -> Action | None:
-    """Cut `max_num_seqs` to what the pool holds of typical requests; None where as many run, or it is not known.
-
-    Only against requests that throw each other out: where they wait without that, the pool holds them back as it is.
+    Fewer of them for each pool, or a pool that keeps more.
     """
-    if case.symptom("preempting") is not True or case.shape is None or case.pool_after is None:
-        return None
-    limit, caps = case.limits.max_num_seqs, _caps(case, case.shape, case.pool_after)
-    highest = at(case.derived, "requests_running_max")
-    bases = [value for value in (highest, None if limit is None else limit.value) if value]
-    each = min(caps.input_tokens + caps.output_tokens, case.shape.prompt_p50 + case.shape.output_p50)
-    room = fits(case.pool_after, each)
-    cut = cut_sequences(min(bases), room, case.thresholds) if bases else None
-    if cut is None:
-        return None
-    return Action(
-        key="max_num_seqs",
-        title=f"Cut {case.own.words['max_num_seqs']}",
-        current=f"not visible ({case.own.unset['max_num_seqs']})" if limit is None else str(limit),
-        new=number(cut.new),
-        why=_why_sequences(case, cut, each, room),
-        cost="Further requests wait in the queue instead of preempting others. "
-        "When requests become shorter again, raise it.",
-        checks=(
-            "Within 2 minutes of the restart:",
-            expected(case, "requests_running_max", "<=", cut.new),
-            expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio),
-        ),
-        flags=case.own.change("max_num_seqs", str(cut.new)),
-    )
-
-
-def _why_sequences(case: Case, cut: Cut, each: float, room: int) -> str:
-    t, limit = case.thresholds, case.limits.max_num_seqs
-    span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
-    base = f"At most {cut.base} run at once"
-    if limit is not None and limit.value > cut.base:
-        base += f", so a limit above that ({number(limit.value)} now) holds nothing back"
-    shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
-    pool = f"{number(round(case.pool_after or 0.0))} tokens{shrunk}"
-    sum_ = f"{pool} / {number(round(each))} per typical request within the caps = {room} that fit"
-    if cut.fewer:
-        return f"{base}. {sum_}; one step cuts by {span}, so {cut.new} now, and again if requests are still preempted."
-    return f"{base}. {sum_}: a cut of {1.0 - cut.new / cut.base:.0%}, within {span}."
-
-
-def fewer_batched_tokens(case: Case) -> Action | None:
-    """Halve the tokens of a step; None when it is small already."""
-    limit, least = case.limits.max_num_batched_tokens, int(case.thresholds.advice_step_tokens_min_tokens)
-    if limit is not None and limit.value <= least:
-        return None
-    keep = 1.0 - case.thresholds.advice_sequences_cut_max_ratio
-    new = 2 * least if limit is None else max(least, int(limit.value * keep))
-    unknown = " Leave it out if it is set to less already." if limit is None else ""
-    return Action(
-        key="max_num_batched_tokens",
-        title=f"Cut {case.own.words[STEP]}",
-        current=f"not visible ({case.own.unset[STEP]})" if limit is None else str(limit),
-        new=number(new),
-        why=f"{case.own.step_why}{unknown}",
-        cost=case.own.step_cost,
-        checks=("After the restart, at the same memory target:", _capacity(case)),
-        flags=case.own.change(STEP, str(new)),
-    )
-
-
-def more_reserve(case: Case) -> Action | None:
-    """Return the change that keeps admitted requests in the batch; None without preemptions, or without such a flag."""
-    if case.own.reserve is None or case.symptom("preempting") is not True:
-        return None
-    calm = expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio)
-    return changed(case.own.reserve, ("Within 2 minutes of the restart:", calm))
-
-
-def _capacity(case: Case) -> str:
-    return expected(case, "kv_capacity_tokens", ">=", case.pool_after or case.capacity or 1.0)
-
-
-def verify_recovery(case: Case, sequences: int | None = None) -> Action:
-    """Return the action that checks the recovery."""
-    return Action(
+    now = at(case.derived, "prefix_cache_hit_ratio")
+    least = 0.5 if now is None else min(0.9, now + (1.0 - now) / 2)
+    hits = rollout.expected(case, "prefix_cache_hit_ratio", ">=", least)
+    larger = memory_headroom(case)
+    verify = Action(
         key="verify",
         title="Verify recovery",
-        why="Only traffic shows whether the pressure is gone: an idle server looks recovered.",
-        checks=recovered(case, sequences),
-        commands=look_again(case.place),
+        why="Only sessions that come back show whether the cache keeps their contexts.",
+        checks=rollout.no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", hits),
     )
+    return [
+        route(case),
+        edge.fewer_sessions(case, hits),
+        cache.small_kv_for_contexts(case, hits),
+        larger if larger.flags else None,
+        cache.tier_for_contexts(case, hits),
+        verify,
+    ], "the simulated engine has no prefix cache of finite size, so what a larger one would find is not known"
 
 
-def changed(change: Change, checks: tuple[str, ...]) -> Action:
-    """Return the action that makes the change."""
+def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
+    """Return the steps by how much they help, one rollout of their flags, more memory or servers, and the declined."""
+    made = [_MAKE[step.change.key](case, model, step) for step in choice.steps]
+    changes = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key not in _APART]
+    apart = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key in _APART]
+    fewer = choice.step("max_num_seqs")
+    shared = any(step.change.by > 1 for step in choice.steps)
+    return [
+        *changes,
+        rollout.apply_changes(case, changes),
+        *apart,
+        rollout.host_memory(case),
+        rollout.controlled_restart(case),
+        None if choice.step(MEMORY) else leave_memory(case),
+        declined(case, choice),
+        rollout.verify_recovery(
+            case, None if fewer is None else int(fewer.change.value), shared=shared, together=choice.together
+        ),
+    ]
+
+
+def declined(case: Case, choice: Choice | None) -> Action | None:
+    """Return the action that lists the changes which would not help, each simulated alone; None without any."""
+    if choice is None or not choice.declined:
+        return None
+    lines = [
+        f"{_described(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
+        f"({step.expected.text})"
+        for step in choice.declined
+    ]
     return Action(
-        key=change.key,
-        title=change.title,
-        current=change.current,
-        new=change.value,
-        why=change.why,
-        cost=change.cost,
-        checks=checks,
-        flags={change.flag: change.value},
+        key="would_not_help",
+        title="Do not change these: they would not help",
+        why=f"Simulated one at a time: {'; '.join(lines)}.",
     )
+
+
+def _described(case: Case, step: Step) -> str:
+    value = number(step.change.value)
+    words = {
+        "cap_prompt": f"prompts at most {value}",
+        "cap_output": f"answers at most {value}",
+        "kept_free": f"{step.change.value:.0%} of the pool kept free for those that run",
+        KV_DTYPE: "the KV cache in 8 bits",
+        "add_replica": f"{value} replicas",
+        HOLD: "more at once than run now",
+        APART: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",
+        SHORT_FIRST: f"prompts up to {value} before longer ones",
+        PREFIX_CACHING: "prefix caching (without what prompts may share)",
+        OFFLOAD: f"{value} GiB of host memory for preempted KV",
+    }
+    return words.get(step.change.key) or f"{case.own.words[step.change.key]} {value}"
+
+
+def _why_not(step: Step, least: float) -> str:
+    shift = step.expected.tokens_per_second
+    if step.change.at_best:
+        return "gains too little even at best"
+    if step.expected.shortened_ratio > 0:
+        return "answers that are cut short do not count as served"
+    gain = shift.after / shift.before - 1 if shift.before else 0.0
+    if gain < -least:
+        return f"{-gain:.0%} fewer tokens"
+    if gain > least:
+        return "gains nothing more once the steps above are taken"
+    return f"gains less than {least:.0%} in the worst case"
+
+
+_MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
+    "cap_prompt": edge.cap_prompts,
+    "cap_output": edge.cap_answers,
+    "max_num_seqs": batch.fewer_sequences_as_predicted,
+    "kept_free": cache.kept_free,
+    STEP: batch.smaller_steps_as_predicted,
+    MEMORY: lambda case, _, step: replace(memory_headroom(case), expected=step.expected),
+    KV_DTYPE: cache.small_kv,
+    "add_replica": replicas_as_predicted,
+    SHORT_FIRST: edge.by_priority,
+    APART: keep_apart,
+    PREFIX_CACHING: cache.caching,
+    OFFLOAD: cache.tier,
+}

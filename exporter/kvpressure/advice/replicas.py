@@ -1,4 +1,4 @@
-"""More servers, or the other ones that there are."""
+"""More servers, the other ones that there are, or some for long prompts only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.edge import share_text
+from kvpressure.advice.rollout import after_restart, series, unblocked
 from kvpressure.advice.shell import add_replica
-from kvpressure.advice.verify import expected as check
-from kvpressure.advice.verify import series
 from kvpressure.model.action import Action, Expected
-from kvpressure.simulation.config_changes import MAX_REPLICAS
+from kvpressure.model.values import number
+from kvpressure.simulation.config_changes import APART, MAX_REPLICAS
 from kvpressure.simulation.config_changes import replicas as servers
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import Choice
+from kvpressure.simulation.greedy_search import Choice, Step
 
 NAMED_PEERS: Final = 3
 
@@ -36,10 +37,19 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
     )
 
 
-def replicas(case: Case, choice: Choice, why: str) -> Action | None:
-    """Return the action that adds the chosen number of replicas; None where none is chosen."""
+def replicas(case: Case, choice: Choice | None, why: str) -> Action | None:
+    """Return the action that adds the chosen number of replicas, one where nothing is predicted; None for none."""
+    if choice is None:
+        return replica(case, why)
     step = choice.step("add_replica")
     return None if step is None else replica(case, why, int(step.change.value), step.expected)
+
+
+def replicas_as_predicted(case: Case, _: Model, step: Step) -> Action:
+    """Return the action that adds replicas for the requests that wait whatever else is changed."""
+    waiting = number(round(step.expected.waiting.before))
+    why = f"With the steps above, if any, {waiting} requests wait still: what is asked needs more pool than there is."
+    return replica(case, why, int(step.change.value), step.expected)
 
 
 def route(case: Case, model: Model | None = None) -> Action | None:
@@ -64,8 +74,28 @@ def route(case: Case, model: Model | None = None) -> Action | None:
         checks=(
             "Within 2 minutes, without a restart:",
             f"{series('requests_waiting', case.place)} < 1",
-            check(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio),
+            unblocked(case),
         ),
         expected=None if shares is None else replace(shares, at_best=True),
         unpredicted="" if shares else "what the other replicas would do with these requests is not known",
+    )
+
+
+def keep_apart(case: Case, model: Model, step: Step) -> Action:
+    """Return the action that routes short and long prompts to deployments of their own."""
+    tokens, change = int(step.change.value), step.change
+    return Action(
+        key=APART,
+        title="Serve short and long prompts on deployments of their own",
+        new=f"prompts up to {number(tokens)} on {change.by - change.long}, longer ones on {change.long}, "
+        "for each server now",
+        why=f"Long prompts ({share_text(*model.known.prompts.above(tokens))}) hold the pool while short ones wait. The "
+        "same number of servers for all of them does less, as simulated.",
+        cost="As many GPUs (or sets of them), and a gateway that sends requests by the length of their prompts.",
+        checks=after_restart(case),
+        commands=(
+            f"# at the gateway: prompts longer than {tokens} tokens to the deployment for long ones",
+            *add_replica(case.place),
+        ),
+        expected=step.expected,
     )

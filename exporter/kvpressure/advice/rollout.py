@@ -1,13 +1,20 @@
-"""Putting changes in force: one rollout for all of them, a controlled restart, host memory."""
+"""Putting changes in force: one rollout for all of them, a controlled restart, host memory; and whether it helped.
+
+What must be seen after a change, and within how long, is said in terms of our series.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from kvpressure.advice.case import Case
-from kvpressure.advice.shell import apply_flags, flag_words, last_words, look_again, more_host_memory, restart
-from kvpressure.advice.verify import no_longer, rolled_out, series
-from kvpressure.model.action import Action
+from kvpressure.advice.case import Case, Place
+from kvpressure.advice.shell import Lines, apply_flags, flag_words, last_words, look_again, more_host_memory, restart
+from kvpressure.model.action import Action, Expected
+from kvpressure.model.values import at, number
+from kvpressure.model.verdict import Stage
+from kvpressure.model.view import CALM, TROUBLE
+from kvpressure.runtimes.runtime import Change
 
 
 def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None:
@@ -22,7 +29,10 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
         why="One rollout for all flags: each restart costs minutes.",
         cost="Every replica loads the model again. Without a spare GPU the new pod stays Pending until the old one is "
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
-        checks=rolled_out(flags, case.own.told),
+        checks=(
+            "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
+            case.own.told.format(flags=", ".join(flags)),
+        ),
         commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
         flags=flags,
     )
@@ -63,6 +73,35 @@ def host_memory(case: Case) -> Action | None:
     )
 
 
+def changed(change: Change, checks: tuple[str, ...]) -> Action:
+    """Return the action that makes a change of the runtime's own."""
+    return Action(
+        key=change.key,
+        title=change.title,
+        current=change.current,
+        new=change.value,
+        why=change.why,
+        cost=change.cost,
+        checks=checks,
+        flags={change.flag: change.value},
+    )
+
+
+def verify_recovery(
+    case: Case, sequences: int | None = None, *, shared: bool = False, together: Expected | None = None
+) -> Action:
+    """Return the action that checks the recovery from KV pressure; `together` is what all steps before it do."""
+    more = "" if together is None else " The expected figures are for all steps above together."
+    return Action(
+        key="verify",
+        title="Verify recovery",
+        why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{more}",
+        checks=recovered(case, sequences, shared=shared),
+        commands=look_again(case.place),
+        expected=together,
+    )
+
+
 def watch(case: Case, cause: str, within: str) -> Action:
     """Return the action that checks that a cause is gone."""
     return Action(
@@ -72,3 +111,80 @@ def watch(case: Case, cause: str, within: str) -> Action:
         checks=no_longer(case, cause, within),
         commands=look_again(case.place),
     )
+
+
+def series(name: str, place: Place, **labels: str) -> str:
+    r"""Return a PromQL selector for the engine, by labels that a rollout does not change: never its pod.
+
+    >>> series("score", Place(namespace="prod", model_name='a"b'), kind="e2e")
+    'kvpressure_score{namespace="prod",model_name="a\\"b",kind="e2e"}'
+    """
+    target = "" if place.namespace or place.in_kubernetes else place.target
+    wanted = {"target": target, "namespace": place.namespace, "model_name": place.model_name, **labels}
+    escaped = {key: re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n") for key, value in wanted.items() if value}
+    chosen = ",".join(f'{key}="{value}"' for key, value in escaped.items())
+    return f"kvpressure_{name}" + (f"{{{chosen}}}" if chosen else "")
+
+
+def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
+    """Return one comparison that must hold, with the current value."""
+    now = at(case.derived, name, *path)
+    seen = "" if now is None else f"  # now {number(now)}"
+    return f"{series(name, case.place, **labels)} {sign} {number(bound).replace(',', '')}{seen}"
+
+
+def unblocked(case: Case) -> str:
+    """Return the check that few polls see requests that are not admitted."""
+    return expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio)
+
+
+def unpreempted(case: Case) -> str:
+    """Return the check that few requests are preempted."""
+    return expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio)
+
+
+def after_restart(case: Case) -> Lines:
+    """Return the checks of a change for requests that did not fit: they are admitted, and stay."""
+    return "Within 2 minutes of the restart:", unblocked(case), unpreempted(case)
+
+
+def recovered(case: Case, sequences: int | None = None, *, shared: bool = False) -> Lines:
+    """Return the checks that KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that.
+
+    Where the traffic is `shared` with another server, neither batch nor tokens of this one need be what they were.
+    """
+    batch = at(case.derived, "effective_batch_size_quantile", "0.95")
+    tokens = at(case.derived, "tokens_per_second", "generation")
+    lines = [
+        "Within 2 minutes of traffic on the restarted server, and then for 5 minutes on end, each gives a result:",
+        f"{series('bottleneck', case.place, cause='kv_cache_pressure')} == 0",
+        unblocked(case),
+        unpreempted(case),
+    ]
+    if batch is not None and not shared:
+        bound = batch if sequences is None else min(batch, 0.9 * sequences)
+        lines.append(expected(case, "effective_batch_size_quantile", ">=", bound, ("0.95",), quantile="0.95"))
+    if tokens is not None and not shared and case.symptom("batch_collapse"):
+        lines.append(expected(case, "tokens_per_second", ">=", tokens, ("generation",), kind="generation"))
+    return (*lines, "If one of them is not so, ask again: what to do next follows from what the server does then.")
+
+
+def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:
+    """Return the checks that a cause is over within a time, and `more` holds."""
+    return (f"Within {within}:", f"{series('bottleneck', case.place, cause=cause)} == 0", *more)
+
+
+def with_open_check(case: Case, checks: Lines) -> Lines:
+    """Return `checks` with at least one that fails now: one that passes before any change proves nothing.
+
+    What fails while a cause holds is that it does not; and while pressure is only predicted, that nothing is.
+    """
+    if not any("kvpressure_" in line for line in checks):
+        return checks
+    if case.diagnosis.stage is Stage.BUILDING and case.diagnosis.cause in CALM:
+        wanted = f"absent({series('kv_exhaustion_seconds', case.place)})"
+    elif case.diagnosis.cause not in TROUBLE:
+        return checks
+    else:
+        wanted = f"{series('bottleneck', case.place, cause=case.diagnosis.cause.value)} == 0"
+    return checks if wanted in checks else (checks[0], wanted, *checks[1:])

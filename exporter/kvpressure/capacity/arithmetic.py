@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-KIB: Final = 1024.0
-MIB: Final = 1024.0**2
 GIB: Final = 1024.0**3
 _MAX_DIGITS: Final = 12
 
@@ -30,9 +28,10 @@ class Step:
 
 def size(value: float) -> str:
     """Return bytes in the largest unit that fits: 70,272 B, 128 KiB, 55.62 GiB."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+    for unit, name, digits in ((GIB, "GiB", 2), (1024.0**2, "MiB", 2), (1024.0, "KiB", 1)):
         if abs(value) >= unit:
-            return f"{_short(value / unit, 1 if name == 'KiB' else 2)} {name}"
+            shown = value / unit
+            return f"{shown:,.{0 if shown.is_integer() else digits}f} {name}"
     return f"{value:,.0f} B"
 
 
@@ -50,7 +49,3 @@ def quotient(above: float, below: float, holds: Callable[[float], bool]) -> tupl
 def number(value: float) -> str:
     """Return a count with thousands separated, without a fraction where it has none."""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.2f}"
-
-
-def _short(value: float, digits: int) -> str:
-    return f"{value:,.0f}" if value.is_integer() else f"{value:,.{digits}f}"

@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
+from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step, number, size
-from kvpressure.capacity.case import Case, warnings_for
-from kvpressure.capacity.division import smallest_pool, smallest_tensor_parallel
+from kvpressure.capacity.case import Case, Traffic, longest_request, warnings_for
 from kvpressure.capacity.geometry import Geometry, KvCost
-from kvpressure.capacity.longest import longest_request
-from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
-from kvpressure.capacity.pool import BytePool, Memory, Pool, TokenPool
-from kvpressure.capacity.traffic import Traffic, whole_blocks
+from kvpressure.capacity.parallel import Parallel, RefusedError
+from kvpressure.capacity.pool import BytePool, Memory, Pool, TokenPool, pool_from_memory, whole_blocks
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Planning, Runtime
+
+_MAX_TENSOR_PARALLEL: Final = 16
+_MAX_PIPELINE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +59,18 @@ class Plan:
 
 
 def plan_model(
-    geometry: Geometry,
-    cost: KvCost,
-    memory: Memory,
-    traffic: Traffic,
-    thresholds: Thresholds,
-    *,
-    limit: int | None,
-    runtime: Runtime = ASSUMED,
+    geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, thresholds: Thresholds, *, limit: int | None
 ) -> Plan:
     """Return the plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own.
 
     `cost` is of one of `memory`'s tensor-parallel ranks. Raises `RefusedError` for what the runtime would not start.
     """
+    runtime = memory.runtime
     batched = memory.max_num_batched_tokens or batched_tokens(traffic, runtime.planning)
-    reasons = [*refusals(geometry, memory.parallel, runtime), *length_refused(geometry, limit, runtime)]
+    reasons = [
+        *parallel.refusals(geometry, memory.parallel, runtime),
+        *parallel.length_refused(geometry, limit, runtime),
+    ]
     if reasons:
         raise RefusedError(reasons)
     longest = limit or geometry.max_model_len
@@ -132,6 +131,18 @@ def plan_running(
         return pool.without((utilization - target) * gpu_memory_bytes)
 
     return _plan(case, tuple(steps), utilization, at)
+
+
+def prompt_refused(geometry: Geometry, limit: int | None, traffic: Traffic, runtime: Runtime) -> str | None:
+    """Return why prompts of this p95 are never served, None where they are: each must leave room for one token."""
+    longest, flag = limit or geometry.max_model_len, runtime.planning.flags["max_model_len"]
+    if longest is None or traffic.prompt_p95 < longest:
+        return None
+    whose = f"{flag} {longest}" if limit else f"the model's own length of {longest} tokens"
+    return (
+        f"prompts of {traffic.prompt_p95:g} tokens do not fit {whose}: {runtime.title} refuses such requests; plan for "
+        f"{longest - 1} at most, or for a longer context{f' ({flag})' if limit else ''}"
+    )
 
 
 def batched_tokens(traffic: Traffic, planning: Planning) -> int:
@@ -254,3 +265,40 @@ def _memory_target(case: Case, utilization: float | None, at: Callable[[float], 
         return MemoryTarget(target, why)
     smaller = replace(case, pool=pool)
     return MemoryTarget(target, why, pool.tokens(case.tokens), _sequences(smaller))
+
+
+def smallest_pool(
+    geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, batched_tokens: int
+) -> tuple[BytePool, tuple[Step, ...]]:
+    """Return the pool of one engine: that of the pipeline stage which holds the fewest requests."""
+    cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
+    if memory.pipeline_parallel == 1:
+        return pool_from_memory(geometry, cost, memory, batched_tokens)
+    found = []
+    for stage in parallel.stages(geometry.layers, memory.pipeline_parallel):
+        part = geometry.stage(stage)
+        if part.groups:
+            held = part.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
+            found.append(pool_from_memory(geometry, held, memory, batched_tokens, stage))
+    return min(found, key=lambda one: one[0].fit(whole_blocks(traffic.request_p95, one[0].block_tokens), 1e6))
+
+
+def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[[Memory], bool]) -> Parallel | None:
+    """Return the fewest GPUs of this kind for which `fits` is true, None where no usual number is enough.
+
+    First more of them side by side, then also one behind the other.
+    """
+    least = memory.tensor_parallel
+    ranks = [n for n in parallel.possible_tensor_parallel(geometry) if least <= n <= _MAX_TENSOR_PARALLEL]
+    pipelines = range(memory.pipeline_parallel, min(_MAX_PIPELINE, geometry.layers) + 1)
+    for pipeline in pipelines:
+        for tensor in ranks if pipeline == memory.pipeline_parallel else ranks[-1:]:
+            used = replace(
+                memory,
+                tensor_parallel=tensor,
+                pipeline_parallel=pipeline,
+                gpu_memory_bytes=(memory.smallest_gpu_bytes,),
+            )
+            if not list(parallel.refusals(geometry, used.parallel, memory.runtime)) and fits(used):
+                return used.parallel
+    return None

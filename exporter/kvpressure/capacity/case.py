@@ -1,4 +1,4 @@
-"""One plan's inputs together, and what is worth a warning about them."""
+"""One plan's inputs together, the longest request that they allow, and what is worth a warning about them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,52 @@ from typing import Final
 from kvpressure.capacity.arithmetic import number, size
 from kvpressure.capacity.geometry import Geometry
 from kvpressure.capacity.parallel import Parallel
-from kvpressure.capacity.pool import Memory, Pool, weights_step
-from kvpressure.capacity.traffic import Traffic, whole_blocks
+from kvpressure.capacity.pool import Memory, Pool, weights_step, whole_blocks
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
 
 LONGEST_KNOWN: Final = 1 << 20
 """Tokens per request where neither model nor engine names a limit."""
+STEPS: Final = StepSeconds(0.03, 0.0, 1 / 16_000)
+"""Any: how often requests are preempted hardly depends on it, and not at all on its scale."""
+BEYOND_P95: Final = 20
+"""One request in so many may be longer than the p95: that is what a p95 is."""
+SIMULATED: Final = 80
+HALVINGS: Final = 6
+WAITING_FACTOR: Final = 2
+"""Clients for each sequence that runs: there is always one that waits to be admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The shape of requests in tokens, at least 1 each; `burstiness` is peak over mean arrivals.
+
+    `concurrency` is the peak number of requests in flight, running and waiting; `held_now` the mean KV tokens of the
+    requests that an engine runs at this moment.
+    """
+
+    prompt_p95: float
+    output_p95: float
+    prompt_p50: float | None = None
+    output_p50: float | None = None
+    concurrency: float | None = None
+    burstiness: float | None = None
+    held_now: float | None = None
+
+    @property
+    def request_p95(self) -> int:
+        """Prompt and output of a long request. Both p95 at once is more than the p95 of the sum: on the safe side."""
+        return math.ceil(self.prompt_p95) + math.ceil(self.output_p95)
+
+    @property
+    def request_p50(self) -> int | None:
+        """Prompt and output of a typical request, None unless both are known."""
+        if self.prompt_p50 is None or self.output_p50 is None:
+            return None
+        return math.ceil(self.prompt_p50) + math.ceil(self.output_p50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +98,51 @@ class Case:
         return self.pool.fit(self.tokens, 1.0) >= 1
 
 
+def longest_request(case: Case, sequences: int) -> int:
+    """Return the longest request to allow, in tokens: at most what model and pool can take, at least a p95 request.
+
+    Up to its share of the pool, as long as `sequences` run side by side, and fewer than count as preempting are
+    preempted, while the requests beyond p95 are all that long.
+    """
+    most = case.limit or max(case.tokens, LONGEST_KNOWN)
+    share = case.pool.longest(case.thresholds.advice_request_share_max_ratio, most)
+    needed = min(case.tokens, most) if case.fits_alone else case.pool.longest(case.usable_share, most)
+    if share <= needed or sequences < 2 or _fits(case, sequences, share):
+        return max(share, needed)
+    low, high = needed, share
+    for _ in range(HALVINGS):
+        middle = round((low * high) ** 0.5)
+        low, high = (middle, high) if _fits(case, sequences, middle) else (low, middle)
+    block = case.pool.block_tokens
+    return max(needed, low // block * block)
+
+
+def _fits(case: Case, sequences: int, longest: int) -> bool:
+    """Return whether `sequences` run together where every 20th request is `longest`, the others as the traffic is."""
+    traffic = case.traffic
+    output = max(1, min(round(traffic.output_p95), longest - 1))
+    usual = round(traffic.prompt_p50 or traffic.prompt_p95), max(1, round(traffic.output_p50 or traffic.output_p95))
+    asked = [RequestShape(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
+    # In tokens of a p95 request: windows hold less of a long one.
+    each, whole = case.pool.request_bytes(case.tokens), case.pool.request_bytes(longest)
+    prompt = max(1, (longest if each is None or whole is None else round(case.tokens * whole / each)) - output)
+    asked.append(RequestShape(prompt, prompt, output))
+    # Of a large batch a part, with its part of the pool: it would only take longer.
+    part = min(1.0, SIMULATED / sequences)
+    running = round(part * sequences)
+    server = Server(
+        pool_tokens=part * case.pool.tokens(case.tokens),
+        steps=STEPS,
+        block_tokens=case.pool.block_tokens,
+        max_num_seqs=running,
+        step_tokens=case.batched_tokens,
+    )
+    outcome = simulate(server, Demand(tuple(asked), clients=WAITING_FACTOR * running))
+    if outcome is None or outcome.running < case.thresholds.at_cap_min_ratio * running:
+        return False
+    return outcome.preempted_per_second <= case.thresholds.preempting_min_ratio * outcome.answers_per_second
+
+
 def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
     """Return the plan's warnings, the most severe first."""
     return (*_pool_warnings(case, sequences), *_traffic_warnings(case, sequences), *_model_warnings(case))
@@ -71,10 +154,11 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
         yield _nothing_left(case)
         return
     if not case.fits_alone:
+        more = ", more GPUs" if case.needs is None else f", or at least {_flags(case, case.needs)}"
         yield (
             f"one p95 request ({number(case.tokens)} tokens) is larger than the pool ({number(holds)} tokens): it is "
             "never admitted, or preempted for ever; shorten requests, or enlarge the pool (fp8 cache"
-            f"{_more_gpus(case)})"
+            f"{more})"
         )
     elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
         yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
@@ -106,12 +190,7 @@ def _nothing_left(case: Case) -> str:
     return f"nothing is left for the KV pool: {who} would not start, {why}{needs}, larger GPUs, or smaller weights"
 
 
-def _more_gpus(case: Case) -> str:
-    return ", more GPUs" if case.needs is None else f", or at least {_flags(case, case.needs)}"
-
-
 def _flags(case: Case, parallel: Parallel) -> str:
-    """Return the flags for this number of GPUs."""
     names = case.runtime.planning.flags
     words = [f"{names['tensor_parallel']} {parallel.tensor}"]
     if parallel.pipeline > 1:

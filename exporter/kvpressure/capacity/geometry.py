@@ -9,25 +9,15 @@ are those of the servers' own allocators; decisions 0041 and 0300 name them, and
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.capacity.layers import (
-    ATTENTION,
-    FULL,
-    SHARED,
-    STATE,
-    expert_count,
-    head_size,
-    intermediate_size,
-    kv_heads,
-    layer_kinds,
-    window_tokens,
-)
+from kvpressure.capacity import layers
+from kvpressure.capacity.layers import ATTENTION, FULL, SHARED, STATE, State, head_size, kv_heads
 from kvpressure.capacity.model_fields import Fields, ModelConfigError
-from kvpressure.capacity.states import State, layer_state
 from kvpressure.capacity.weights import Weights, estimated_weights
 
 __all__ = ["BLOCK_TOKENS", "Geometry", "KvCost", "LayerGroup", "ModelConfigError", "read_geometry"]
@@ -40,6 +30,7 @@ STATE_BLOCKS: Final = 2
 caching, which is on by default)."""
 
 _STRETCHING: Final = frozenset({"dynamic", "linear", "ntk", "yarn"})
+"""Ways to scale positions by a factor that `max_position_embeddings` may not have in it."""
 
 DTYPE_BYTES: Final[Mapping[str, int]] = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
 """Bytes per weight and, where nothing else is set, per cached value. Servers cast float32 models to 16 bits."""
@@ -107,12 +98,12 @@ class Geometry:
     quantized_in: int | None = None
     stretched: bool = False
 
-    def stage(self, first: int, last: int) -> Geometry:
-        """Return the geometry of the layers from `first` up to `last`, as one pipeline stage holds them."""
-        kinds = self.kinds[first:last]
+    def stage(self, held: range) -> Geometry:
+        """Return the geometry of some layers, as one pipeline stage holds them."""
+        kinds = self.kinds[held.start : held.stop]
         counts = Counter(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
-        return replace(self, groups=groups, kinds=kinds, layers=last - first, state_layers=counts[STATE])
+        return replace(self, groups=groups, kinds=kinds, layers=len(held), state_layers=counts[STATE])
 
     @property
     def attention(self) -> str:
@@ -218,11 +209,7 @@ class KvCost:
 
     def longest_request(self, pool_bytes: float, most: int) -> int:
         """Return the most tokens, up to `most`, with which one request fits into `pool_bytes`; 0 for none."""
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.request_bytes(middle) <= pool_bytes else (low, middle - 1)
-        return low
+        return bisect_right(range(1, most + 1), pool_bytes, key=self.request_bytes)
 
     def layer_bytes(self, group: LayerGroup) -> int:
         """Return the bytes of one token in one layer on one GPU."""
@@ -243,13 +230,16 @@ def read_geometry(
     Raises `ModelConfigError`, which names every field that is missing and everything else that is wrong.
     """
     fields = Fields(config, source)
-    kinds = layer_kinds(fields, fields.count("num_hidden_layers"))
+    kinds = layers.layer_kinds(fields, fields.count("num_hidden_layers"))
     shared = min(fields.maybe_count("num_kv_shared_layers") or 0, len(kinds) - 1)
     own = Counter(kinds[: len(kinds) - shared])
-    groups = tuple(_group(fields, kind, layers) for kind, layers in sorted(own.items()) if kind in ATTENTION)
+    groups = tuple(_group(fields, kind, count) for kind, count in sorted(own.items()) if kind in ATTENTION)
     if not groups:
         fields.wrong("has no layer with attention, so no KV cache to plan")
-    inner = intermediate_size(fields)
+    inner, scaling = (
+        layers.intermediate_size(fields),
+        fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {},
+    )
     own_dtype = dtype or _dtype(fields)
     weights = estimated_weights(fields, kinds, inner, DTYPE_BYTES.get(own_dtype, 2)) if with_weights else None
     geometry = Geometry(
@@ -264,34 +254,28 @@ def read_geometry(
         max_model_len=fields.maybe_count("max_position_embeddings"),
         weights=weights,
         kinds=tuple(kinds[: len(kinds) - shared]) + (SHARED,) * shared,
-        state=layer_state(fields) if own[STATE] else None,
-        experts=expert_count(fields),
+        state=layers.layer_state(fields) if own[STATE] else None,
+        experts=layers.expert_count(fields),
         moe_intermediate_size=fields.maybe_count("moe_intermediate_size") or inner,
         quantized_in=_block_width(fields),
-        stretched=_stretched(fields),
+        stretched=scaling.get("rope_type", scaling.get("type")) in _STRETCHING,
     )
     fields.check()
     return geometry
 
 
-def _group(fields: Fields, kind: str, layers: int) -> LayerGroup:
+def _group(fields: Fields, kind: str, count: int) -> LayerGroup:
     """Return the layers of one kind; a family may give its full layers other heads than its windowed ones (Gemma 4)."""
-    window = window_tokens(fields, kind)
+    window = layers.window_tokens(fields, kind)
     if fields.maybe_count("kv_lora_rank") is not None:
         latent = fields.count("kv_lora_rank") + fields.count("qk_rope_head_dim")
-        return LayerGroup(kind, layers, 1, latent, 0, window, latent=True)
+        return LayerGroup(kind, count, 1, latent, 0, window, latent=True)
     heads, key = kv_heads(fields), head_size(fields)
     value = fields.maybe_count("v_head_dim") or key
     if kind == FULL and fields.maybe_count("global_head_dim") is not None:
         heads = fields.maybe_count("num_global_key_value_heads") or heads
         key = value = fields.count("global_head_dim")
-    return LayerGroup(kind, layers, heads, key, value, window)
-
-
-def _stretched(fields: Fields) -> bool:
-    """Return whether positions are scaled by a factor that `max_position_embeddings` may not have in it."""
-    scaling = fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {}
-    return scaling.get("rope_type", scaling.get("type")) in _STRETCHING
+    return LayerGroup(kind, count, heads, key, value, window)
 
 
 def _block_width(fields: Fields) -> int | None:

@@ -11,14 +11,8 @@ from difflib import get_close_matches
 from typing import Final
 
 KNOWN_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "llama-3-8b": (
-        "meta-llama/Meta-Llama-3-8B",
-        "meta-llama/Meta-Llama-3-8B-Instruct",
-    ),
-    "llama-3-70b": (
-        "meta-llama/Meta-Llama-3-70B",
-        "meta-llama/Meta-Llama-3-70B-Instruct",
-    ),
+    "llama-3-8b": ("meta-llama/Meta-Llama-3-8B", "meta-llama/Meta-Llama-3-8B-Instruct"),
+    "llama-3-70b": ("meta-llama/Meta-Llama-3-70B", "meta-llama/Meta-Llama-3-70B-Instruct"),
     "llama-3.1-8b": (
         "meta-llama/Llama-3.1-8B",
         "meta-llama/Llama-3.1-8B-Instruct",
@@ -31,57 +25,19 @@ KNOWN_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
         "meta-llama/Meta-Llama-3.1-70B-Instruct",
         "meta-llama/Llama-3.3-70B-Instruct",
     ),
-    "llama-3.1-405b": (
-        "meta-llama/Llama-3.1-405B",
-        "meta-llama/Llama-3.1-405B-Instruct",
-    ),
-    "llama-2-7b": (
-        "meta-llama/Llama-2-7b-hf",
-        "meta-llama/Llama-2-7b-chat-hf",
-    ),
-    "llama-4-scout": (
-        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
-        "meta-llama/Llama-4-Scout-17B-16E",
-    ),
-    "llama-4-maverick": (
-        "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
-        "meta-llama/Llama-4-Maverick-17B-128E",
-    ),
-    "mistral-7b-v0.1": (
-        "mistralai/Mistral-7B-v0.1",
-        "mistralai/Mistral-7B-Instruct-v0.1",
-    ),
-    "mistral-7b-v0.3": (
-        "mistralai/Mistral-7B-v0.3",
-        "mistralai/Mistral-7B-Instruct-v0.3",
-    ),
-    "mistral-small-24b": (
-        "mistralai/Mistral-Small-24B-Instruct-2501",
-        "mistralai/Mistral-Small-24B-Base-2501",
-    ),
-    "mixtral-8x7b": (
-        "mistralai/Mixtral-8x7B-v0.1",
-        "mistralai/Mixtral-8x7B-Instruct-v0.1",
-    ),
-    "qwen2.5-7b": (
-        "Qwen/Qwen2.5-7B",
-        "Qwen/Qwen2.5-7B-Instruct",
-        "Qwen/Qwen2.5-Coder-7B-Instruct",
-    ),
+    "llama-3.1-405b": ("meta-llama/Llama-3.1-405B", "meta-llama/Llama-3.1-405B-Instruct"),
+    "llama-2-7b": ("meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"),
+    "llama-4-scout": ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Scout-17B-16E"),
+    "llama-4-maverick": ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", "meta-llama/Llama-4-Maverick-17B-128E"),
+    "mistral-7b-v0.1": ("mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"),
+    "mistral-7b-v0.3": ("mistralai/Mistral-7B-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"),
+    "mistral-small-24b": ("mistralai/Mistral-Small-24B-Instruct-2501", "mistralai/Mistral-Small-24B-Base-2501"),
+    "mixtral-8x7b": ("mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
+    "qwen2.5-7b": ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"),
     "qwen2.5-7b-awq": ("Qwen/Qwen2.5-7B-Instruct-AWQ",),
-    "qwen2.5-14b": (
-        "Qwen/Qwen2.5-14B",
-        "Qwen/Qwen2.5-14B-Instruct",
-    ),
-    "qwen2.5-32b": (
-        "Qwen/Qwen2.5-32B",
-        "Qwen/Qwen2.5-32B-Instruct",
-        "Qwen/Qwen2.5-Coder-32B-Instruct",
-    ),
-    "qwen2.5-72b": (
-        "Qwen/Qwen2.5-72B",
-        "Qwen/Qwen2.5-72B-Instruct",
-    ),
+    "qwen2.5-14b": ("Qwen/Qwen2.5-14B", "Qwen/Qwen2.5-14B-Instruct"),
+    "qwen2.5-32b": ("Qwen/Qwen2.5-32B", "Qwen/Qwen2.5-32B-Instruct", "Qwen/Qwen2.5-Coder-32B-Instruct"),
+    "qwen2.5-72b": ("Qwen/Qwen2.5-72B", "Qwen/Qwen2.5-72B-Instruct"),
     "qwen3-1.7b": ("Qwen/Qwen3-1.7B",),
     "qwen3-4b": ("Qwen/Qwen3-4B",),
     "qwen3-8b": ("Qwen/Qwen3-8B",),
@@ -89,24 +45,12 @@ KNOWN_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "qwen3-32b": ("Qwen/Qwen3-32B",),
     "qwen3-30b-a3b": ("Qwen/Qwen3-30B-A3B",),
     "qwen3-235b-a22b-fp8": ("Qwen/Qwen3-235B-A22B-FP8",),
-    "qwen3-next-80b-a3b": (
-        "Qwen/Qwen3-Next-80B-A3B-Instruct",
-        "Qwen/Qwen3-Next-80B-A3B-Thinking",
-    ),
+    "qwen3-next-80b-a3b": ("Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Next-80B-A3B-Thinking"),
     "gpt-oss-20b": ("openai/gpt-oss-20b",),
     "gpt-oss-120b": ("openai/gpt-oss-120b",),
-    "gemma-2-9b": (
-        "google/gemma-2-9b",
-        "google/gemma-2-9b-it",
-    ),
-    "gemma-3-4b": (
-        "google/gemma-3-4b-it",
-        "google/gemma-3-4b-pt",
-    ),
-    "gemma-3-27b": (
-        "google/gemma-3-27b-it",
-        "google/gemma-3-27b-pt",
-    ),
+    "gemma-2-9b": ("google/gemma-2-9b", "google/gemma-2-9b-it"),
+    "gemma-3-4b": ("google/gemma-3-4b-it", "google/gemma-3-4b-pt"),
+    "gemma-3-27b": ("google/gemma-3-27b-it", "google/gemma-3-27b-pt"),
     "gemma-3n-e4b": ("google/gemma-3n-E4B-it",),
     "deepseek-v3": (
         "deepseek-ai/DeepSeek-V3",
@@ -119,10 +63,7 @@ KNOWN_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "granite-4.0-h-small": ("ibm-granite/granite-4.0-h-small",),
     "nemotron-nano-9b-v2": ("nvidia/NVIDIA-Nemotron-Nano-9B-v2",),
     "minimax-m2": ("MiniMaxAI/MiniMax-M2",),
-    "falcon-7b": (
-        "tiiuae/falcon-7b",
-        "tiiuae/falcon-7b-instruct",
-    ),
+    "falcon-7b": ("tiiuae/falcon-7b", "tiiuae/falcon-7b-instruct"),
     "opt-13b": ("facebook/opt-13b",),
     "command-r-35b": ("CohereLabs/c4ai-command-r-v01",),
 }

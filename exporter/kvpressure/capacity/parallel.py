@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.capacity.geometry import Geometry
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.runtimes.runtime import Runtime
 
 _MAX_RANKS: Final = 64
 
 
 class RefusedError(ValueError):
-    """The server would refuse to start so; each of `reasons` says why and what to do instead."""
+    """The server would refuse to start so; a line of the message for each reason and what to do instead."""
 
     def __init__(self, reasons: list[str]) -> None:
-        self.reasons = tuple(reasons)
         super().__init__("\n".join(reasons))
 
 
@@ -39,31 +38,13 @@ class Parallel:
         return self.tensor * self.pipeline * self.data
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage of a pipeline: its layers from `first` up to `last`, and whether it is at an end of the model."""
-
-    first: int
-    last: int
-    begins: bool
-    ends: bool
-
-    @property
-    def layers(self) -> int:
-        """The number of layers."""
-        return self.last - self.first
-
-
-def stages(layers: int, pipeline: int) -> list[Stage]:
-    """Return equal stages; leftover layers go to the last stages but one, backwards, as the servers do."""
+def stages(layers: int, pipeline: int) -> list[range]:
+    """Return the layers of equal stages; leftover ones go to the last stages but one, backwards, as the servers do."""
     counts = [layers // pipeline] * pipeline
     for behind in range(2, layers % pipeline + 2):
         counts[-behind] += 1
-    found, first = [], 0
-    for position, count in enumerate(counts):
-        found.append(Stage(first, first + count, position == 0, position == pipeline - 1))
-        first += count
-    return found
+    ends = [0, *itertools.accumulate(counts)]
+    return [range(first, last) for first, last in itertools.pairwise(ends)]
 
 
 def possible_tensor_parallel(geometry: Geometry) -> list[int]:
@@ -92,18 +73,6 @@ def length_refused(geometry: Geometry, limit: int | None, runtime: Runtime) -> I
     own, flag = geometry.max_model_len, runtime.planning.flags["max_model_len"]
     if limit is not None and own is not None and limit > own and not geometry.stretched:
         yield f"{flag} {limit} is above the model's own {own}: {runtime.title} refuses it; use {own} at most"
-
-
-def prompt_refused(geometry: Geometry, limit: int | None, traffic: Traffic, runtime: Runtime) -> str | None:
-    """Return why prompts of this p95 are never served, None where they are: each must leave room for one token."""
-    longest, flag = limit or geometry.max_model_len, runtime.planning.flags["max_model_len"]
-    if longest is None or traffic.prompt_p95 < longest:
-        return None
-    whose = f"{flag} {longest}" if limit else f"the model's own length of {longest} tokens"
-    return (
-        f"prompts of {traffic.prompt_p95:g} tokens do not fit {whose}: {runtime.title} refuses such requests; plan for "
-        f"{longest - 1} at most, or for a longer context{f' ({flag})' if limit else ''}"
-    )
 
 
 def _heads_refused(geometry: Geometry, ranks: int) -> Iterator[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from kvpressure.capacity.arithmetic import GIB, Step, number, quotient, size
 from kvpressure.capacity.geometry import BLOCK_TOKENS, STATE_BLOCKS, Geometry, KvCost, LayerGroup
-from kvpressure.capacity.parallel import Parallel, Stage
+from kvpressure.capacity.parallel import Parallel
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 
@@ -64,36 +64,6 @@ class Memory:
         return replace(self, gpu_memory_utilization=utilization, kv_cache_bytes=measured)
 
 
-class Pool(Protocol):
-    """A KV pool, known in bytes or in tokens."""
-
-    @property
-    def bytes(self) -> float | None:
-        """Size on one GPU, None when only its tokens are known."""
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens per block."""
-
-    def tokens(self, request_tokens: int) -> int:
-        """Return the size in tokens for requests of this length: the same for all unless layers have windows."""
-
-    def request_bytes(self, tokens: int) -> float | None:
-        """Return the bytes that a request of `tokens` holds on one GPU; None where they are not known."""
-
-    def fit(self, tokens: int, share: float) -> int:
-        """Return how many requests of `tokens` fit into `share` of the pool at the same time."""
-
-    def fit_formula(self, tokens: int, share: float) -> str:
-        """Return the calculation of `fit`, whose result is rounded down."""
-
-    def longest(self, share: float, most: int) -> int:
-        """Return the tokens, up to `most`, of the longest request that fits into `share` of the pool."""
-
-    def without(self, lost_bytes: float) -> Pool | None:
-        """Return the pool with `lost_bytes` less on each GPU, None when its bytes are not known."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPool:
     """The pool of a running engine, as its page exports it."""
@@ -125,9 +95,9 @@ class TokenPool:
 
     def longest(self, share: float, most: int) -> int:
         """Return the longest request in whole blocks."""
-        return max(0, min(most, _whole_blocks(self.capacity_tokens * share, self.block_tokens)))
+        return max(0, min(most, _full_blocks(self.capacity_tokens * share, self.block_tokens)))
 
-    def without(self, lost_bytes: float) -> Pool | None:
+    def without(self, lost_bytes: float) -> TokenPool | None:
         """Return the pool without the tokens that the lost bytes held."""
         if self.bytes_per_token is None:
             return None
@@ -153,7 +123,7 @@ class BytePool:
     cost: KvCost
 
     @property
-    def bytes(self) -> float | None:
+    def bytes(self) -> float:
         """Size on one GPU."""
         return self.size_bytes
 
@@ -165,7 +135,7 @@ class BytePool:
     def tokens(self, request_tokens: int) -> int:
         """Return whole blocks; with windows the tokens of requests of this length that fit."""
         each = self.cost.request_bytes(request_tokens) / request_tokens
-        return max(0, _whole_blocks(self.size_bytes / each, self.block_tokens))
+        return max(0, _full_blocks(self.size_bytes / each, self.block_tokens))
 
     def request_bytes(self, tokens: int) -> float | None:
         """Return the bytes by layers, windows and blocks."""
@@ -184,16 +154,20 @@ class BytePool:
     def tokens_formula(self, request_tokens: int) -> str:
         """Return the calculation of `tokens`."""
         holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self.cost.request_bytes(request_tokens)
-        pool, one = quotient(self.size_bytes, each, lambda r: _whole_blocks(r * request_tokens, blocks) == holds)
+        pool, one = quotient(self.size_bytes, each, lambda r: _full_blocks(r * request_tokens, blocks) == holds)
         return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
 
     def longest(self, share: float, most: int) -> int:
         """Return the longest request, whose later tokens cost less in layers with windows."""
         return self.cost.longest_request(self.size_bytes * share, most)
 
-    def without(self, lost_bytes: float) -> Pool | None:
+    def without(self, lost_bytes: float) -> BytePool:
         """Return the pool smaller by those bytes."""
         return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
+
+
+Pool: TypeAlias = TokenPool | BytePool
+"""A KV pool, known in tokens or in bytes."""
 
 
 def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: int) -> float:
@@ -203,7 +177,7 @@ def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: i
 
 
 def pool_from_memory(
-    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: Stage | None = None
+    geometry: Geometry, cost: KvCost, memory: Memory, batched_tokens: int, stage: range | None = None
 ) -> tuple[BytePool, tuple[Step, ...]]:
     """Return the pool that memory and model leave on one GPU, and its calculation; empty where they leave nothing.
 
@@ -216,7 +190,10 @@ def pool_from_memory(
     else:
         parts = [weights_step(geometry, memory, stage), *_overhead_steps(geometry, memory, batched_tokens)]
         usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization
-        share = Step(f"Memory for {memory.runtime.title}", _usable(memory), usable, "bytes")
+        named = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
+        named += f"{memory.gpu}: " if memory.gpu else ""
+        formula = f"{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
+        share = Step(f"Memory for {memory.runtime.title}", formula, usable, "bytes")
         free = share.value - sum(part.value for part in parts)
         steps += [share, *parts]
         if free <= 0:
@@ -260,7 +237,7 @@ def _token_formula(group: LayerGroup, cost: KvCost) -> str:
     return f"{layers} x {heads} x ({group.key_size} + {group.value_size}) x {each}"
 
 
-def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None) -> Step:
+def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None) -> Step:
     """Return the weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
     parallel, weights = memory.parallel, geometry.weights
     if memory.weights_bytes is not None:
@@ -269,28 +246,22 @@ def weights_step(geometry: Geometry, memory: Memory, stage: Stage | None = None)
         return Step("Weights", f"{size(memory.weights_bytes)} as given{split}", memory.weights_bytes / ranks, "bytes")
     if weights is None:
         raise ValueError("neither the weights' bytes nor an estimate of them is given")
-    share = 1.0 if stage is None else stage.layers / geometry.layers
-    ends = _ends(stage, tied=weights.tied)
+    held = range(geometry.layers) if stage is None else stage
+    share, begins, ends = len(held) / geometry.layers, held.start == 0, held.stop == geometry.layers
+    # A stage at an end of the model holds one of the two embeddings, or the one matrix that serves for both.
+    embedded = float(begins or ends) if weights.tied else 0.5 * (begins + ends)
     divided: dict[tuple[float, int], float] = {}
-    experts_among = parallel.tensor * parallel.data
-    for part, held, among in (
-        (weights.embeddings, ends, parallel.tensor),
+    for part, of_it, among in (
+        (weights.embeddings, embedded, parallel.tensor),
         (weights.layers, share, parallel.tensor),
-        (weights.experts, share, experts_among),
+        (weights.experts, share, parallel.tensor * parallel.data),
     ):
-        if part.parameters and held:
-            divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * held
+        if part.parameters and of_it:
+            divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * of_it
     formula = " + ".join(_term(count, bits, among) for (bits, among), count in divided.items())
     formula = formula.replace(" G x", " G parameters x", 1)
     value = sum(count * bits / 8 / among for (bits, among), count in divided.items())
     return Step("Weights", formula, value, "bytes")
-
-
-def _ends(stage: Stage | None, *, tied: bool) -> float:
-    """Return the share of the embeddings that a stage holds: one end each, or both where one matrix serves for both."""
-    if stage is None or (stage.begins and stage.ends):
-        return 1.0
-    return float(stage.begins or stage.ends) if tied else 0.5 * (stage.begins + stage.ends)
 
 
 def _term(parameters: float, bits: float, among: int) -> str:
@@ -312,11 +283,10 @@ def _overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> 
     ]
 
 
-def _usable(memory: Memory) -> str:
-    smallest = "smallest GPU, " if len(set(memory.gpu_memory_bytes)) > 1 else ""
-    named = f"{memory.gpu}: " if memory.gpu else ""
-    return f"{smallest}{named}{size(memory.smallest_gpu_bytes)} x {memory.gpu_memory_utilization:g}"
+def whole_blocks(tokens: float, block_tokens: int) -> int:
+    """Return the tokens of the blocks that `tokens` take."""
+    return math.ceil(tokens / block_tokens) * block_tokens
 
 
-def _whole_blocks(tokens: float, block_tokens: int) -> int:
+def _full_blocks(tokens: float, block_tokens: int) -> int:
     return math.floor(tokens / block_tokens) * block_tokens

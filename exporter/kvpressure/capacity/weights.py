@@ -11,26 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.capacity.layers import ATTENTION, EXPERTS, MLP, STATE, expert_count, head_size, kv_heads
+from kvpressure.capacity import layers
+from kvpressure.capacity.layers import EXPERTS, MLP, expert_count
 from kvpressure.capacity.model_fields import Fields
-from kvpressure.capacity.states import inner_size
 
 _TWO_MATRICES: Final = frozenset(
     {"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "opt", "bloom", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h"}
 )
 """Families whose MLP has no gate."""
 
-_GATED_ATTENTION: Final = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"})
-"""Families whose queries bring a gate of their own size."""
-
-_BITS: Final[Mapping[str, float]] = {
-    "fp8": 8.0,
-    "fbgemm_fp8": 8.0,
-    "modelopt": 8.0,
-    "mxfp4": 4.25,
-    "modelopt_fp4": 4.5,
-    "nvfp4": 4.5,
-}
+_FP8: Final = dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt"), 8.0)
+_BITS: Final = _FP8 | {"mxfp4": 4.25, "modelopt_fp4": 4.5, "nvfp4": 4.5}
 """Bits per weight, block scales included (one 8-bit scale for 32 weights in MXFP4, for 16 in NVFP4)."""
 
 _GROUPED: Final = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"})
@@ -46,11 +37,6 @@ class Part:
 
     parameters: int
     bits: float
-
-    @property
-    def bytes(self) -> float:
-        """Bytes of this part."""
-        return self.parameters * self.bits / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +55,30 @@ class Weights:
     tied: bool = False
 
     @property
-    def parts(self) -> tuple[Part, Part, Part]:
-        """The three parts."""
-        return self.embeddings, self.layers, self.experts
-
-    @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return sum(part.parameters for part in self.parts)
+        return sum(part.parameters for part in (self.embeddings, self.layers, self.experts))
 
     @property
     def bytes(self) -> float:
         """Bytes of the whole model."""
-        return sum(part.bytes for part in self.parts)
+        return sum(part.parameters * part.bits / 8 for part in (self.embeddings, self.layers, self.experts))
 
 
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
     """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden = fields.count("hidden_size")
-    mlps = [layer for layer, kind in enumerate(kinds) if kind in _mlp_kinds(kinds)]
+    # The separate MLP layers where a model has any, else every layer has one.
+    apart = {MLP, EXPERTS} & set(kinds)
+    mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
     sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
-    attention = sum(kind in ATTENTION for kind in kinds) * _attention(fields, hidden)
-    mixers = sum(kind == STATE for kind in kinds) * _state_mixer(fields, hidden)
+    attention = sum(kind in layers.ATTENTION for kind in kinds) * _attention(fields, hidden)
+    mixers = sum(kind == layers.STATE for kind in kinds) * _state_mixer(fields, hidden)
     dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
     shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
-    experts = len(sparse) * _experts(fields, hidden, intermediate_size) if sparse else 0
+    experts = 0
+    if sparse:
+        experts = len(sparse) * _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
     name, quantized = _quantization(fields)
     own = dtype_bytes * 8.0
     bits = own if quantized is None else quantized
@@ -108,17 +93,11 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     )
 
 
-def _mlp_kinds(kinds: Sequence[str]) -> frozenset[str]:
-    """Return the kinds of layers that have an MLP: the separate MLP layers where a model has any, else all."""
-    apart = frozenset((MLP, EXPERTS))
-    return apart if apart & set(kinds) else frozenset(kinds)
-
-
-def _embeddings(fields: Fields, hidden: int, layers: int) -> int:
+def _embeddings(fields: Fields, hidden: int, depth: int) -> int:
     """Return the parameters of the embeddings: input and output, one matrix where tied, and per-layer (Gemma 3n)."""
     copies = 1 if _tied(fields) else 2
     per_layer = fields.maybe_count("vocab_size_per_layer_input") or 0
-    per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * layers
+    per_layer *= (fields.maybe_count("hidden_size_per_layer_input") or 0) * depth
     return copies * fields.count("vocab_size") * hidden + per_layer
 
 
@@ -128,12 +107,11 @@ def _tied(fields: Fields) -> bool:
 
 
 def _attention(fields: Fields, hidden: int) -> int:
-    """Return the parameters of one layer's attention projections."""
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
-        queries = 3 if fields.text("model_type") in _GATED_ATTENTION else 2
-        return hidden * head_size(fields) * (queries * heads + 2 * kv_heads(fields))
+        queries = 3 if fields.text("model_type") in layers.GATED_DELTA_NETS else 2
+        return hidden * layers.head_size(fields) * (queries * heads + 2 * layers.kv_heads(fields))
     rope, plain, value = (fields.count(name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
     query_rank = fields.maybe_count("q_lora_rank")
     width = heads * (plain + rope)
@@ -154,7 +132,7 @@ def _state_mixer(fields: Fields, hidden: int) -> int:
         return hidden * (2 * key + 2 * value + 2 * values) + value * hidden
     if fields.get("mamba_d_state") is None:
         return 0
-    inner, state = inner_size(fields), fields.count("mamba_d_state")
+    inner, state = layers.inner_size(fields), fields.count("mamba_d_state")
     heads = fields.maybe_count("mamba_n_heads")
     if heads is not None:
         groups = fields.maybe_count("mamba_n_groups") or 1
@@ -164,7 +142,6 @@ def _state_mixer(fields: Fields, hidden: int) -> int:
 
 
 def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
-    """Return whether the MLP of a layer is a mixture of experts."""
     if not expert_count(fields) or kind == MLP:
         return False
     if kind == EXPERTS:
@@ -179,17 +156,11 @@ def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
 
 
 def _width(fields: Fields, intermediate_size: int) -> int:
-    """Return the width of one expert."""
     return (
         fields.maybe_count("moe_intermediate_size")
         or (fields.maybe_count("intermediate_size_mlp") and fields.maybe_count("intermediate_size"))
         or intermediate_size
     )
-
-
-def _experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
-    """Return the parameters of one layer's experts."""
-    return _matrices(fields) * hidden * expert_count(fields) * _width(fields, intermediate_size)
 
 
 def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from kvpressure.capacity.arithmetic import GIB
-from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running
+from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running, prompt_refused
+from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.geometry import (
     BLOCK_TOKENS,
     DTYPE_BYTES,
@@ -23,9 +24,8 @@ from kvpressure.capacity.geometry import (
 )
 from kvpressure.capacity.gpus import GPUS, Gpu
 from kvpressure.capacity.known_models import nearest_models
-from kvpressure.capacity.parallel import Parallel, RefusedError, prompt_refused
+from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.cli.access import access_of, access_options
 from kvpressure.cli.known_models import known_model
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
@@ -181,7 +181,7 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     longest = options["max_model_len"]
     if (too_long := prompt_refused(geometry, longest, traffic, runtime)) is not None:
         raise RefusedError([too_long])
-    plan = plan_model(geometry, cost, memory, traffic, load_thresholds(), limit=longest, runtime=runtime)
+    plan = plan_model(geometry, cost, memory, traffic, load_thresholds(), limit=longest)
     title = f"{geometry.model_type}: {geometry.layers} layers, {geometry.attention}, {geometry.dtype}"
     if memory.parallel.gpus > 1:
         title += f", on {memory.parallel.gpus} GPUs"

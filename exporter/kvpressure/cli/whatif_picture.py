@@ -13,8 +13,7 @@ from kvpressure.config.own_file import write_own
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
-from kvpressure.simulation.compare import Point, Row
-from kvpressure.simulation.figures import Span
+from kvpressure.simulation.consequences import Point, Row, Span
 
 _INCHES: Final = (9.0, 4.2)
 _DPI: Final = 120

@@ -13,9 +13,8 @@ from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
 from kvpressure.model.values import number
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.compare import Point, Row
 from kvpressure.simulation.config_changes import MAX_REPLICAS
-from kvpressure.simulation.figures import Figures, Span
+from kvpressure.simulation.consequences import Figures, Point, Row, Span
 from kvpressure.simulation.search import Found
 
 WIDTH = 80

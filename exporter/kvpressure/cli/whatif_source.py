@@ -25,10 +25,11 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.calibrate import STEP_TOKENS, UnknownError
+from kvpressure.simulation.calibrate import STEP_TOKENS
 from kvpressure.simulation.consequences import Model, model_of, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
 from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure.simulation.steps import UnknownError
 
 MAX_ERRORS = 3
 """Lines of a recording that are told one by one."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.advice.limit_families import limits_in_force
+from kvpressure.advice.limits import limits_in_force
 from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.advice import limit_families
+from kvpressure.advice import limits
 from kvpressure.exposition import containers, source_health, verdicts
 from kvpressure.model.family import Family, exporter_family
 from kvpressure.signals import (
@@ -76,7 +76,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *gpu.FAMILIES,
     *verdicts.FAMILIES,
     *canary.FAMILIES,
-    *limit_families.FAMILIES,
+    *limits.FAMILIES,
     *gpu.GPU_FAMILIES,
     *source_health.FAMILIES,
     *containers.FAMILIES,

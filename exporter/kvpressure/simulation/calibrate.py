@@ -18,8 +18,8 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
-from kvpressure.simulation.steps import MAX_SHARE, StepsUnknownError, step_seconds
+from kvpressure.simulation.server import Demand, RequestShape, Server
+from kvpressure.simulation.steps import MAX_SHARE, UnknownError, step_seconds
 
 LEAST_INTERVALS: Final = 10
 STEP_TOKENS: Final = 8192.0
@@ -64,10 +64,6 @@ class Known:
     measured: Measured
 
 
-class UnknownError(Exception):
-    """Nothing can be predicted; the message says for lack of what."""
-
-
 def known(
     observed: Observed | None,
     limits: Limits,
@@ -105,20 +101,19 @@ def known(
     seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
     if not generated or not running:
         raise UnknownError("no tokens were generated")
-    preempted = sum_of(intervals, "preempted") or 0.0
+    preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
+    if cached:
+        # Shared beginnings take what those that run hold beyond their own.
+        own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
+        pool -= min(0.8 * pool, max(cached * prompts.mean, usage * pool - own))
     server = Server(
         pool_tokens=pool,
-        steps=_steps(observed, intervals, per_sequence),
+        steps=step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence),
         block_tokens=float(cache.block_size or 16),
         max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
-    cached = _cached(observed)
-    if cached:
-        server = replace(
-            server, pool_tokens=pool - _shared_in_pool(cached, prompts, outputs, usage * pool, running, pool)
-        )
     measured = Measured(generated / seconds, running, waiting, preempted / seconds)
     demand = _demand(observed, intervals, prompts, outputs, cached, alike)
     most_error = thresholds.advice_simulated_error_max_ratio
@@ -172,13 +167,6 @@ def growing_share(observed: Observed | None) -> float:
     return min(MAX_GROWING, max(0.0, each * batch / seconds))
 
 
-def _steps(observed: Observed, intervals: Sequence[Interval], per_sequence: float | None) -> StepSeconds:
-    try:
-        return step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence)
-    except StepsUnknownError as error:
-        raise UnknownError("how long steps take is not known") from error
-
-
 def prefill_of(observed: Observed) -> tuple[float, float] | None:
     """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
     if not observed.prefill_seconds or not observed.prefill_tokens:
@@ -189,14 +177,6 @@ def prefill_of(observed: Observed) -> tuple[float, float] | None:
 def _cached(observed: Observed) -> float:
     ratio = observed.cached_ratio or 0.0
     return ratio if ratio >= SHARED_RATIO else 0.0
-
-
-def _shared_in_pool(
-    cached: float, prompts: LengthDistribution, outputs: LengthDistribution, used: float, running: float, pool: float
-) -> float:
-    """Tokens of the pool that shared beginnings take: what those that run hold beyond their own."""
-    own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
-    return min(0.8 * pool, max(cached * prompts.mean, used - own))
 
 
 def _demand(

@@ -58,18 +58,16 @@ def cap_total(tokens: int) -> ConfigChange:
     return ConfigChange("max_model_len", tokens, lambda state: (replace(state[0], cap_total=tokens), state[1]))
 
 
-def sequences(most: int) -> ConfigChange:
+def sequences(most: float) -> ConfigChange:
     """Run at most so many at once."""
     return ConfigChange("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
 
 
 def keep_free(ratio: float) -> ConfigChange:
     """Keep a share of the pool free of new requests, for those that run to grow into."""
-
-    def apply(state: State) -> State:
-        return replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1]
-
-    return ConfigChange("kept_free", ratio, apply)
+    return ConfigChange(
+        "kept_free", ratio, lambda state: (replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1])
+    )
 
 
 def step_tokens(tokens: int) -> ConfigChange:
@@ -79,11 +77,9 @@ def step_tokens(tokens: int) -> ConfigChange:
 
 def pool(key: str, factor: float, value: float) -> ConfigChange:
     """Multiply the pool by `factor`."""
-
-    def apply(state: State) -> State:
-        return replace(state[0], pool_tokens=state[0].pool_tokens * factor), state[1]
-
-    return ConfigChange(key, value, apply)
+    return ConfigChange(
+        key, value, lambda state: (replace(state[0], pool_tokens=state[0].pool_tokens * factor), state[1])
+    )
 
 
 def kv_in_8_bits() -> ConfigChange:

@@ -1,4 +1,7 @@
-"""Consequences of changes: an engine as it is beside what it would be, with the range of what is not known of it."""
+"""Consequences of changes: an engine as it is beside what it would be, with the range of what is not known of it.
+
+Each change by itself, all of them together, and both under more and less load.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,59 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
-from kvpressure.simulation.calibrate import Known, UnknownError, known
+from kvpressure.simulation.calibrate import Known, known
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
-from kvpressure.simulation.figures import Figures, Span
 from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.steps import UnknownError
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
 OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
 """What is not known of an engine, at its other end: lengths all alike in their bucket; steps of which a third grows
 with the batch, which shows only once that is another; and long answers that are those to long prompts."""
 
+LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+"""Times today's, for the curves."""
+
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """How much more an engine would do: `weighted_goodput` counts answers, late ones for less, `goodput` those in time.
+class Span:
+    """The likeliest value, and between which ones it lies."""
 
-    `sure` is the least `weighted_goodput` over all engines that fit the page; `helps` whether the change is worth
-    making on each of them.
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of all servers together. `goodput` counts requests a second answered in full and in time.
+
+    `latency_p95` is in seconds, `waiting` requests. `refused_ratio` and `shortened_ratio` are shares of the requests.
+    """
+
+    tokens_per_second: Span
+    goodput: Span
+    latency_p95: Span
+    waiting: Span
+    refused_ratio: Span
+    shortened_ratio: Span
+
+
+class Gain(NamedTuple):
+    """How much more an engine would do, by `weighted_goodput`, in which late answers count for less.
+
+    `helps` says whether the change is worth making on each of the engines that fit the page.
     """
 
     weighted_goodput: float
-    goodput: float
-    sure: float
     helps: bool
 
 
@@ -72,49 +98,40 @@ class Model:
 
     def gain(self, before: Sequence[ConfigChange], change: ConfigChange) -> Gain | None:
         """Return the gain of a change made after others; None where no request would be answered."""
-        pair = _pair(self, before, [change])
+        pair = _pair(self, before, change)
         if pair is None:
             return None
         first, second = pair
-        thresholds, weighted_goodput = self.thresholds, _more(pair, change)
+        thresholds, more = self.thresholds, _more(pair, change)
         least = thresholds.advice_at_best_gain_min_ratio if change.at_best else thresholds.advice_gain_min_ratio
         goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
-        sure = weighted_goodput
-        if weighted_goodput >= least:
-            others = (_pair(other, before, [change]) for other in self._others)
-            sure = min(weighted_goodput, *(_more(one, change) for one in others if one is not None), weighted_goodput)
-        helps = sure >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
-        return Gain(weighted_goodput, goodput, sure, helps)
+        others = (_pair(other, before, change) for other in self._others)
+        sure = more >= least and all(_more(one, change) >= least for one in others if one is not None)
+        return Gain(more, sure and goodput >= -thresholds.advice_goodput_loss_max_ratio)
 
     def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""
-        nominal = self.outcome(applied(self.state, changes))
-        if nominal is None:
+        if self.outcome(applied(self.state, changes)) is None:
             return None
-        others = (other.outcome(applied(other.state, changes)) for other in self._others)
-        outcomes = [nominal, *(outcome for outcome in others if outcome is not None)]
+        outcomes = self.outcomes(changes)
         by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
             values = [factor * read(one) for one in outcomes]
             return Span(values[0], min(values), max(values))
 
+        refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
+        if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
+            least, most = self.known.prompts.above(cap)
+            refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         return Figures(
             tokens_per_second=span(lambda one: one.tokens_per_second, by * self.tokens_factor),
             goodput=span(lambda one: one.goodput, by),
             latency_p95=span(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
-            refused_ratio=self._refused(span(lambda one: one.refused_ratio), changes),
+            refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
         )
-
-    def _refused(self, simulated: Span, changes: Sequence[ConfigChange]) -> Span:
-        """Widen the refused share: a cap between two bounds of a bucket may hit all requests in it, or none."""
-        cap = applied(self.state, changes)[0].cap_prompt
-        if math.isinf(cap):
-            return simulated
-        least, most = self.known.prompts.above(cap)
-        return Span(simulated.value, min(simulated.low, least), max(simulated.high, most))
 
     def expected(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Expected | None:
         """Return what `changes` do once those of `before` are in force; None where no request would be answered."""
@@ -146,11 +163,9 @@ class Model:
         return self.known.measured.tokens_per_second / now.tokens_per_second
 
 
-def _pair(
-    model: Model, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]
-) -> tuple[Outcome, Outcome] | None:
+def _pair(model: Model, before: Sequence[ConfigChange], change: ConfigChange) -> tuple[Outcome, Outcome] | None:
     start = applied(model.state, before)
-    first, second = model.outcome(start), model.outcome(applied(start, changes))
+    first, second = model.outcome(start), model.outcome(change.apply(start))
     return None if first is None or second is None else (first, second)
 
 
@@ -210,3 +225,55 @@ def _alone(known: Known) -> float:
     if outcome is None:
         raise UnknownError("the simulation completes no request")
     return outcome.latency_p95
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Changes (none is today) and what the engine does with them; None where it would answer nobody."""
+
+    changes: tuple[ConfigChange, ...]
+    figures: Figures | None
+    behind: bool = False
+    """More requests arrive than are answered: queue and latencies are those of the simulated time, and keep growing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Under a load of so many clients, or requests a second: tokens a second of all servers, and p95 in seconds."""
+
+    load: float
+    tokens_per_second: float
+    latency_p95: float
+
+
+def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
+    """Today, each change by itself where there are several, and all together."""
+    alone = [(change,) for change in changes] if len(changes) > 1 else []
+    together = [tuple(changes)] if changes else []
+    return [row(model, changes) for changes in ((), *alone, *together)]
+
+
+def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
+    """Return the figures of the engine with these changes."""
+    state, behind = applied(model.state, changes), False
+    demand, outcome = state[1], model.outcome(state)
+    # Of few requests chance alone may answer fewer than come; those do not wait.
+    if not demand.clients and outcome is not None and outcome.waiting >= 1:
+        least = model.thresholds.advice_falling_behind_max_ratio
+        behind = outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)
+    return Row(tuple(changes), model.figures(changes), behind)
+
+
+def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
+    """From a tenth of today's load to three times as much; loads under which nobody is answered are left out."""
+    by = math.prod(change.by for change in changes)
+    factor = model.tokens_factor
+    server, demand = model.state
+    found: dict[float, Point] = {}
+    for times in LOADS:
+        scaled = demand.times(times)
+        outcome = model.outcome(applied((server, scaled), changes))
+        load = float(scaled.clients or scaled.rate)
+        if outcome is not None and load not in found:
+            found[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
+    return list(found.values())

@@ -9,10 +9,11 @@ from statistics import NormalDist
 from typing import Final
 
 from kvpressure.model.limits import Limits
-from kvpressure.simulation.calibrate import Known, Measured, UnknownError, requests
+from kvpressure.simulation.calibrate import Known, Measured, requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.steps import UnknownError
 
 _NORMAL: Final = NormalDist()
 Z95: Final = _NORMAL.inv_cdf(0.95)
@@ -32,7 +33,7 @@ class DescriptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """LengthDistribution in tokens, at least 1: their mean, and what 5 % of them exceed."""
+    """Lengths in tokens, at least 1: their mean, and what 5 % of them exceed."""
 
     mean: float
     p95: float
@@ -100,7 +101,7 @@ def spread(shape: Shape) -> LengthDistribution:
     # ln(p95 / mean) = Z95 s - s^2 / 2
     sigma = Z95 - math.sqrt(Z95 * Z95 - 2 * math.log(p95 / mean))
     middle = math.log(mean) - sigma * sigma / 2
-    bounds = [_lognormal(share, middle, sigma) for share in (*_SHARES, 0.9999)]
+    bounds = [0.0, *(math.exp(middle + sigma * _NORMAL.inv_cdf(share)) for share in (*_SHARES[1:], 0.9999))]
     below = [0.0, *(_NORMAL.cdf(_NORMAL.inv_cdf(share) - sigma) for share in _SHARES[1:]), 1.0]
     rows = zip(_SHARES, (*_SHARES[1:], 1.0), bounds, bounds[1:], below, below[1:], strict=False)
     # Each bucket at the mean of those in it: so the mean of all is right.
@@ -120,7 +121,3 @@ def in_two_groups(shape: Shape) -> LengthDistribution:
         raise DescriptionError(f"with a p95 of {shape.p95:g} tokens the mean cannot be as small as {shape.mean:g}")
     groups = ((1 - LONG_RATIO, short), (LONG_RATIO, shape.p95))
     return LengthDistribution(tuple(Bucket(share, tokens, tokens, tokens, tokens) for share, tokens in groups))
-
-
-def _lognormal(share: float, middle: float, sigma: float) -> float:
-    return math.exp(middle + sigma * _NORMAL.inv_cdf(share)) if share > 0 else 0.0

@@ -5,22 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.model.action import Expected
-from kvpressure.simulation.config_changes import (
-    APART,
-    MAX_REPLICAS,
-    ConfigChange,
-    State,
-    apart,
-    applied,
-    caps,
-    fewer_sequences,
-    length_bounds,
-    replicas,
-)
+from kvpressure.simulation import config_changes
+from kvpressure.simulation.config_changes import APART, MAX_REPLICAS, ConfigChange, State, applied
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -28,6 +18,10 @@ MAX_LENGTH_ROUTING_BOUNDS: Final = 2
 """Bounds of prompt length that are tried for routing by length."""
 CALM_MAX_WAITING: Final = 0.5
 """Mean number of waiting requests below which most polls see an empty queue, so that the pool is no limit."""
+RAISES: Final = (1.25, 1.5, 2.0, 3.0)
+"""Times a limit as it is, tried beside the most it may be raised to."""
+STEPS: Final = (2.0, 4.0)
+HOLD: Final = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +86,8 @@ def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[Config
     def left() -> list[ConfigChange]:
         kinds = {change.key for change in search.chosen}
         found = [
-            *caps(model.known, model.thresholds.advice_refused_max_ratio),
-            *fewer_sequences(model.known, search.state, now),
+            *config_changes.caps(model.known, model.thresholds.advice_refused_max_ratio),
+            *config_changes.fewer_sequences(model.known, search.state, now),
             *settings,
         ]
         return [change for change in found if change.key not in kinds]
@@ -115,7 +109,8 @@ def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
         return
     model, others = search.model, [one for one in search.chosen if one is not cut]
     larger = change.apply(applied(model.state, others))
-    options = [search.chosen, others, *([*others, one] for one in fewer_sequences(model.known, larger, running))]
+    smaller = config_changes.fewer_sequences(model.known, larger, running)
+    options = [search.chosen, others, *([*others, one] for one in smaller)]
 
     def weighted_goodput(option: list[ConfigChange]) -> float:
         outcome = model.outcome(applied(model.state, [*option, change]))
@@ -135,7 +130,7 @@ def add_replicas(search: Search, *, in_time: bool = False) -> None:
         return
     best: ConfigChange | None = None
     for total in range(2, MAX_REPLICAS + 1):
-        change = replicas(total)
+        change = config_changes.replicas(total)
         if search.model.outcome(change.apply(search.state)) is None:
             break
         best = change
@@ -178,14 +173,14 @@ def _length_routings(model: Model, state: State, servers: int) -> Iterator[Confi
     """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
     requests = state[1].requests
     whole = sum(_takes(one) for one in requests)
-    bounds = length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
+    bounds = config_changes.length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
     for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
         if bound >= state[0].cap_prompt:
             continue
         share = sum(_takes(one) for one in requests if one.prompt > bound) / whole
         for total in (servers - 1, servers):
             around = {math.floor(share * total), math.ceil(share * total)}
-            yield from (apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
+            yield from (config_changes.apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
 
 
 def _takes(one: RequestShape) -> float:
@@ -221,3 +216,73 @@ def build_choice(search: Search) -> Choice:
     ]
     together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
     return Choice(tuple(steps), tuple(declined), together)
+
+
+# where requests wait for another limit than the pool: max_num_seqs, the token budget, the GPU
+
+
+def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
+    """Raise a cap on sequences as far as that helps and the pool holds them; servers where it holds no more."""
+    measured = model.known.measured
+    demand = model.state[1].clients or math.ceil(measured.running + measured.waiting)
+    most = max(limit + 1, min(demand, most_factor * limit))
+    values = sorted({math.ceil(min(most, limit * factor)) for factor in (*RAISES, most_factor)} - {math.ceil(limit)})
+    search = Search(model)
+    if _climb(search, [config_changes.sequences(value) for value in values]):
+        add_replicas(search)
+    return build_choice(search)
+
+
+def larger_steps(model: Model, limit: float) -> Choice:
+    """Raise the tokens of a step as far as that helps; servers where it does not.
+
+    Not both at once: where steps are full, how their time divides is not told, and larger ones may do more than this.
+    """
+    search = Search(model)
+    if _climb(search, [config_changes.step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:
+        add_replicas(search)
+    return build_choice(search)
+
+
+def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
+    """Return as few as answer in time with nobody waiting, and the gains of `rejected`, which a reader may think of."""
+    search = Search(model)
+    for change in rejected:
+        if model.gain([], change) is not None:
+            search.tried[change.key] = change
+    add_replicas(search, in_time=True)
+    return build_choice(search)
+
+
+def without_hold(model: Model, most: float) -> Choice:
+    """Return what lifting every limit but the pool, and `most` sequences, would give at best."""
+    change = replace(config_changes.sequences(most), key=HOLD)
+    expected, gain = model.expected([], [change]), model.gain([], change)
+    if expected is None or gain is None:
+        return Choice()
+    step = Step(change, replace(expected, at_best=True))
+    helps = gain.weighted_goodput >= model.thresholds.advice_gain_min_ratio
+    return Choice((step,)) if helps else Choice(declined=(step,))
+
+
+def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
+    """Take the lowest rung that gains about as much as the best; False where the last rung is it.
+
+    Only rungs on which no request is preempted.
+    """
+    model, least = search.model, search.model.thresholds.advice_gain_min_ratio
+    safe = [change for change in ladder if preempts_nobody(model, [*search.chosen, change])]
+    if not safe and ladder:
+        search.tried[ladder[0].key] = ladder[0]
+        search.against[ladder[0].key] = "requests would preempt each other"
+        return True
+    gains = [(gain, change) for change in safe if (gain := model.gain(search.chosen, change)) is not None]
+    for _, change in gains:
+        search.tried.setdefault(change.key, change)
+    helping = [(gain, change) for gain, change in gains if gain.helps]
+    if not helping:
+        return True
+    best = max(gain.weighted_goodput for gain, _ in helping)
+    chosen = next(change for gain, change in helping if 1 + gain.weighted_goodput >= (1 + best) * (1 - least))
+    search.chosen.append(chosen)
+    return chosen is not ladder[-1]

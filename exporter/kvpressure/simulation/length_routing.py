@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kvpressure.simulation.scheduler import Outcome, simulate
-from kvpressure.simulation.server import Demand, LengthRouting, RequestShape, Server
+from kvpressure.simulation.server import Demand, LengthRouting, Server
 
 
 def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
@@ -25,24 +25,20 @@ def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -
 
 def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Demand, int]]:
     """Yield the demand of one server of each kind, and the number of such servers."""
-    short = tuple(one for one in demand.requests if one.prompt <= length_routing.tokens)
-    long = tuple(one for one in demand.requests if one.prompt > length_routing.tokens)
-    for requests, servers in ((short, length_routing.short), (long, length_routing.long)):
-        if requests:
-            yield _part(demand, requests).divided(servers), servers
-
-
-def _part(demand: Demand, requests: tuple[RequestShape, ...]) -> Demand:
-    share = len(requests) / len(demand.requests)
-    clients = max(1, round(share * demand.clients)) if demand.clients else 0
-    return replace(
-        demand,
-        requests=requests,
-        clients=clients,
-        rate=share * demand.rate,
-        queue=round(share * demand.queue),
-        length_routing=None,
-    )
+    for are_long, servers in ((False, length_routing.short), (True, length_routing.long)):
+        requests = tuple(one for one in demand.requests if (one.prompt > length_routing.tokens) is are_long)
+        if not requests:
+            continue
+        share = len(requests) / len(demand.requests)
+        part = replace(
+            demand,
+            requests=requests,
+            clients=max(1, round(share * demand.clients)) if demand.clients else 0,
+            rate=share * demand.rate,
+            queue=round(share * demand.queue),
+            length_routing=None,
+        )
+        yield part.divided(servers), servers
 
 
 def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
@@ -61,19 +57,13 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
         for servers, one in found
         for seconds in one.latencies
     )
+    of_servers = ("tokens_per_second", "goodput", "weighted_goodput", "running", "waiting", "preempted_per_second")
+    of_answers = ("preempted_ratio", "refused_ratio", "shortened_ratio")
     return Outcome(
-        tokens_per_second=mean("tokens_per_second"),
-        goodput=mean("goodput"),
-        weighted_goodput=mean("weighted_goodput"),
+        **{name: mean(name) for name in of_servers},
+        **{name: by_answers(name) for name in of_answers},
         latency_p50=_quantile(weighted, 0.5 * answers),
         latency_p95=_quantile(weighted, 0.95 * answers),
-        running=mean("running"),
-        waiting=mean("waiting"),
-        preempted_per_second=mean("preempted_per_second"),
-        preempted_ratio=by_answers("preempted_ratio"),
-        refused_ratio=by_answers("refused_ratio"),
-        shortened_ratio=by_answers("shortened_ratio"),
-        answers=sum(one.answers for _, one in found),
         answers_per_second=answers / total,
         latencies=tuple(seconds for seconds, _ in weighted),
     )

@@ -1,4 +1,4 @@
-"""LengthDistribution of requests out of a histogram: what its buckets and its sum allow, and no more."""
+"""How long requests are, out of a histogram: what its buckets and its sum allow, and no more."""
 
 from __future__ import annotations
 

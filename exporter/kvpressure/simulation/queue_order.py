@@ -35,23 +35,13 @@ class Request:
 
 
 class FirstComeFirstServed(deque[Request]):
-    """First come, first served."""
+    """First come, first served; a preempted request is pushed back to the head."""
 
-    def add(self, request: Request) -> None:
-        """Append a new request."""
-        self.append(request)
-
-    def push_back(self, request: Request) -> None:
-        """Put a preempted request at the head."""
-        self.appendleft(request)
+    add, push_back, take = deque.append, deque.appendleft, deque.popleft
 
     def first(self) -> Request:
         """Return the next request, and leave it."""
         return self[0]
-
-    def take(self) -> Request:
-        """Remove and return the next request."""
-        return self.popleft()
 
     @staticmethod
     def victim(running: dict[Request, None]) -> Request:

@@ -53,7 +53,6 @@ class Outcome:
     preempted_ratio: float
     refused_ratio: float
     shortened_ratio: float
-    answers: int
     answers_per_second: float
     latencies: tuple[float, ...] = ()
     """Seconds, in rising order."""
@@ -70,7 +69,11 @@ class _Run:
         self.rng = random.Random(SEED)
         self.now = 0.0
         self.step = 0
-        self.arrivals: list[tuple[float, int]] = []
+        # When who comes: a client by its number, -1 whoever comes at the rate, -2 who waits already.
+        self.arrivals = [(self.rng.random() * START_SECONDS, client) for client in range(demand.clients)]
+        if not demand.clients:
+            self.arrivals = [(0.0, -2)] * demand.queue + [(self.rng.expovariate(demand.rate), -1)]
+        heapq.heapify(self.arrivals)
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
@@ -89,14 +92,6 @@ class _Run:
         self.answered = 0
 
     # the load
-
-    def _start(self) -> None:
-        demand, rng = self.demand, self.rng
-        if demand.clients:
-            self.arrivals = [(rng.random() * START_SECONDS, client) for client in range(demand.clients)]
-        else:
-            self.arrivals = [(0.0, -2)] * demand.queue + [(rng.expovariate(demand.rate), -1)]
-        heapq.heapify(self.arrivals)
 
     def _drawn(self, client: int) -> RequestShape:
         """Draw a request: of the client's own part, or in an open loop any."""
@@ -130,21 +125,15 @@ class _Run:
     # the pool
 
     def _holds(self, tokens: float) -> float:
-        return (tokens + self.server.block_tokens / 2) * self.server.footprint_factor
-
-    def _shared(self, request: Request) -> int:
-        return request.shape.prompt - request.shape.own
+        return tokens + self.server.block_tokens / 2
 
     @property
     def free(self) -> float:
         return self.server.pool_tokens - self.used
 
-    def _tokens_now(self, request: Request) -> int:
-        return request.tokens + (self.step - request.since if request.decoding else 0)
-
     def _release(self, request: Request) -> None:
-        tokens = self._tokens_now(request) - self._shared(request)
-        self.used -= self._holds(tokens)
+        grown = self.step - request.since if request.decoding else 0
+        self.used -= self._holds(request.tokens + grown - request.shape.shared)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -159,24 +148,19 @@ class _Run:
         else:
             self.prefilling.remove(request)
         request.turn += 1
-        request.preempted_at_allocated_tokens, request.free_tokens_at_preemption = (
-            self.allocated,
-            max(0.0, self.free - self._holds(request.tokens)),
-        )
+        request.preempted_at_allocated_tokens = self.allocated
+        request.free_tokens_at_preemption = max(0.0, self.free - self._holds(request.tokens))
         self.waiting.push_back(request)
         self.preempted += self.counting
 
     def _cached(self, request: Request) -> int:
         """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
-        shared = self._shared(request)
+        shared = request.shape.shared
         if request.preempted_at_allocated_tokens >= 0 and self.server.kv_offload:
             return request.tokens - 1
         if request.preempted_at_allocated_tokens < 0 or not self.server.reuses:
             return shared
-        lost = (
-            max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
-            / self.server.footprint_factor
-        )
+        lost = max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
         return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
 
     # steps
@@ -185,7 +169,7 @@ class _Run:
         server = self.server
         while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
             request = self.waiting.first()
-            needed = self._holds(request.tokens - self._shared(request))
+            needed = self._holds(request.tokens - request.shape.shared)
             if needed > self.free - server.watermark_tokens and self.running:
                 break
             self.waiting.take()
@@ -200,9 +184,8 @@ class _Run:
     def _turn(self) -> None:
         """One step, or as many as nothing happens in."""
         server = self.server
-        each = server.footprint_factor
         preempted = False
-        while self.decoding and self.free < self.decoding * each and len(self.running) > 1:
+        while self.decoding and self.free < self.decoding and len(self.running) > 1:
             self._preempt()
             preempted = True
         budget = server.step_tokens - self.decoding
@@ -217,7 +200,7 @@ class _Run:
         while self.ends[0][2].turn != self.ends[0][1] or not self.ends[0][2].decoding:
             heapq.heappop(self.ends)
             steps = self.ends[0][0] - self.step
-        room = int(self.free / (self.decoding * each))
+        room = int(self.free / self.decoding)
         steps = max(1, min(steps, room))
         seconds = server.steps.of(self.decoding, 0.0)
         blocked = self.waiting and not preempted
@@ -226,7 +209,7 @@ class _Run:
             steps = max(1, min(steps, math.ceil(until / seconds)))
         if preempted:
             steps = 1
-        self._advance(steps, seconds * steps, self.decoding)
+        self._advance(steps, seconds * steps)
 
     def _prefill(self, budget: float) -> None:
         computed, done = 0.0, []
@@ -236,7 +219,7 @@ class _Run:
             request.left -= int(chunk)
             if request.left <= 0:
                 done.append(request)
-        self._advance(1, self.server.steps.of(self.decoding, computed), self.decoding)
+        self._advance(1, self.server.steps.of(self.decoding, computed))
         for request in done:
             self.prefilling.remove(request)
             request.decoding, request.since = True, self.step
@@ -245,8 +228,8 @@ class _Run:
             request.turn = self.number
             request.generated += 1
             request.tokens += 1
-            self.used += self.server.footprint_factor
-            self.allocated += self.server.footprint_factor
+            self.used += 1
+            self.allocated += 1
             self.tokens += self.counting
             end = self.step + request.output - request.generated
             if end <= self.step:
@@ -254,14 +237,14 @@ class _Run:
             else:
                 heapq.heappush(self.ends, (end, request.turn, request))
 
-    def _advance(self, steps: int, seconds: float, decoding: int) -> None:
+    def _advance(self, steps: int, seconds: float) -> None:
         self.step += steps
         self.now += seconds
-        grown = steps * decoding * self.server.footprint_factor
+        grown = steps * self.decoding
         self.used += grown
         self.allocated += grown
         if self.counting:
-            self.tokens += steps * decoding
+            self.tokens += grown
             self.running_seconds += seconds * len(self.running)
             self.waiting_seconds += seconds * len(self.waiting)
         while self.ends and self.ends[0][0] <= self.step:
@@ -286,7 +269,6 @@ class _Run:
             heapq.heappush(self.arrivals, (self.now + THINK_SECONDS, request.client))
 
     def outcome(self) -> Outcome | None:
-        self._start()
         demand = self.demand
         warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
         wanted = max(ANSWERS, 2 * demand.clients)
@@ -295,25 +277,17 @@ class _Run:
             if not self.running and not self.waiting:
                 if not self.arrivals or self.now >= MAX_SIMULATED_SECONDS:
                     break
-                self._idle_until(self.arrivals[0][0])
+                self.now = max(self.now, self.arrivals[0][0])
                 continue
             self._turn()
-            if not self.counting and self._is_warm(warm):
-                self._count()
+            warmed = self.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
+            if warmed and not self.counting:
+                self.counting, self.begun = True, self.now
             if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
                 break
             if demand.clients and len(self.latencies) >= wanted:
                 break
         return self._outcome()
-
-    def _is_warm(self, answers: float) -> bool:
-        return self.answered >= answers if self.demand.clients else self.now >= OPEN_WARM_UP_RATIO * self.demand.seconds
-
-    def _count(self) -> None:
-        self.counting, self.begun = True, self.now
-
-    def _idle_until(self, t: float) -> None:
-        self.now = max(self.now, t)
 
     def _outcome(self) -> Outcome | None:
         seconds = self.now - self.begun
@@ -332,7 +306,6 @@ class _Run:
             preempted_ratio=self.preempted / len(ordered),
             refused_ratio=sum(self._is_refused(one) for one in self.demand.requests) / len(self.demand.requests),
             shortened_ratio=self.shortened / len(ordered),
-            answers=len(ordered),
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
         )

@@ -8,20 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.simulation.compare import Row, row
-from kvpressure.simulation.config_changes import (
-    MAX_REPLICAS,
-    WATERMARK_RATIO,
-    ConfigChange,
-    applied,
-    caps,
-    holds,
-    keep_free,
-    replicas,
-    sequences,
-    step_tokens,
-)
-from kvpressure.simulation.consequences import Model
+from kvpressure.simulation import config_changes
+from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
+from kvpressure.simulation.consequences import Model, Row, row
 from kvpressure.simulation.scheduler import Outcome
 
 SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -73,16 +62,11 @@ def search(model: Model, base: Sequence[ConfigChange], keeps_free: bool, told: T
         if outcome is not None:
             tried.append(_Tried(changes, outcome))
         told(number, len(sets))
-    ordered = _best_first(model, tried)
-    more = [
-        (*one.config_changes, change)
-        for one in ordered[:SURE_TRIED]
-        for change in _refinements(model, fixed, keeps_free)
-    ]
-    for changes in more:
-        outcome = model.outcome(applied(model.state, (*base, *changes)))
+    refinements = list(_refinements(model, fixed, keeps_free))
+    for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refinements):
+        outcome = model.outcome(applied(model.state, (*base, *one.config_changes, change)))
         if outcome is not None:
-            tried.append(_Tried(changes, outcome))
+            tried.append(_Tried((*one.config_changes, change), outcome))
     ordered = _best_first(model, tried)
     if not ordered:
         closest = min(
@@ -103,9 +87,9 @@ def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iter
     if "max_num_seqs" not in fixed:
         room, most = holds(state), demand.clients or math.inf
         values = {max(1, round(room * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
-        yield [None, *(sequences(value) for value in sorted(values) if value <= most)]
+        yield [None, *(config_changes.sequences(value) for value in sorted(values) if value <= most)]
     found: dict[str, list[ConfigChange | None]] = {}
-    for change in caps(model.known, model.thresholds.advice_refused_max_ratio):
+    for change in config_changes.caps(model.known, model.thresholds.advice_refused_max_ratio):
         found.setdefault(change.key, [None]).append(change)
     yield from (values for key, values in found.items() if key not in fixed)
 
@@ -113,10 +97,12 @@ def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iter
 def _refinements(model: Model, fixed: set[str], keeps_free: bool) -> Iterator[ConfigChange]:
     """Yield changes that hardly ever decide, tried on the best sets only."""
     if keeps_free and "kept_free" not in fixed:
-        yield keep_free(WATERMARK_RATIO)
+        yield config_changes.keep_free(WATERMARK_RATIO)
     if "max_num_batched_tokens" not in fixed:
         least = model.thresholds.advice_step_tokens_min_tokens
-        yield from (step_tokens(value) for value in STEPS if least <= value != model.state[0].step_tokens)
+        yield from (
+            config_changes.step_tokens(value) for value in STEPS if least <= value != model.state[0].step_tokens
+        )
 
 
 def _best_first(model: Model, tried: Sequence[_Tried]) -> list[_Tried]:
@@ -142,10 +128,10 @@ def _with_replicas(model: Model, base: Sequence[ConfigChange], changes: Sequence
     if any(change.key == "add_replica" for change in base):
         return None
     for total in range(2, MAX_REPLICAS + 1):
-        outcome = model.outcome(applied(model.state, (*changes, replicas(total))))
+        outcome = model.outcome(applied(model.state, (*changes, config_changes.replicas(total))))
         if outcome is not None and outcome.latency_p95 <= model.limit_seconds:
-            return row(model, (*changes, replicas(total)))
+            return row(model, (*changes, config_changes.replicas(total)))
     return None
 
 
-_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0, 0.0)
+_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)

@@ -32,11 +32,11 @@ class StepSeconds:
 class Server:
     """One engine (a data-parallel rank). Sizes are tokens.
 
-    `watermark_tokens` must stay free when a waiting request is admitted. A request holds `footprint_factor` tokens of
-    the pool for each of its own. `reuses`: a preempted request finds what is left of its blocks in the prefix cache;
-    `kv_offload`: it finds all of them in a tier outside the pool. Prompts up to `priority_max_prompt_tokens` are
-    scheduled before longer ones; infinity is first come, first served. `cap_prompt`, `cap_output` and `cap_total`
-    (prompt and answer together) are limits at the edge: a longer prompt is refused, a longer answer ends early.
+    `watermark_tokens` must stay free when a waiting request is admitted. `reuses`: a preempted request finds what is
+    left of its blocks in the prefix cache; `kv_offload`: it finds all of them in a tier outside the pool. Prompts up to
+    `priority_max_prompt_tokens` are scheduled before longer ones; infinity is first come, first served. `cap_prompt`,
+    `cap_output` and `cap_total` (prompt and answer together) are limits at the edge: a longer prompt is refused, a
+    longer answer ends early.
     """
 
     pool_tokens: float
@@ -45,7 +45,6 @@ class Server:
     max_num_seqs: float = math.inf
     step_tokens: float = 8192.0
     watermark_tokens: float = 0.0
-    footprint_factor: float = 1.0
     reuses: bool = True
     kv_offload: bool = False
     priority_max_prompt_tokens: float = math.inf
@@ -61,6 +60,11 @@ class RequestShape:
     prompt: int
     own: int
     output: int
+
+    @property
+    def shared(self) -> int:
+        """Prompt tokens that a prefix cache holds whoever asks."""
+        return self.prompt - self.own
 
 
 @dataclass(frozen=True, slots=True)

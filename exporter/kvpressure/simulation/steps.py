@@ -25,14 +25,14 @@ class _Row(NamedTuple):
     computed: float
 
 
-class StepsUnknownError(Exception):
-    """The page does not tell how long steps take."""
+class UnknownError(Exception):
+    """Nothing can be predicted; the message says for lack of what."""
 
 
 def step_seconds(
     intervals: Sequence[Interval], prefill: tuple[float, float] | None, *, per_sequence: float | None = None
 ) -> StepSeconds:
-    """Divide the time of the intervals among steps, sequences and prompt tokens. Raises StepsUnknownError.
+    """Divide the time of the intervals among steps, sequences and prompt tokens. Raises UnknownError.
 
     `prefill` is the mean time from admission to first token and the tokens computed in it; it tells what a prompt's
     token takes where the intervals are too much alike to. `per_sequence` is the share of a step's time that grows with
@@ -40,7 +40,7 @@ def step_seconds(
     """
     busy = [one for one in intervals if one.running and one.steps and one.generated is not None]
     if len(busy) < LEAST_INTERVALS:
-        raise StepsUnknownError
+        raise UnknownError("how long steps take is not known")
     seconds, drafted = sum(one.seconds for one in busy), _tokens_each(busy)
     rows = [_Row(one.seconds, (one.steps or 0.0) * drafted, one.generated or 0.0, _computed(one)) for one in busy]
     steps, generated, computed = (sum(values) for values in zip(*(row[1:] for row in rows), strict=True))
@@ -84,7 +84,8 @@ def _prompt_token(
 
 def _slope(rows: Sequence[_Row]) -> float | None:
     """Least squares of seconds = a x steps + b x computed: b, where it is sure to differ from 0."""
-    ss, sc, cc = (sum(x * y for x, y in pairs) for pairs in _products(rows))
+    ss, cc = sum(row.steps * row.steps for row in rows), sum(row.computed * row.computed for row in rows)
+    sc = sum(row.steps * row.computed for row in rows)
     st, ct = sum(row.steps * row.seconds for row in rows), sum(row.computed * row.seconds for row in rows)
     determinant = ss * cc - sc * sc
     if determinant <= 0:
@@ -93,14 +94,6 @@ def _slope(rows: Sequence[_Row]) -> float | None:
     left = sum((row.seconds - a * row.steps - b * row.computed) ** 2 for row in rows)
     error = math.sqrt(left / (len(rows) - 2) * ss / determinant)
     return b if a > 0 and b > SURE_DEVIATIONS * error else None
-
-
-def _products(rows: Sequence[_Row]) -> tuple[list[tuple[float, float]], ...]:
-    return (
-        [(row.steps, row.steps) for row in rows],
-        [(row.steps, row.computed) for row in rows],
-        [(row.computed, row.computed) for row in rows],
-    )
 
 
 def _per_sequence(rows: Sequence[_Row], token: float) -> float:

@@ -8,8 +8,8 @@ from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.calibrate import GROWTH_SHARE, UnknownError, growth, mean_of, prefill_of, sum_of
-from kvpressure.simulation.steps import StepsUnknownError, step_seconds
+from kvpressure.simulation.calibrate import GROWTH_SHARE, growth, mean_of, prefill_of, sum_of
+from kvpressure.simulation.steps import UnknownError, step_seconds
 
 LEAST_CHANGE: Final = 3.0
 """Requests by which the queue of clients who wait may grow or shrink: some think a while, some are new."""
@@ -45,7 +45,7 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
         return None
     try:
         steps = step_seconds(intervals, prefill_of(observed))
-    except (StepsUnknownError, UnknownError):
+    except UnknownError:
         return None
     batch = mean_of(one.running for one in intervals) + mean_of(one.waiting for one in intervals)
     if limits.max_num_seqs is not None:

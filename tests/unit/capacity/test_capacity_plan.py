@@ -6,9 +6,9 @@ import pytest
 
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
+from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.runtimes.vllm.advice import PLANNING
 from tests.support.models import geometry

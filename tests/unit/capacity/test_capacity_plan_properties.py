@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running
+from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.pool import Memory, TokenPool
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.models import geometry
 

@@ -4,9 +4,9 @@ import pytest
 
 from kvpressure.capacity.arithmetic import GIB, Step
 from kvpressure.capacity.capacity_plan import plan_model
+from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import Memory
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.formulas import evaluate
 from tests.support.models import MODELS, geometry

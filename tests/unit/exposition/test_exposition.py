@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 from prometheus_client.utils import floatToGoString
 
-from kvpressure.advice.limit_families import SHOWN as LIMITS_SHOWN
+from kvpressure.advice.limits import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import text
 from kvpressure.exposition.collector import OwnProcess, SnapshotCollector

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from kvpressure import signals
-from kvpressure.advice import limit_families
+from kvpressure.advice import limits
 from kvpressure.exposition import collector, containers, source_health, verdicts
 from kvpressure.exposition.families import EXPORTER, FAMILIES
 from kvpressure.model.family import Family
@@ -44,7 +44,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
     verdicts: verdicts.FAMILIES,
     canary: canary.FAMILIES,
-    limit_families: limit_families.FAMILIES,
+    limits: limits.FAMILIES,
     source_health: source_health.FAMILIES,
     containers: containers.FAMILIES,
 }

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.model.limits import Limit, Limits
-from kvpressure.simulation.calibrate import UnknownError
 from kvpressure.simulation.described import (
     STEEPEST,
     DescriptionError,
@@ -20,6 +19,7 @@ from kvpressure.simulation.described import (
     within_caps,
 )
 from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure.simulation.steps import UnknownError
 
 ROOMY = Server(120_000.0, StepSeconds(0.03, 0.0, 1 / 16_000))
 TRAFFIC = Traffic(Shape(1400, 4000), Shape(300, 800), clients=40)

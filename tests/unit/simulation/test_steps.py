@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kvpressure.model.view import Interval
-from kvpressure.simulation.steps import StepsUnknownError, step_seconds
+from kvpressure.simulation.steps import UnknownError, step_seconds
 
 FIXED, SEQUENCE, TOKEN = 0.03, 0.0005, 1 / 16_000
 
@@ -54,7 +54,7 @@ def test_a_step_that_gives_a_sequence_two_tokens_counts_twice():
 
 
 def test_too_few_intervals_tell_nothing():
-    with pytest.raises(StepsUnknownError):
+    with pytest.raises(UnknownError):
         step_seconds([made(8, 0)] * 5, None)
-    with pytest.raises(StepsUnknownError):
+    with pytest.raises(UnknownError):
         step_seconds([Interval(1.0, 0.0, 5.0, 0.9, steps=0.0, generated=0.0)] * 60, None)

@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
-from kvpressure.capacity.division import smallest_pool, smallest_tensor_parallel
+from kvpressure.capacity.capacity_plan import (
+    Plan,
+    batched_tokens,
+    plan_model,
+    smallest_pool,
+    smallest_tensor_parallel,
+)
+from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
 from kvpressure.capacity.parallel import Parallel, RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory, weights_step
-from kvpressure.capacity.traffic import Traffic
 from kvpressure.commandline.numbers import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch.declared import ANNOTATION_PREFIX
@@ -208,15 +213,7 @@ def _step(engine: Engine, gpu: Gpu) -> int:
 def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
     """Return the plan that the same values give at the prompt."""
     try:
-        return plan_model(
-            sized.geometry,
-            sized.cost,
-            sized.memory,
-            sized.traffic,
-            thresholds,
-            limit=sized.declared,
-            runtime=sized.memory.runtime,
-        )
+        return plan_model(sized.geometry, sized.cost, sized.memory, sized.traffic, thresholds, limit=sized.declared)
     except RefusedError:
         return None
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
+from kvpressure.advice.cache import caching, tier
 from kvpressure.advice.case import Case
-from kvpressure.advice.further import by_priority, caching, keep_apart, tier
+from kvpressure.advice.edge import by_priority
+from kvpressure.advice.replicas import keep_apart
 from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action

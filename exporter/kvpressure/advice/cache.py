@@ -1,0 +1,125 @@
+"""What the pool keeps: values in 8 bits, KV in host memory, blocks for reuse, room for requests that grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.rollout import after_restart, changed, expected, unpreempted
+from kvpressure.advice.shell import apply_flags
+from kvpressure.model.action import Action
+from kvpressure.model.values import number
+from kvpressure.simulation.config_changes import KV_DTYPE, OFFLOAD, PREFIX_CACHING
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import Step
+
+
+def small_kv(case: Case, model: Model, step: Step) -> Action:
+    """Return the change to a KV cache in 8 bits that holds more requests, as predicted."""
+    action = _small_kv(case, case.capacity or model.known.server.pool_tokens, "holds")
+    return replace(
+        action,
+        cost="Some accuracy: evaluate answers before users see them. Needs a GPU and an attention backend that take "
+        "it; where they do not, the server ends at start and says so.",
+        commands=apply_flags(case.place, case.own.change(KV_DTYPE, case.own.small_kv)),
+        expected=step.expected,
+    )
+
+
+def small_kv_for_contexts(case: Case, check: str) -> Action | None:
+    """Return the change to 8 bits that keeps more contexts; None where the runtime has none, or the pool is unknown."""
+    flags = case.own.change(KV_DTYPE, case.own.small_kv)
+    if not flags or case.capacity is None:
+        return None
+    action = _small_kv(case, case.capacity, "keeps")
+    return replace(
+        action,
+        title=f"After the incident: {action.title[:1].lower()}{action.title[1:]}",
+        cost="A restart empties the cache. Some accuracy: evaluate answers before users see them.",
+        checks=(*action.checks, check),
+        commands=apply_flags(case.place, flags),
+        flags=flags,
+    )
+
+
+def _small_kv(case: Case, pool: float, does: str) -> Action:
+    return Action(
+        key=KV_DTYPE,
+        title="Keep the KV cache in 8 bits",
+        current="not visible (as the model's weights unless set)",
+        new=case.own.small_kv,
+        why=f"The same memory {does} twice as much: about {number(round(2 * pool))} tokens instead of "
+        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.",
+        checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
+    )
+
+
+def tier(case: Case, _: Model, step: Step) -> Action:
+    """Return the action that keeps the KV of preempted requests in host memory."""
+    size = number(step.change.value)
+    return Action(
+        key=OFFLOAD,
+        title="Keep preempted KV in host memory",
+        current="not visible (none unless set)",
+        new=f"{size} GiB for each GPU of a replica",
+        why="Preempted requests are loaded again instead of recomputed. How long that takes depends on the "
+        "way between host and GPU, which the page does not tell.",
+        cost=f"{size} GiB of host memory for each GPU, beside what the server has. With several GPUs the flag takes "
+        "their sum. Leave it out where another connector is configured.",
+        checks=after_restart(case),
+        flags=case.own.change(OFFLOAD, size),
+        expected=step.expected,
+    )
+
+
+def tier_for_contexts(case: Case, check: str) -> Action | None:
+    """Return the action that keeps evicted contexts in host memory; None where the runtime cannot."""
+    name = case.own.flags.get(OFFLOAD)
+    if name is None:
+        return None
+    return Action(
+        key=OFFLOAD,
+        title="After the incident: keep evicted contexts in the host's memory",
+        why=f"{name} in GiB. Loading a context from there is mostly faster than computing it.",
+        cost="That much memory of the host, and a restart, which empties the cache.",
+        checks=("After the restart:", check),
+    )
+
+
+def caching(case: Case, _: Model, step: Step) -> Action:
+    """Return the action that switches prefix caching on."""
+    return Action(
+        key=PREFIX_CACHING,
+        title="Switch prefix caching on",
+        current="off (page)",
+        new="on",
+        why="A preempted request finds what is left of its KV, and need not recompute it. What "
+        "prompts share comes on top: with caching off the page does not tell how much that is.",
+        cost="Hardly any: hashing of prompts. Answers' first tokens may show who asked the same before.",
+        checks=after_restart(case),
+        flags=case.own.change(PREFIX_CACHING, ""),
+        expected=step.expected,
+    )
+
+
+def kept_free(case: Case, _: Model, step: Step) -> Action:
+    """Return the action that keeps a part of the pool free of new requests."""
+    ratio = number(step.change.value)
+    return Action(
+        key="kept_free",
+        title="Keep a part of the pool for those that run",
+        current="not visible (0 unless set)",
+        new=ratio,
+        why="Admitted requests grow and preempt each other; some room kept free for that growth makes it rarer.",
+        cost="Requests are admitted a little later. Recent versions only: leave it out if the server does not know it.",
+        checks=("Within 2 minutes of the restart:", unpreempted(case)),
+        flags=case.own.change("kept_free", ratio),
+        expected=step.expected,
+    )
+
+
+def more_reserve(case: Case) -> Action | None:
+    """Return the change that keeps admitted requests in the batch; None without preemptions, or without such a flag."""
+    if case.own.reserve is None or case.symptom("preempting") is not True:
+        return None
+    return changed(case.own.reserve, ("Within 2 minutes of the restart:", unpreempted(case)))
