@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from kvpressure.model.errors import SourceError
-from kvpressure.net.files import Stamp
+from kvpressure.net.files import Stamp, stamp_of
 from kvpressure.printable import brief
 
 FileName: TypeAlias = str | Path | None
@@ -32,25 +32,20 @@ def in_cluster() -> bool:
 class TlsOptions(Protocol):
     """What a target says of TLS; the files are PEM."""
 
-    @property
-    def ca_file(self) -> FileName: ...  # noqa: D102 (the class says what they are)
-    @property
-    def cert_file(self) -> FileName: ...  # noqa: D102
-    @property
-    def key_file(self) -> FileName: ...  # noqa: D102
-    @property
-    def server_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def insecure_skip_verify(self) -> bool: ...  # noqa: D102
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+    server_name: str
+    insecure_skip_verify: bool
 
 
 class BasicAuth(Protocol):
     """HTTP basic authentication: the name from the settings, the password from a file."""
 
     @property
-    def username(self) -> str: ...  # noqa: D102
+    def username(self) -> str: ...  # noqa: D102 (the class says what they are)
     @property
-    def password_file(self) -> str | Path: ...  # noqa: D102
+    def password_file(self) -> Path: ...  # noqa: D102
 
 
 def stamp(path: str, what: str, reason: str) -> Stamp:
@@ -62,7 +57,7 @@ def stamp(path: str, what: str, reason: str) -> Stamp:
     if not stat.S_ISREG(found.st_mode):
         # Opening a pipe would hang the whole exporter.
         raise SourceError(reason, f"{what} {brief(path)} is not a regular file; nothing was sent")
-    return Stamp.of(found)
+    return stamp_of(found)
 
 
 def _unreadable(path: str, what: str, reason: str, error: Exception) -> SourceError:

@@ -7,8 +7,9 @@ turns it into a value or a `SourceHealth`; nothing a source meets in the world e
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
@@ -18,8 +19,8 @@ import structlog
 from kvpressure.model.errors import SourceError
 from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health, bug
 from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.printable import brief
 
 T = TypeVar("T")
 
@@ -29,6 +30,37 @@ KEPT_DURATIONS: Final = 60
 """A minute of polls at 1 Hz: how slow a source is now, and not what it was an hour ago."""
 
 log = structlog.get_logger("kvpressure.sources")
+
+LONGEST_SENTENCE: Final = 400
+
+
+def bug(error: Exception) -> SourceError:
+    """Return what a source's health says of an error that nobody expected: the others, and its next poll, go on."""
+    return SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this")
+
+
+class Health:
+    """Keeps the outcome of the last reading in `latest`; `reason` is "pending" before the first. Unix seconds."""
+
+    def __init__(self, source: str, target: str, t: float, error: str = "not read yet") -> None:
+        self._errors: Counter[str] = Counter()
+        self.latest = SourceHealth(source, target, False, t, error=error, reason="pending")
+
+    def count(self, reason: str) -> None:
+        """Count something that went wrong in a reading that succeeded."""
+        self._errors[reason] += 1
+
+    def up(self, t: float, duration_seconds: float = math.nan) -> None:
+        """Note that a reading succeeded."""
+        was = self.latest
+        self.latest = SourceHealth(was.source, was.target, True, t, duration_seconds, t, errors=dict(self._errors))
+
+    def down(self, t: float, error: SourceError, duration_seconds: float = math.nan) -> None:
+        """Note that a reading failed."""
+        was, sentence = self.latest, brief(error.sentence, LONGEST_SENTENCE)
+        self._errors[error.reason] += 1
+        failed = (False, t, duration_seconds, was.last_success, sentence, error.reason, dict(self._errors))
+        self.latest = SourceHealth(was.source, was.target, *failed)
 
 
 @record
@@ -67,8 +99,9 @@ class Guard(Generic[T]):
         self._clock: Clock = clock or SystemClock()
         self._ticks = Ticks(interval_seconds, spread(target or source))
         self._backoff = backoff or Backoff()
-        self._on_timeout = on_timeout or self._timed_out
         self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
+        no_answer = SourceError("timeout", f"no answer within {self.deadline_seconds:g} s")
+        self._on_timeout = on_timeout or (lambda: no_answer)
         self.counts = PollCounts()
         self._failures = 0
         self._began: float | None = None
@@ -107,13 +140,16 @@ class Guard(Generic[T]):
         except Exception as error:  # noqa: BLE001
             self._down(bug(error), began, error)
         else:
-            self._up(began)
+            was_up, self._failures = self.up, 0
+            self._health.up(self._clock.wall(), self._took(began))
+            if not was_up:
+                log.info("source up", source=self._source, target=self._target)
             return value
         finally:
             self._began = None
         return None
 
-    async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None]) -> None:
+    async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> None:
         """Attempt at every tick until cancelled; ticks that have passed are skipped and counted, never bunched.
 
         The first attempt comes within a second, so that a long interval does not mean a long blank page.
@@ -127,13 +163,10 @@ class Guard(Generic[T]):
             tick = self._after(tick - 1)
         while True:
             await self._clock.sleep_until(self._ticks.due(tick))
-            self._note_lateness(tick)
+            if self._clock.monotonic() - self._ticks.due(tick) > LATE_SHARE * self._ticks.interval_seconds:
+                self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
             await self.attempt(read, deliver)
             tick = self._after(tick)
-
-    def _note_lateness(self, tick: int) -> None:
-        if self._clock.monotonic() - self._ticks.due(tick) > LATE_SHARE * self._ticks.interval_seconds:
-            self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
 
     def _after(self, tick: int) -> int:
         skipped = self._backoff.skipped_ticks(self._health.latest.reason, self._failures, self._ticks.interval_seconds)
@@ -143,20 +176,11 @@ class Guard(Generic[T]):
             self.counts = PollCounts(self.counts.polls, self.counts.late, self.counts.missed + possible - wanted)
         return possible
 
-    def _timed_out(self) -> SourceError:
-        return SourceError("timeout", f"no answer within {self.deadline_seconds:g} s")
-
     def _took(self, began: float, reason: str = "") -> float:
         took = self._clock.monotonic() - began
         if reason in ("", "timeout"):  # a refusal at once says nothing of how long answers take
             self._durations.append(took)
         return took
-
-    def _up(self, began: float) -> None:
-        was_up, self._failures = self.up, 0
-        self._health.up(self._clock.wall(), self._took(began))
-        if not was_up:
-            log.info("source up", source=self._source, target=self._target)
 
     def _down(self, error: SourceError, began: float, cause: Exception | None = None) -> None:
         before = self._health.latest

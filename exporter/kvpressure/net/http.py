@@ -254,7 +254,9 @@ def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
 def explain(error: Exception, where: str) -> SourceError:
     """Return the `SourceError` for what aiohttp, ssl or the system raised on the way to `where`."""
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or "[SSL" in str(error):
-        return SourceError("tls", f"TLS with {where} failed: {_tls_detail(error)}; check scheme, CA and certificates")
+        inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+        detail = brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)
+        return SourceError("tls", f"TLS with {where} failed: {detail}; check scheme, CA and certificates")
     if isinstance(error, aiohttp.ClientConnectorError):
         return _not_connected(error, where)
     if isinstance(error, aiohttp.ClientPayloadError):
@@ -275,17 +277,8 @@ def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceErr
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         why = brief(system.strerror or system, 80)
         return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")
-    if _refused(system):
+    # The text names each of several addresses, of which ::1 may have no route.
+    text = str(system).lower()
+    if isinstance(system, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text:
         return SourceError("refused", f"connection refused by {where}; is the server running and the port right?")
     return SourceError("unreachable", f"cannot connect to {where}: {brief(system.strerror or system, 100)}")
-
-
-def _refused(error: OSError) -> bool:
-    """Return whether any address of the name refused: the text names each of several, and ::1 may have no route."""
-    text = str(error).lower()
-    return isinstance(error, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text
-
-
-def _tls_detail(error: Exception) -> str:
-    inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    return brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)

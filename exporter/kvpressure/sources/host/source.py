@@ -12,7 +12,7 @@ from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health
+from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.net.threads import Worker
 from kvpressure.printable import brief

@@ -13,7 +13,7 @@ from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health
+from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.net.threads import Worker
 from kvpressure.printable import brief
