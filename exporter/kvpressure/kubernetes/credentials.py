@@ -68,7 +68,11 @@ class Credentials:
     async def _authorization(self) -> str:
         config = self._config
         if config.token_file is not None:
-            return f"Bearer {_token_of(config.token_file)}"
+            try:
+                return f"Bearer {read_named(config.token_file).decode().strip()}"
+            except UnicodeDecodeError as error:
+                what = f"the token file {config.token_file}, which the kubeconfig names"
+                raise KubeError(f"cannot read {what}: {error}") from error
         if config.token:
             return f"Bearer {config.token}"
         if config.username:
@@ -82,13 +86,6 @@ class Credentials:
         if self._given is None:
             self._given = await _ask(self._config.plugin, self._config)
         return self._given
-
-
-def _token_of(file: Path) -> str:
-    try:
-        return read_named(file).decode().strip()
-    except UnicodeDecodeError as error:
-        raise KubeError(f"cannot read the token file {file}, which the kubeconfig names: {error}") from error
 
 
 def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLContext:

@@ -94,7 +94,7 @@ class PortForward:
         self._client = client
         self._namespace, self._pod, self._port, self._scheme = namespace, pod, port, scheme
         self._server: asyncio.Server | None = None
-        self._spare: asyncio.Task[Tunnel] | None = None
+        self._spare: asyncio.Future[Tunnel] | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self.problem = ""
         self.url = ""
@@ -107,7 +107,8 @@ class PortForward:
         except KubeError:
             await tunnel.close()
             raise
-        self._spare = asyncio.create_task(_ready(tunnel))
+        self._spare = asyncio.get_running_loop().create_future()
+        self._spare.set_result(tunnel)
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -122,7 +123,11 @@ class PortForward:
             task.cancel()
         await asyncio.gather(*relays, return_exceptions=True)
         if self._spare is not None:
-            await _close_unused(self._spare)
+            self._spare.cancel()
+            # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
+            await asyncio.wait({self._spare})
+            if not self._spare.cancelled() and self._spare.exception() is None:
+                await self._spare.result().close()
         if self._server is not None:
             await self._server.wait_closed()
 
@@ -244,15 +249,3 @@ class Tunnel:
 
     def _broken(self) -> KubeError:
         return KubeError(explain_forward(self._frames.error, self._where, self._port))
-
-
-async def _close_unused(opening: asyncio.Task[Tunnel]) -> None:
-    opening.cancel()
-    # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
-    await asyncio.wait({opening})
-    if not opening.cancelled() and opening.exception() is None:
-        await opening.result().close()
-
-
-async def _ready(tunnel: Tunnel) -> Tunnel:
-    return tunnel

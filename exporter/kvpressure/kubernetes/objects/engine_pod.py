@@ -10,7 +10,7 @@ from typing import Final
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
-from kvpressure.kubernetes.objects.config_files import needed_maps
+from kvpressure.kubernetes.objects.config_maps import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.references import Found
@@ -67,10 +67,12 @@ def engine_pod(
     pairs = ports_of([chosen], wishes, port_name=defaults.port_name, port=defaults.port)
     id_ = ContainerId(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"), chosen.name)
     state = replace(container_state(pod, id_, uid(pod, "metadata", "uid")), t=now)
+    tls = f"--{(chosen.runtime or ASSUMED).starting.flags.tls}"
+    words = (word.partition("=")[0].replace("_", "-") for word in (*chosen.start.command, *chosen.start.args))
     return EnginePod(
         state=state,
         port=port or pairs[0][1],
-        scheme=wishes.scheme or ("https" if _serves_tls(chosen) else "http"),
+        scheme=wishes.scheme or ("https" if tls in words else "http"),
         path=wishes.path or defaults.path,
         node=text(pod, "spec", "nodeName"),
         phase=text(pod, "status", "phase"),
@@ -126,13 +128,6 @@ def workload_of(pod: Object) -> str:
     return f"{_SHORT.get(kind, kind.lower())}/{name}"
 
 
-def _serves_tls(container: Container) -> bool:
-    flag = f"--{(container.runtime or ASSUMED).starting.flags.tls}"
-    return any(
-        word.partition("=")[0].replace("_", "-") == flag for word in (*container.start.command, *container.start.args)
-    )
-
-
 def _trouble(pod: Object, state: ContainerState) -> str:
     where, phase = f"pod {state.id.namespace}/{state.id.pod}", text(pod, "status", "phase")
     if phase == "Running" and state.started is not None:
@@ -142,15 +137,13 @@ def _trouble(pod: Object, state: ContainerState) -> str:
     if phase == "Running":
         return f"container {state.id.container} of {where} is not running{_last(state)}"
     said = [text(pod, "status", key) for key in ("reason", "message")]
-    why = ": ".join(word for word in said if word) or _unscheduled(pod)
+    unscheduled = (
+        text(one, "message") or text(one, "reason")
+        for one in objects(pod, "status", "conditions")
+        if text(one, "type") == "PodScheduled" and text(one, "status") != "True"
+    )
+    why = ": ".join(filter(None, said)) or next(unscheduled, "")
     return f"{where} is {phase or 'not started'}, not running{f' ({why})' if why else ''}"
-
-
-def _unscheduled(pod: Object) -> str:
-    for one in objects(pod, "status", "conditions"):
-        if text(one, "type") == "PodScheduled" and text(one, "status") != "True":
-            return text(one, "message") or text(one, "reason")
-    return ""
 
 
 def _last(state: ContainerState) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects import address
 from kvpressure.kubernetes.objects.address import AddressError
 from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
-from kvpressure.kubernetes.objects.config_files import needed_maps
+from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
 from kvpressure.kubernetes.objects.containers import Container, engine_containers, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
-from kvpressure.kubernetes.objects.map_versions import MapVersion, StartedAt, in_force
 from kvpressure.kubernetes.objects.states import ENDED, container_state
 from kvpressure.model.environment import ContainerId, ContainerState
 
@@ -98,7 +97,11 @@ class PodReader:
             maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in wants))
             bare = replace(bare, maps=tuple(dict.fromkeys(maps)), wants=tuple(wants) if held or off else (), held=held)
             return self._engine_pod(pod, bare, engines, wishes, annotations)
-        problems = () if wishes.scrape is False else (*wishes.problems, *_unknown(containers, wishes))
+        problems = [] if wishes.scrape is False else [*wishes.problems]
+        missing = set(wishes.containers) - {container.name for container in containers}
+        if missing and wishes.scrape is not False:
+            shown = ", ".join(name for name in wishes.containers if name in missing)
+            problems.append(f"annotation {PREFIX}container names {shown}, which it does not have")
         return replace(bare, problems=_about(namespace, name, problems))
 
     def _mounted(
@@ -127,7 +130,9 @@ class PodReader:
         host_network, ip = at(pod, "spec", "hostNetwork") is True, ""
         if _is_served(pod) and not wishes.refused:
             try:
-                ip = address.pod_ip(_ip_text(pod), _host_ips(pod), host_network=host_network)
+                status = mapping(pod, "status")
+                nodes = [text(status, "hostIP"), *(text(one, "ip") for one in objects(status, "hostIPs", limit=16))]
+                ip = address.pod_ip(_ip_text(pod), nodes, host_network=host_network)
             except AddressError as error:
                 problems.append(str(error))
         pairs = ports_of(engines, wishes, port_name=self._settings.port_name, port=self._settings.port) if ip else []
@@ -181,17 +186,6 @@ def _is_served(pod: Object) -> bool:
 def _ip_text(pod: Object) -> str:
     ips = objects(pod, "status", "podIPs", limit=1)
     return text(pod, "status", "podIP") or (text(ips[0], "ip") if ips else "")
-
-
-def _host_ips(pod: Object) -> list[str]:
-    status: Any = mapping(pod, "status")
-    return [text(status, "hostIP"), *(text(item, "ip") for item in objects(status, "hostIPs", limit=16))]
-
-
-def _unknown(containers: Sequence[Container], wishes: Wishes) -> list[str]:
-    known = {container.name for container in containers}
-    missing = [name for name in wishes.containers if name not in known]
-    return [f"annotation {PREFIX}container names {', '.join(missing)}, which it does not have"] if missing else []
 
 
 def _about(namespace: str, name: str, problems: Sequence[str]) -> tuple[str, ...]:

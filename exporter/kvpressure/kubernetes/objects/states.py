@@ -60,11 +60,6 @@ class NodeRecord:
     memory_pressure: bool | None = None
     addresses: frozenset[str] = frozenset()
 
-    @property
-    def key(self) -> str:
-        """The key of the node in its store."""
-        return self.name
-
 
 def read_node(node: Object) -> NodeRecord | None:
     """Return the node's record, None for an object without a name."""

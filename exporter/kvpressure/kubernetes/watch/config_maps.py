@@ -1,7 +1,7 @@
 """Reads the ConfigMaps that engines of this node mount their `--config` file from: by GET, each once for each start.
 
 A server reads its file when it starts and never again, so nothing is watched: a ConfigMap is asked for when a
-container that mounts it has started, and until there is an answer. What counts of it: `objects.map_versions`.
+container that mounts it has started, and until there is an answer. What counts of it: `objects.config_maps`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.objects.map_versions import (
+from kvpressure.kubernetes.objects.config_maps import (
     MapVersion,
     StartedAt,
     is_answered,
@@ -92,9 +92,16 @@ class ConfigMaps:
             self._end_one(self._namespaces.pop(namespace).task)
         for namespace in namespaces:
             if namespace not in self._namespaces:
-                self._namespaces[namespace] = self._new(namespace)
-            open_ = (name for name in kept if name[0] == namespace and self._is_open(name, wants.get(name, ())))
-            self._namespaces[namespace].want(frozenset(open_))
+                one = _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
+                self._namespaces[namespace] = one
+            self._namespaces[namespace].want(
+                frozenset(
+                    name
+                    for name in kept
+                    if name[0] == namespace
+                    and any(not is_answered(self.versions(name), start) for start in wants.get(name, ()))
+                )
+            )
 
     def health(self) -> Iterator[SourceHealth]:
         """Yield one record for each namespace with a ConfigMap that is read."""
@@ -121,12 +128,6 @@ class ConfigMaps:
     def _records(self) -> Iterator[PodRecord]:
         return (record for store in self._stores() for record in store.records.values())
 
-    def _new(self, namespace: str) -> _Namespace:
-        return _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
-
-    def _is_open(self, name: MapName, starts: Iterable[StartedAt]) -> bool:
-        return any(not is_answered(self.versions(name), start) for start in starts)
-
     def _end_one(self, task: asyncio.Task[None]) -> None:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -136,12 +137,9 @@ class ConfigMaps:
         self._versions[name] = with_version(self.versions(name), version)
         for store in [*self._stores()]:
             for record in [one for one in store.records.values() if any(name == wanted for wanted, _ in one.wants)]:
-                again = await asyncio.to_thread(self._read_again, record)
+                again = await asyncio.to_thread(lambda held: self.reader.read(json.loads(held)), record.held)
                 if again is not None and store.records.get(record.key) is record:  # else it was read anew meanwhile
                     store.changed(again, deleted=False)
-
-    def _read_again(self, record: PodRecord) -> PodRecord | None:
-        return self.reader.read(json.loads(record.held))
 
 
 class _Namespace:
@@ -187,7 +185,8 @@ class _Namespace:
                     pause = self._tuning.pause_seconds(failures, self.guard.health().reason)
                     await self._clock.sleep_until(self._clock.monotonic() + pause)
         finally:
-            await self._close()
+            if self._connection is not None:
+                await self._connection.aclose()
 
     async def _read(self) -> bool:
         if self._connection is None:
@@ -213,7 +212,3 @@ class _Namespace:
             f"{refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
             '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
         )
-
-    async def _close(self) -> None:
-        if self._connection is not None:
-            await self._connection.aclose()

@@ -57,15 +57,7 @@ def refused_user(message: str) -> str:
     return found[1] if (found := _USER.search(message)) else "our user"
 
 
-class Record(Protocol):
-    """An object reduced to what is kept."""
-
-    @property
-    def key(self) -> str:
-        """The key of the record in its store."""
-
-
-R_contra = TypeVar("R_contra", bound=Record, contravariant=True)
+R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Sink(Protocol[R_contra]):

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import BinaryIO, Final
 
-from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options
-from kvpressure.sources.gpu.libraries import Backend, make_backend
+from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options, open_backend
+from kvpressure.sources.gpu.cards import CardPool
 from kvpressure.sources.gpu.wire import encode
 
 PR_SET_PDEATHSIG: Final = 1
@@ -60,11 +60,11 @@ class ReopenRule:
         return now - self._since >= self._after_seconds
 
 
-def serve(backend: Backend, out: BinaryIO, interval_seconds: float, reopen: ReopenRule) -> None:
+def serve(pool: CardPool, out: BinaryIO, interval_seconds: float, reopen: ReopenRule) -> None:
     """Report until the parent leaves; raises BackendError when the library has to be opened again."""
     while True:
         started = time.monotonic()
-        report = backend.read(time.time())
+        report = pool.read(time.time())
         out.write(encode(report))
         out.flush()
         if reopen.due(list(report.errors.values()), started):
@@ -90,17 +90,18 @@ def main(argv: list[str]) -> int:
         device_wait_seconds=float(args.get("device-wait", "0.5")),
         device_error_seconds=float(args.get("device-error", "5")),
     )
-    backend = make_backend(args["vendor"], options)
+    pool: CardPool | None = None
     try:
-        backend.open()
-        serve(backend, out, float(args.get("interval", "1")), ReopenRule(float(args.get("reopen", "30"))))
+        pool = open_backend(args["vendor"], options)
+        serve(pool, out, float(args.get("interval", "1")), ReopenRule(float(args.get("reopen", "30"))))
     except BackendError as error:
         print(error.sentence, file=sys.stderr, flush=True)  # noqa: T201 the parent reads it there
         return EXIT_CODES.get(error.reason, EXIT_CODES["driver_error"])
     except BrokenPipeError:
         pass
     finally:
-        backend.close()
+        if pool is not None:
+            pool.close()
     return 0
 
 

@@ -17,9 +17,8 @@ from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kvpressure.sources.gpu.backend import BackendError, Options
+from kvpressure.sources.gpu.backend import BackendError, Options, open_backend
 from kvpressure.sources.gpu.child import die_with_parent, parse, take_stdout
-from kvpressure.sources.gpu.libraries import Backend, make_backend
 from kvpressure.sources.gpu.process import GpuSettings, child_environment
 from kvpressure.sources.gpu.wire import as_dict
 
@@ -165,22 +164,17 @@ def _empty(vendor: str, error: str) -> dict[str, Any]:
     return {"format": FORMAT, "vendor": vendor, "error": error, "calls": [], "reports": []}
 
 
-def _read(backend: Backend, seconds: float, interval_seconds: float, reports: list[dict[str, Any]]) -> None:
-    backend.open()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        reports.append(as_dict(backend.read(time.time())))
-        time.sleep(interval_seconds)
-
-
 def _dump(args: dict[str, str]) -> dict[str, Any]:
     dump, trace = _empty(args["vendor"], ""), Trace()
-    backend = make_backend(args["vendor"], Options())
     try:
         with suppress(ImportError, KeyError, AttributeError):  # opening says it better
             module, prefix = BINDINGS[args["vendor"]]
             trace.wrap(importlib.import_module(module), prefix)
-        _read(backend, float(args["seconds"]), float(args["interval"]), dump["reports"])
+        pool = open_backend(args["vendor"], Options())
+        end = time.monotonic() + float(args["seconds"])
+        while time.monotonic() < end:
+            dump["reports"].append(as_dict(pool.read(time.time())))
+            time.sleep(float(args["interval"]))
     except BackendError as error:
         dump["error"] = error.sentence
     dump["calls"] = trace.calls()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.kubernetes.objects.map_versions import (
+from kvpressure.kubernetes.objects.config_maps import (
     LAG_SECONDS,
     MAX_TEXT,
     MAX_VERSIONS,
