@@ -20,6 +20,7 @@ from kvpressure.model.errors import SourceError
 from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.net.threads import bug
 from kvpressure.printable import brief
 
 T = TypeVar("T")
@@ -32,11 +33,6 @@ KEPT_DURATIONS: Final = 60
 log = structlog.get_logger("kvpressure.sources")
 
 LONGEST_SENTENCE: Final = 400
-
-
-def bug(error: Exception) -> SourceError:
-    """Return what a source's health says of an error that nobody expected: the others, and its next poll, go on."""
-    return SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this")
 
 
 class Health:

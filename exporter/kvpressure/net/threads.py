@@ -14,9 +14,14 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from kvpressure.model.errors import SourceError
-from kvpressure.net.guard import bug
+from kvpressure.printable import brief
 
 T = TypeVar("T")
+
+
+def bug(error: Exception) -> SourceError:
+    """Return what a source's health says of an error that nobody expected: the others, and its next poll, go on."""
+    return SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this")
 
 
 def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:

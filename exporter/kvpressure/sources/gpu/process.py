@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from kvpressure.model.samples import GpuReport, SourceHealth
-from kvpressure.net.guard import bug
+from kvpressure.net.threads import bug
 from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
 from kvpressure.sources.gpu.spawn import ChildProcess, Failure
 from kvpressure.sources.gpu.wire import decode

@@ -7,7 +7,8 @@ from typing import Protocol
 from kvpressure.model.environment import ContainerId, LogReport
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.guard import Health, bug
+from kvpressure.net.guard import Health
+from kvpressure.net.threads import bug
 from kvpressure.sources.logs.classify import is_telling, telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
 from kvpressure.sources.logs.live import Sink
