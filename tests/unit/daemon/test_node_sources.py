@@ -22,9 +22,8 @@ from kvpressure.kubernetes.watch.source import KubernetesSource, View
 from kvpressure.model.environment import Assignment, ContainerId, ContainerState, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import SystemClock
-from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices import source as pod_devices
-from kvpressure.sources.pod_devices.source import NO_GPU_JOIN
+from kvpressure.sources.pod_devices.source import NO_GPU_JOIN, PodDevicesSource
 from kvpressure.sources.source import Known as Besides
 from kvpressure.sources.source import Registration, Source, Wiring
 from tests.support.kube_watch import until

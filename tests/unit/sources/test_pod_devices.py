@@ -10,8 +10,7 @@ from kvpressure.config.settings.validate import validate
 from kvpressure.config.strict_yaml import Problem
 from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.samples import GpuSample
-from kvpressure.sources.pod_devices import resolve
-from kvpressure.sources.pod_devices.assign import assignments
+from kvpressure.sources.pod_devices.assign import assignments, resolve
 from kvpressure.sources.pod_devices.ids import (
     ClaimDevice,
     ContainerDevices,
