@@ -50,7 +50,7 @@ _KEEPALIVE: Final = (
 
 
 class KubeClient:
-    """One API server with one user's credentials. Use it as an async context manager.
+    """One API server, at `where`, with one user's credentials. Use it as an async context manager.
 
     Redirects are refused, answers are bounded, and addresses of clouds' metadata services are never requested. Only
     what a person waits for has a deadline here. Proxies of the environment are for people, `daemon` says it is none.
@@ -67,6 +67,9 @@ class KubeClient:
         self._stack = AsyncExitStack()
         self._http: httpx2.AsyncClient | None = None
         self._made_with: ssl.SSLContext | None = None
+        self._who = f"context {config.context}" if config.context else config.origin
+        self.where = brief(self._url.netloc.decode(), 80)
+        self._shown = brief(self._url.copy_with(userinfo=b"", raw_path=self._url.raw_path.partition(b"?")[0]), 200)
 
     async def __aenter__(self) -> KubeClient:
         return self
@@ -191,19 +194,6 @@ class KubeClient:
             made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, cookies=nothing_kept, trust_env=False)
             self._http, self._made_with = await self._stack.enter_async_context(made), context
         return self._http
-
-    @property
-    def where(self) -> str:
-        """The API server's address, for messages."""
-        return brief(self._url.netloc.decode(), 80)
-
-    @property
-    def _shown(self) -> str:
-        return brief(self._url.copy_with(userinfo=b"", raw_path=self._url.raw_path.partition(b"?")[0]), 200)
-
-    @property
-    def _who(self) -> str:
-        return f"context {self.config.context}" if self.config.context else self.config.origin
 
     def _refusal(self, status: int, message: str, action: Action) -> KubeError:
         said = f" (it says: {brief(message, 300)})" if message else ""

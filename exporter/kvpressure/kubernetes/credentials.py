@@ -17,6 +17,7 @@ from typing import Any
 
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, read_named
+from kvpressure.net.credentials import client_context, load_pair
 from kvpressure.printable import brief
 
 PLUGIN_SECONDS = 120.0
@@ -90,28 +91,18 @@ class Credentials:
 
 def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
-        # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if config.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+        context = client_context(config.insecure, cadata=config.ca.decode() if config.ca else None)
         if certificate:
-            _load_pair(context, certificate, key)
+            # By way of a file, as OpenSSL requires; it is the user's alone and deleted at once.
+            with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
+                pair = Path(folder) / "pair.pem"
+                with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(certificate.rstrip() + b"\n" + key)
+                load_pair(context, pair)
     except (ssl.SSLError, ValueError, OSError) as error:
         sentence = f"the certificates that {config.origin} has for context {config.context} cannot be used"
         raise KubeError(f"{sentence}: {brief(error)}") from error
     return context
-
-
-def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a client's certificate by way of a file, as OpenSSL requires; it is the user's alone and deleted at once."""
-    with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
-        pair = Path(folder) / "pair.pem"
-        with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(certificate.rstrip() + b"\n" + key)
-        # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
-        context.load_cert_chain(pair, password=lambda: b"")
 
 
 async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:

@@ -150,16 +150,27 @@ def tls_files(options: TlsOptions | None) -> TlsFiles:
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the client context for these files; raises `SourceError("tls")` when one of them cannot be used."""
     try:
-        context = ssl.create_default_context(cafile=files.ca_file or None)
-        # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context = client_context(files.insecure_skip_verify, cafile=files.ca_file or None)
         if files.cert_file:
-            # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
-            context.load_cert_chain(files.cert_file, files.key_file or None, password=lambda: b"")
+            load_pair(context, files.cert_file, files.key_file or None)
     except (OSError, ssl.SSLError, ValueError) as error:
         names = ", ".join(brief(path) for path in files[:3] if path)
         raise SourceError("tls", f"cannot use the TLS files {names}: {brief(error)}; nothing was sent") from error
-    if files.insecure_skip_verify:
+    return context
+
+
+def client_context(insecure: bool, *, cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
+    """Return a context that trusts the CAs given, else the system's. Raises OSError and ValueError."""
+    context = ssl.create_default_context(cafile=cafile, cadata=cadata)
+    # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def load_pair(context: ssl.SSLContext, certificate: str | Path, key: str | None = None) -> None:
+    """Load a client's certificate with its key. Raises OSError and ValueError."""
+    # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
+    context.load_cert_chain(certificate, key, password=lambda: b"")

@@ -26,16 +26,18 @@ from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
+    NotToldError,
     argv_of,
     family_of,
     holders_of,
     links,
     listening,
     parents_of_all,
+    ranks,
     read,
     root_of,
+    visible_gpus,
 )
-from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "port_owner"

@@ -85,7 +85,7 @@ def engine_pod(
 
 def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] | None = None) -> Container:
     """Return the container named, the only one, the engine's, or kubectl's default one. Raises KubeError."""
-    containers = {one.name: one for one in read_containers(pod, None if maps is None else lambda _: maps)}
+    containers = {one.name: one for one in read_containers(pod, lambda _: maps or {})}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if wanted:
         if wanted in containers:

@@ -8,18 +8,32 @@ Imports as little as it can: its memory counts towards the exporter's.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
 import sys
 import time
-from typing import BinaryIO, Final
+from dataclasses import fields
+from typing import Any, BinaryIO, Final
 
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options, open_backend
 from kvpressure.sources.gpu.cards import CardPool
-from kvpressure.sources.gpu.wire import encode
 
 PR_SET_PDEATHSIG: Final = 1
+_GPU_FIELDS: Final = tuple(field.name for field in fields(GpuSample))
+
+
+def as_dict(report: GpuReport) -> dict[str, Any]:
+    """Return a report as JSON-able values."""
+    gpus = [{name: getattr(gpu, name) for name in _GPU_FIELDS} for gpu in report.gpus]
+    return {"t": report.t, "gpus": gpus, "rejected": dict(report.rejected), "errors": dict(report.errors)}
+
+
+def encode(report: GpuReport) -> bytes:
+    """One line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
+    return json.dumps(as_dict(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def take_stdout() -> BinaryIO:

@@ -18,9 +18,8 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from kvpressure.sources.gpu.backend import BackendError, Options, open_backend
-from kvpressure.sources.gpu.child import die_with_parent, parse, take_stdout
+from kvpressure.sources.gpu.child import as_dict, die_with_parent, parse, take_stdout
 from kvpressure.sources.gpu.process import GpuSettings, child_environment
-from kvpressure.sources.gpu.wire import as_dict
 
 LONGEST_LIST: Final = 128
 LONGEST_ARRAY: Final = 8

@@ -108,22 +108,16 @@ class LogsSource(Source):
         except SourceError as error:
             self._health.down(now, error)
             return
-        self._swept, took = swept, self._clock.monotonic() - began
+        self._swept, took, found = swept, self._clock.monotonic() - began, swept.error
+        is_off = found is not None and self._settings.enabled == "auto" and found.reason == "missing"
         if wanted:
-            self._tell_absence(swept.error)
-        if swept.error is not None and not self._is_off(swept.error):
-            self._health.down(now, swept.error, took)
+            before, self._absent = self._absent, found.sentence if found is not None and is_off else ""
+            if self._absent and not before:
+                log.info("pod logs are not read", reason=self._absent)
+        if found is not None and not is_off:
+            self._health.down(now, found, took)
         else:
             self._health.up(now, took)
-
-    def _is_off(self, error: SourceError) -> bool:
-        return self._settings.enabled == "auto" and error.reason == "missing"
-
-    def _tell_absence(self, error: SourceError | None) -> None:
-        before = self._absent
-        self._absent = error.sentence if error is not None and self._is_off(error) else ""
-        if self._absent and not before:
-            log.info("pod logs are not read", reason=self._absent)
 
     async def aclose(self) -> None:
         """Close everything; a thread that hangs in the kernel is left behind."""
@@ -138,8 +132,7 @@ class LogsSource(Source):
         for follower in self._followers.values():
             follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now)
         followers = self._followers.values()
-        # Of one whose image is pulled, or that has ended, nobody promises a log: the kubelet takes those of evicted pods
-        # away at once.
+        # Nobody promises a log of one whose image is pulled, or that has ended: those of evicted pods go at once.
         idle = {_key(state) for state in wanted if not state.runtime_id or state.started is None}
         return _Swept(
             reports={f.id: report for f in followers if (report := f.report()) is not None},
