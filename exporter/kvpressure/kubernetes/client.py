@@ -124,7 +124,11 @@ class KubeClient:
                 if response.status_code == 200:
                     yield response
                     return
-                message = _message(await capped(response, LARGEST_STATUS_BYTES))
+                body = await capped(response, LARGEST_STATUS_BYTES)
+                message = body[:300].decode(errors="replace").strip()
+                with suppress(ValueError, RecursionError):  # of a `Status` object its message
+                    status = json.loads(body)
+                    message = str(status.get("message", "")) if isinstance(status, dict) else ""
                 if response.status_code != 401 or renewed or not self._credentials.renewable:
                     raise self._refusal(response.status_code, message, action)
             self._credentials.renew()
@@ -230,15 +234,6 @@ async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
             if size > cap_bytes:
                 break
     return b"".join(chunks)
-
-
-def _message(body: bytes) -> str:
-    """Return the message of a `Status` object, else the start of the body."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return body[:300].decode(errors="replace").strip()
-    return str(found.get("message", "")) if isinstance(found, dict) else ""
 
 
 def _explain(error: BaseException, where: str) -> tuple[str, str]:

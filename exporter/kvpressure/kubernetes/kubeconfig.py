@@ -44,10 +44,7 @@ DEFAULT_NAMESPACE = "default"
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
 
 _SERVER = re.compile(r"https?://[^/\s]")
-_FILES = {
-    "cluster": ("certificate-authority",),
-    "user": ("client-certificate", "client-key", "tokenFile"),
-}
+_FILES = {"cluster": ("certificate-authority",), "user": ("client-certificate", "client-key", "tokenFile")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,9 @@ def load_config(file: Path | None = None, context: str = "", env: Mapping[str, s
     Raises KubeError.
     """
     environment = os.environ if env is None else env
-    paths = _paths(file, environment)
+    listed = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
+    own = Path(environment.get("HOME") or Path.home()) / ".kube" / "config"
+    paths = [file] if file is not None else listed or [own]
     found = [path for path in paths if path.exists() and not path.is_dir()]
     if file is not None and not found:
         raise KubeError(f"there is no kubeconfig file {file}; check --kubeconfig")
@@ -111,13 +110,6 @@ def load_config(file: Path | None = None, context: str = "", env: Mapping[str, s
         return _select(_merged(found), context, origin)
     except (TypeError, KeyError, AttributeError) as error:
         raise KubeError(f"{origin} is no kubeconfig: something in it is not what it should be ({error!r})") from error
-
-
-def _paths(file: Path | None, env: Mapping[str, str]) -> list[Path]:
-    if file is not None:
-        return [file]
-    listed = [Path(part) for part in env.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return listed or [Path(env.get("HOME") or Path.home()) / ".kube" / "config"]
 
 
 def service_account(env: Mapping[str, str] | None = None) -> Config | None:

@@ -222,7 +222,5 @@ def _process(pid: int, proc: Path) -> _Process:
 
 
 SOURCE: Final = Registration[None](
-    NAME,
-    lambda _, wiring: [LocalProcesses(wiring.clock)],
-    {NAME: "Engine processes of this machine"},
+    NAME, lambda _, wiring: [LocalProcesses(wiring.clock)], {NAME: "Engine processes of this machine"}
 )

@@ -50,11 +50,7 @@ class EnginePod:
 
 
 def engine_pod(
-    found: Found,
-    now: float,
-    container: str = "",
-    port: int | None = None,
-    maps: Mapping[str, Object] | None = None,
+    found: Found, now: float, container: str = "", port: int | None = None, maps: Mapping[str, Object] | None = None
 ) -> EnginePod:
     """Read a pod. Raises KubeError when it is ambiguous which of its containers is meant.
 

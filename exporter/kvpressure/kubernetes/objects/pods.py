@@ -179,8 +179,8 @@ def _pod_json(pod: Object) -> bytes:
 
 
 def _is_served(pod: Object) -> bool:
-    terminating = at(pod, "metadata", "deletionTimestamp") is not None
-    return text(pod, "status", "phase") == "Running" and bool(_ip_text(pod)) and not terminating
+    running = text(pod, "status", "phase") == "Running" and at(pod, "metadata", "deletionTimestamp") is None
+    return running and bool(_ip_text(pod))
 
 
 def _ip_text(pod: Object) -> str:

@@ -41,15 +41,13 @@ class _Subject:
 
     def add(self, event: EventRecord, growth: int, *, recent: bool) -> None:
         """Take in new occurrences, and when the last one was."""
-        place = (event.container if self._has_room(event.container) else "", event.reason)
+        containers = {name for name, _ in (*self.latest, *self.counts)}
+        has_room = event.container in containers or len(containers) < MAX_CONTAINERS_PER_SUBJECT
+        place = (event.container if has_room else "", event.reason)
         if growth:
             self.counts[place] += growth
         if event.last is not None and (growth or recent):
             self.latest[place] = max(event.last, self.latest.get(place, event.last))
-
-    def _has_room(self, container: str) -> bool:
-        containers = {name for name, _ in self.latest} | {name for name, _ in self.counts}
-        return container in containers or len(containers) < MAX_CONTAINERS_PER_SUBJECT
 
 
 class EventBook:
@@ -70,7 +68,11 @@ class EventBook:
         happened before and is not counted, but what is younger than ten minutes sets the time of the last one.
         """
         for event in events:
-            subject = self._subject(event.subject)
+            subject = self._subjects[event.subject] = self._subjects.pop(event.subject, None) or _Subject()
+            if len(self._subjects) > MAX_SUBJECTS:
+                others = (known for known in self._subjects if known not in self._kept and known != event.subject)
+                if (oldest := next(others, None)) is not None:
+                    del self._subjects[oldest]
             growth = subject.growth(event, listening_since)
             recent = event.last is not None and now - event.last <= RECENT_SECONDS
             subject.add(event, growth, recent=recent)
@@ -94,12 +96,3 @@ class EventBook:
                 if when is not None:
                     latest[reason] = max(when, latest.get(reason, when))
         return EventReport(container, counts, latest)
-
-    def _subject(self, name: str) -> _Subject:
-        subject = self._subjects.pop(name, None) or _Subject()
-        self._subjects[name] = subject
-        if len(self._subjects) > MAX_SUBJECTS:
-            oldest = next((known for known in self._subjects if known not in self._kept and known != name), None)
-            if oldest is not None:
-                del self._subjects[oldest]
-        return subject

@@ -187,10 +187,7 @@ class Reflector(Generic[R]):
         tuning = self._tuning
         heard = self._clock.monotonic()
         try:
-            async with (
-                asyncio.timeout(self._watch_seconds + tuning.grace_seconds),
-                aclosing(stream.lines()) as lines,
-            ):
+            async with asyncio.timeout(self._watch_seconds + tuning.grace_seconds), aclosing(stream.lines()) as lines:
                 async for line in lines:
                     heard = self._clock.monotonic()
                     await self._take(line)

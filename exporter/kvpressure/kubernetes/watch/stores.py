@@ -48,15 +48,14 @@ class PodStore:
         if not record.states:
             return self._drop(record.key)
         before = self.records.get(record.key)
-        if before is None and len(self.records) >= MAX_PODS and not self._make_room():
-            return False
+        if before is None and len(self.records) >= MAX_PODS:
+            # What piles up on a node are the remains of evicted pods; they must not keep out those that run.
+            oldest = next((key for key, one in self.records.items() if one.finished), None)
+            if oldest is None:
+                return False
+            self._drop(oldest)
         self.records[record.key] = record
         return record != before
-
-    def _make_room(self) -> bool:
-        # What piles up on a node are the remains of evicted pods; they must not keep out those that run.
-        oldest = next((key for key, record in self.records.items() if record.finished), None)
-        return oldest is not None and self._drop(oldest)
 
     def _drop(self, key: str) -> bool:
         return self.records.pop(key, None) is not None
@@ -111,7 +110,10 @@ class NodeStore:
 def shown_pods(records: Iterable[PodRecord]) -> list[PodRecord]:
     """Return pods by name, then the last few of those that have ended."""
     ordered = sorted(records, key=lambda record: record.key)
-    ended = sorted((record for record in ordered if record.finished), key=_ended)
+    ended = sorted(
+        (record for record in ordered if record.finished),
+        key=lambda record: max((s.termination.finished or 0.0 for s in record.states if s.termination), default=0.0),
+    )
     return [record for record in ordered if not record.finished] + ended[-MAX_FINISHED:]
 
 
@@ -125,7 +127,3 @@ def in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
         queues.setdefault(record.namespace, []).extend(enumerate(record.targets))
     turns = [turn for queue in queues.values() for turn in enumerate(sorted(queue, key=lambda entry: entry[0]))]
     return tuple(target for _, (_, target) in sorted(turns, key=lambda entry: entry[0]))
-
-
-def _ended(record: PodRecord) -> float:
-    return max((s.termination.finished or 0.0 for s in record.states if s.termination), default=0.0)

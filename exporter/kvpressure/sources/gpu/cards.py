@@ -83,7 +83,14 @@ class CardPool:
             if key not in self._busy_since:
                 self._busy_since[key] = now
                 inbox.put(t)
-        return merge(t, self._collect(now + self._wait_seconds), self._stuck())
+        reports, now = self._collect(now + self._wait_seconds), time.monotonic()
+        waited = {key: now - since for key, since in self._busy_since.items()}
+        stuck = {
+            key: f"timeout: no answer from the driver for {seconds:.1f} s"
+            for key, seconds in waited.items()
+            if seconds >= self._error_seconds
+        }
+        return merge(t, reports, stuck)
 
     def _collect(self, until: float) -> list[GpuReport]:
         reports: list[GpuReport] = []
@@ -96,15 +103,6 @@ class CardPool:
             del self._busy_since[key]
             reports.append(report)
         return reports
-
-    def _stuck(self) -> dict[str, str]:
-        now = time.monotonic()
-        waited = {key: now - since for key, since in self._busy_since.items()}
-        return {
-            key: f"timeout: no answer from the driver for {seconds:.1f} s"
-            for key, seconds in waited.items()
-            if seconds >= self._error_seconds
-        }
 
     def close(self) -> None:
         """Let the threads end, and go of the driver unless a card is still in it: that would not be safe."""

@@ -100,19 +100,16 @@ class UtilizationBuffer:
         rates = absent(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
         return () if rates is None else sieve.shares([rates.gpu])
 
-    def _ask(self, last_seen_us: int) -> Any:
-        """Value type and samples, None where there are none."""
-        try:
-            return absent(pynvml.nvmlDeviceGetSamples, self._handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, last_seen_us)
-        except pynvml.NVMLError as error:
-            if error.value in NO_SAMPLES_CODES:
-                return None
-            raise
-
     def _new_samples(self, t: float, sieve: Sieve) -> list[float]:
         # A clock set back would leave last-seen in the future and the buffer silent until the clock caught up.
         last_seen = min(self._last_seen_us, int(t * 1e6))
-        answer = self._ask(last_seen)
+        try:
+            kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
+            answer = absent(pynvml.nvmlDeviceGetSamples, self._handle, kind, last_seen)
+        except pynvml.NVMLError as error:
+            if error.value in NO_SAMPLES_CODES:
+                return []
+            raise
         if answer is None or answer[0] not in _VALUE_FIELDS:
             return []
         field = _VALUE_FIELDS[answer[0]]

@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Final
 from kvpressure.model.environment import ContainerState
 from kvpressure.model.errors import SourceError
 from kvpressure.printable import brief
-from kvpressure.sources.logs.live import (
-    HEAD_BYTES,
-    TAIL_BYTES,
-    LiveFile,
-    LogFile,
-    Piece,
-    log_files,
-    plan,
-    read_piece,
-)
+from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, Piece, log_files, plan, read_piece
 from kvpressure.sources.logs.safe_open import Tree, open_regular
 
 if TYPE_CHECKING:
