@@ -68,7 +68,8 @@ class EventBook:
         happened before and is not counted, but what is younger than ten minutes sets the time of the last one.
         """
         for event in events:
-            subject = self._subjects[event.subject] = self._subjects.pop(event.subject, None) or _Subject()
+            subject = self._subjects.pop(event.subject, None) or _Subject()
+            self._subjects[event.subject] = subject
             if len(self._subjects) > MAX_SUBJECTS:
                 others = (known for known in self._subjects if known not in self._kept and known != event.subject)
                 if (oldest := next(others, None)) is not None:
