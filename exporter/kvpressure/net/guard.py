@@ -76,7 +76,7 @@ class Guard(Generic[T]):
     """Runs one source's readings and keeps its health.
 
     `deadline_seconds` is measured on the event loop's clock whatever `clock` is, so a virtual clock still has
-    working deadlines. `on_timeout` may explain a reading that ran into it better than the guard can.
+    working deadlines. `silence` begins the sentence of a reading that ran into it.
     """
 
     def __init__(
@@ -87,17 +87,15 @@ class Guard(Generic[T]):
         interval_seconds: float,
         deadline_seconds: float | None = None,
         clock: Clock | None = None,
-        backoff: Backoff | None = None,
-        on_timeout: Callable[[], SourceError] | None = None,
+        silence: str = "no answer",
     ) -> None:
         self._source = source
         self._target = target
         self._clock: Clock = clock or SystemClock()
         self._ticks = Ticks(interval_seconds, spread(target or source))
-        self._backoff = backoff or Backoff()
+        self._backoff = Backoff()
         self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
-        no_answer = SourceError("timeout", f"no answer within {self.deadline_seconds:g} s")
-        self._on_timeout = on_timeout or (lambda: no_answer)
+        self._silence = silence
         self.counts = PollCounts()
         self._failures = 0
         self._began: float | None = None
@@ -132,7 +130,7 @@ class Guard(Generic[T]):
         except SourceError as error:
             self._down(error, began)
         except TimeoutError:
-            self._down(self._on_timeout(), began)
+            self._down(SourceError("timeout", f"{self._silence} within {self.deadline_seconds:g} s"), began)
         except Exception as error:  # noqa: BLE001
             self._down(bug(error), began, error)
         else:

@@ -13,7 +13,6 @@ import structlog
 
 from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId, Environment
-from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard
@@ -66,7 +65,7 @@ class PodDevicesSource(Source):
             str(self._socket),
             interval_seconds=settings.interval_seconds,
             clock=self._clock,
-            on_timeout=self._hung,
+            silence=f"the kubelet at {self._socket} did not answer",
         )
         self._on = settings.enabled == "true"
         self._answer: KubeletAnswer | None = None
@@ -122,10 +121,6 @@ class PodDevicesSource(Source):
     def _take(self, answer: KubeletAnswer) -> None:
         self._devices = assignments(answer, self._settings.resource_names, self._names, self._ended)
         self._answer, self._answered = answer, self._clock.monotonic()
-
-    def _hung(self) -> SourceError:
-        deadline = self._guard.deadline_seconds
-        return SourceError("timeout", f"the kubelet at {self._socket} did not answer within {deadline:g} s")
 
 
 def _absence(directory: Path) -> str:
