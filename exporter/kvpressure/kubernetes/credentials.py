@@ -108,7 +108,13 @@ def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLConte
 async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
     if not plugin.api_version.startswith(_API):
         raise KubeError(f"{config.origin}: exec has apiVersion {plugin.api_version!r}, which is none of {_API}*")
-    out = await _run(plugin, _environment(plugin, config))
+    spec: dict[str, Any] = {"interactive": plugin.interactive and sys.stdin is not None and sys.stdin.isatty()}
+    if plugin.cluster_info:
+        cluster = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
+        ca = {"certificate-authority-data": base64.b64encode(config.ca).decode()} if config.ca else {}
+        spec["cluster"] = {**cluster, **ca, "tls-server-name": config.server_name, "proxy-url": config.proxy}
+    info = {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
+    out = await _run(plugin, {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)})
     try:
         status = json.loads(out)["status"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -116,16 +122,6 @@ async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
     if not isinstance(status, dict) or not (status.get("token") or status.get("clientCertificateData")):
         raise KubeError(f"{plugin.command} gave neither a token nor a certificate; are you logged in there?")
     return status
-
-
-def _environment(plugin: ExecPlugin, config: Config) -> dict[str, str]:
-    spec: dict[str, Any] = {"interactive": plugin.interactive and sys.stdin is not None and sys.stdin.isatty()}
-    if plugin.cluster_info:
-        cluster = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
-        ca = {"certificate-authority-data": base64.b64encode(config.ca).decode()} if config.ca else {}
-        spec["cluster"] = {**cluster, **ca, "tls-server-name": config.server_name, "proxy-url": config.proxy}
-    info = {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
-    return {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
 
 async def _run(plugin: ExecPlugin, env: dict[str, str]) -> bytes:

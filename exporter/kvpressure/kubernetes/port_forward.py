@@ -16,9 +16,15 @@ from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.printable import brief
 
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.websocket import WebSocket
+
 PROTOCOL: Final = "v4.channel.k8s.io"
 DATA, ERROR = 0, 1
 LONGEST_ERROR_BYTES: Final = 4096
+CHUNK_BYTES: Final = 64 * 1024
+SETTLE_SECONDS: Final = 0.3
+"""A kubelet that cannot connect says so on channel 1 within moments of the upgrade."""
 
 
 class Frames:
@@ -74,14 +80,6 @@ def explain_forward(error: str, where: str, port: int) -> str:
     if not error:
         return f"the port-forward to port {port} of pod {where} was closed at once; does its node answer?"
     return f"the port-forward to port {port} of pod {where} failed: {brief(error, 300)}"
-
-
-if TYPE_CHECKING:
-    from kvpressure.kubernetes.websocket import WebSocket
-
-CHUNK_BYTES: Final = 64 * 1024
-SETTLE_SECONDS: Final = 0.3
-"""A kubelet that cannot connect says so on channel 1 within moments of the upgrade."""
 
 
 class PortForward:

@@ -52,6 +52,7 @@ class ConfigMaps:
     """What was read, by namespace and name; one task for each namespace, which has permissions of its own.
 
     `reader` reads pods with what is known; those in `stores` that want a ConfigMap are read again once it is there.
+    `end_task` cancels a task and waits for it later.
     """
 
     def __init__(
@@ -59,14 +60,15 @@ class ConfigMaps:
         settings: KubernetesSettings,
         connect: Callable[[], Connection],
         stores: Callable[[], Iterable[PodStore]],
+        end_task: Callable[[asyncio.Task[None]], None],
         clock: Clock,
         tuning: Tuning,
     ) -> None:
-        self._connect, self._stores, self._clock, self._tuning = connect, stores, clock, tuning
+        self._connect, self._stores, self._end_task = connect, stores, end_task
+        self._clock, self._tuning = clock, tuning
         self._on, self._allowed = settings.config_maps, frozenset(settings.config_map_namespaces)
         self._versions: dict[MapName, tuple[MapVersion, ...]] = {}
         self._namespaces: dict[str, _Namespace] = {}
-        self._ending: set[asyncio.Task[None]] = set()
         self.reader = PodReader(settings, self.versions)
 
     def versions(self, name: MapName) -> tuple[MapVersion, ...]:
@@ -89,7 +91,7 @@ class ConfigMaps:
         self._versions = {name: found for name, found in self._versions.items() if name in used}
         namespaces = [*dict.fromkeys(namespace for namespace, _ in kept)][:MAX_NAMESPACES]
         for namespace in self._namespaces.keys() - set(namespaces):
-            self._end_one(self._namespaces.pop(namespace).task)
+            self._end_task(self._namespaces.pop(namespace).task)
         for namespace in namespaces:
             if namespace not in self._namespaces:
                 one = _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
@@ -118,20 +120,14 @@ class ConfigMaps:
                 why = why_not(versions, start)
                 yield f"Limits in the --config file of pod {key} are not known: ConfigMap {name[1]}: {why}"
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """End every task."""
         for one in self._namespaces.values():
-            self._end_one(one.task)
+            self._end_task(one.task)
         self._namespaces = {}
-        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _records(self) -> Iterator[PodRecord]:
         return (record for store in self._stores() for record in store.records.values())
-
-    def _end_one(self, task: asyncio.Task[None]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        task.cancel()
 
     async def _take(self, name: MapName, version: MapVersion) -> None:
         self._versions[name] = with_version(self.versions(name), version)
@@ -196,19 +192,16 @@ class _Namespace:
             try:
                 version = read_version(await self._connection.config_map(*name), began)
             except KubeError as error:
+                if error.reason == "forbidden":
+                    raise SourceError(
+                        "forbidden",
+                        f"not allowed to get configmaps {name[1]} in namespace {self._namespace}, so limits in it are "
+                        f"not known: give {refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
+                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
+                    ) from error
                 if error.status != _NOT_FOUND:
-                    raise self._refused(error, name[1]) from error
+                    raise
                 version = missing_version(began)
             self._wanted -= {name}
             await self._take(name, version)
         return True
-
-    def _refused(self, error: KubeError, name: str) -> SourceError:
-        if error.reason != "forbidden":
-            return error
-        return SourceError(
-            "forbidden",
-            f"not allowed to get configmaps {name} in namespace {self._namespace}, so limits in it are not known: give "
-            f"{refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
-            '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
-        )

@@ -100,7 +100,7 @@ class KubernetesSource(Source):
         self._pods: dict[str, _Part] = {}
         self._events: dict[str, _Part] = {}
         self._node: _Part | None = None
-        self._maps = ConfigMaps(settings, self._connect, self._pod_stores, self._clock, self._tuning)
+        self._maps = ConfigMaps(settings, self._connect, self._pod_stores, self._end, self._clock, self._tuning)
         self._deleted: dict[ContainerId, tuple[str, float]] = {}
         self._shown: dict[ContainerId, str] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -124,10 +124,15 @@ class KubernetesSource(Source):
                 self._events[""] = self._follow_events("")
             await asyncio.Event().wait()
         finally:
-            tasks = [*(part.task for part in self._parts()), *self._ending]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, self._maps.end(), return_exceptions=True)
+            for part in filter(None, (*self._pods.values(), self._node, *self._events.values())):
+                self._end(part.task)
+            self._maps.end()
+            await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record for each list-and-watch; empty where Kubernetes is off."""
@@ -135,7 +140,8 @@ class KubernetesSource(Source):
             return ()
         if not self._settings.node_name:
             return (SourceHealth(PODS, "", False, self._clock.wall(), error=NO_NODE_NAME, reason="no_node_name"),)
-        found = (*(part.reflector.health() for part in self._parts()), *self._maps.health())
+        parts = filter(None, (*self._pods.values(), self._node, *self._events.values()))
+        found = (*(part.reflector.health() for part in parts), *self._maps.health())
         return found or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
 
     @property
@@ -185,9 +191,6 @@ class KubernetesSource(Source):
             problems=tuple(islice(problems, MAX_PROBLEMS)),
             hints=tuple(self._maps.hints()),
         )
-
-    def _parts(self) -> Iterator[_Part]:
-        return filter(None, (*self._pods.values(), self._node, *self._events.values()))
 
     def _connect(self) -> Connection:
         # Imported here: a process without Kubernetes must not pay for a second HTTP stack.
@@ -247,10 +250,7 @@ class KubernetesSource(Source):
         """Watch the events of namespaces with engines, and no longer those of namespaces without any."""
         watched = self._events
         for namespace in watched.keys() - {c.namespace for c in (*self._shown, *self._deleted)} - {""}:
-            task = watched.pop(namespace).task
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+            self._end(watched.pop(namespace).task)
         for namespace in {c.namespace for c in self._shown} - watched.keys():
             if len(watched) <= MAX_EVENT_NAMESPACES:
                 watched[namespace] = self._follow_events(namespace)
