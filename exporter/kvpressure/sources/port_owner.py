@@ -94,8 +94,7 @@ class LocalProcesses(Source):
         self._ports: dict[str, int] = {}
         self._any = asyncio.Event()
         self._owners: Mapping[int, PortOwner] = {}
-        self._wanted: tuple[int, ...] = ()
-        self._thread = SingleFlightThread(lambda: find_owners(self._wanted, proc, sys))
+        self._thread = SingleFlightThread(lambda: find_owners(self._ports.values(), proc, sys))
         self._guard = Guard[bool](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
 
     async def run(self) -> None:
@@ -121,7 +120,6 @@ class LocalProcesses(Source):
         )
 
     async def _look(self) -> bool:
-        self._wanted = tuple(self._ports.values())
         self._owners = await self._thread.get()
         return True
 

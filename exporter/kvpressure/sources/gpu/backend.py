@@ -32,11 +32,14 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a backend may need to know; each uses what concerns it."""
+    """What a child process is told: whose library to read, how often, how long to wait for a device."""
 
+    vendor: str
+    interval_seconds: float = 1.0
     gpm: bool = True
     device_wait_seconds: float = 0.5
     device_error_seconds: float = 5.0
+    reopen_seconds: float = 30.0
 
 
 EXIT_CODES: Final = {
@@ -64,9 +67,9 @@ class Row:
     load: Callable[[], ModuleType]
 
 
-def open_backend(vendor: str, options: Options) -> CardPool:
+def open_backend(options: Options) -> CardPool:
     """Load a vendor's library, initialize it and find its cards. Raises BackendError, KeyError for another vendor."""
-    module = BACKENDS[vendor].load()
+    module = BACKENDS[options.vendor].load()
     cards = module.open_cards(options)
     return CardPool(cards, options.device_wait_seconds, options.device_error_seconds, module.shutdown)
 

@@ -1,4 +1,4 @@
-"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child --vendor nvidia`.
+"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child OPTIONS`, which are JSON.
 
 Writes one line of JSON per reading on what was its standard output. Ends with a code of `backend.EXIT_CODES`, its last
 line on standard error being the sentence, and ends when its standard input does: its parent is gone.
@@ -87,27 +87,16 @@ def serve(pool: CardPool, out: BinaryIO, interval_seconds: float, reopen: Reopen
             return
 
 
-def parse(argv: list[str]) -> dict[str, str]:
-    """`--key value` pairs; argparse would cost a MiB for an audience of one."""
-    return {key.removeprefix("--"): value for key, value in zip(argv[::2], argv[1::2], strict=True)}
-
-
-def main(argv: list[str]) -> int:
+def main(options: Options) -> int:
     """Run to the end; the exit code."""
     die_with_parent()
     if wait_for_parent_to_leave(0.0):  # it died while this started, so the kernel will send nothing
         return 0
     out = take_stdout()
-    args = parse(argv)
-    options = Options(
-        gpm=args.get("gpm", "1") == "1",
-        device_wait_seconds=float(args.get("device-wait", "0.5")),
-        device_error_seconds=float(args.get("device-error", "5")),
-    )
     pool: CardPool | None = None
     try:
-        pool = open_backend(args["vendor"], options)
-        serve(pool, out, float(args.get("interval", "1")), ReopenRule(float(args.get("reopen", "30"))))
+        pool = open_backend(options)
+        serve(pool, out, options.interval_seconds, ReopenRule(options.reopen_seconds))
     except BackendError as error:
         print(error.sentence, file=sys.stderr, flush=True)  # noqa: T201 the parent reads it there
         return EXIT_CODES.get(error.reason, EXIT_CODES["driver_error"])
@@ -121,4 +110,4 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     # Not sys.exit: the library's own goodbye at exit may block behind a sick device, the kernel's does not.
-    os._exit(main(sys.argv[1:]))
+    os._exit(main(Options(**json.loads(sys.argv[1]))))

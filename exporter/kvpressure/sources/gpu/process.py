@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import structlog
 
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.net.threads import bug
-from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
+from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES, Options
 from kvpressure.sources.gpu.spawn import ChildProcess, Failure
 from kvpressure.sources.gpu.wire import decode
 from kvpressure.sources.source import Source
@@ -57,16 +58,15 @@ log = structlog.get_logger("kvpressure.sources")
 
 def child_command(vendor: str, settings: GpuSettings) -> list[str]:
     """Return the child's command line; -P keeps the working directory from shadowing its imports."""
-    options = {
-        "vendor": vendor,
-        "interval": settings.interval_seconds,
-        "gpm": int(settings.gpm),
-        "device-wait": settings.device_wait_ratio * settings.interval_seconds,
-        "device-error": settings.device_error_seconds,
-        "reopen": settings.reopen_seconds,
-    }
-    arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-    return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", *arguments]
+    options = Options(
+        vendor,
+        settings.interval_seconds,
+        settings.gpm,
+        settings.device_wait_ratio * settings.interval_seconds,
+        settings.device_error_seconds,
+        settings.reopen_seconds,
+    )
+    return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", json.dumps(asdict(options))]
 
 
 def child_environment(settings: GpuSettings) -> dict[str, str]:
