@@ -53,30 +53,22 @@ class PodLogs:
 
 
 async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restarted: bool) -> PodLogs:
-    """Return the current log, and the previous container's where it `restarted`. Raises nothing for unreadable logs."""
-    found = PodLogs()
+    """Return the current log, and the previous container's where it `restarted`. Raises nothing for unreadable logs.
+
+    Of each the last `TAIL_LINES` lines, at most `LARGEST_LOG_BYTES`.
+    """
+    found, action = PodLogs(), Action("get", "pods/log", id_.namespace, id_.pod)
+    path = f"/api/v1/namespaces/{id_.namespace}/pods/{id_.pod}/log"
+    query = {"container": id_.container, "tailLines": str(TAIL_LINES), "limitBytes": str(LARGEST_LOG_BYTES)}
     for previous in (False, True) if restarted else (False,):
+        asked = {**query, "timestamps": "true", "previous": "true" if previous else "false"}
         try:
-            report = await read_log(client, id_, now, previous=previous)
+            report = report_of(await client.text(path, action, asked, LARGEST_LOG_BYTES), id_, now)
         except KubeError as error:
             found = replace(found, problem=found.problem or f"{error}")
         else:
             found = replace(found, previous=report) if previous else replace(found, current=report)
     return found
-
-
-async def read_log(client: KubeClient, id_: ContainerId, now: float, *, previous: bool) -> LogReport:
-    """Return the last `TAIL_LINES` lines, at most `LARGEST_LOG_BYTES`. Raises KubeError, also without a container."""
-    query = {
-        "container": id_.container,
-        "tailLines": str(TAIL_LINES),
-        "limitBytes": str(LARGEST_LOG_BYTES),
-        "timestamps": "true",
-        "previous": "true" if previous else "false",
-    }
-    path = f"/api/v1/namespaces/{id_.namespace}/pods/{id_.pod}/log"
-    action = Action("get", "pods/log", id_.namespace, id_.pod)
-    return report_of(await client.text(path, action, query, LARGEST_LOG_BYTES), id_, now)
 
 
 def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:

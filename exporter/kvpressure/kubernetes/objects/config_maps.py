@@ -45,11 +45,6 @@ class StartedAt:
     t: float
     anew: bool = False
 
-    @property
-    def sure_before(self) -> float:
-        """The moment before which a change was certainly in force (unix seconds)."""
-        return self.t - LAG_SECONDS if self.anew else self.t
-
 
 @dataclass(frozen=True, slots=True)
 class MapVersion:
@@ -61,7 +56,8 @@ class MapVersion:
 
     def was_in_force(self, start: StartedAt) -> bool:
         """Return whether the container certainly started with this version."""
-        return self.changed is not None and self.changed <= start.sure_before and start.t <= self.seen
+        sure_before = start.t - LAG_SECONDS if start.anew else start.t
+        return self.changed is not None and self.changed <= sure_before and start.t <= self.seen
 
 
 def read_version(found: Object, now: float) -> MapVersion:
@@ -74,11 +70,6 @@ def read_version(found: Object, now: float) -> MapVersion:
             break
         kept[key], room = texts[key], room - len(texts[key]) - len(key)
     return MapVersion({"data": kept}, changed_at(found), now)
-
-
-def missing_version(now: float) -> MapVersion:
-    """Return the version that stands for a ConfigMap that does not exist."""
-    return MapVersion({}, None, now)
 
 
 def changed_at(found: Object) -> float | None:

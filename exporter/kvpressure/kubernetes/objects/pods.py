@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
@@ -78,19 +79,16 @@ class PodReader:
         annotations = own_annotations(mapping(meta, "annotations"))
         wishes = read_wishes(annotations)
         selected = bool(self._selector) and all(term.matches(mapping(meta, "labels")) for term in self._selector)
-        if "spec" not in pod:
-            return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, [_TOO_MUCH]))
         bare = PodRecord(namespace, name, uid(meta, "uid"))
-
-        def engines_of(found: list[Container]) -> list[Container]:
-            return engine_containers(found, wishes, selected=selected, port_name=self._settings.port_name)
-
+        if "spec" not in pod:
+            return replace(bare, problems=_about(namespace, name, [_TOO_MUCH]))
+        engines_in = partial(engine_containers, wishes=wishes, selected=selected, port_name=self._settings.port_name)
         containers = read_containers(pod)
-        engines = engines_of(containers)
+        engines = engines_in(containers)
         known, wants = self._mounted(pod, bare, engines)
         if known:
             containers = read_containers(pod, lambda container: known.get(container, {}))
-            engines = engines_of(containers)
+            engines = engines_in(containers)
         if engines:
             off = not self._settings.config_maps
             held = _pod_json(pod) if wants and not off else b""

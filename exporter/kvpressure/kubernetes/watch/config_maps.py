@@ -17,7 +17,6 @@ from kvpressure.kubernetes.objects.config_maps import (
     MapVersion,
     StartedAt,
     is_answered,
-    missing_version,
     read_version,
     why_not,
     with_version,
@@ -201,7 +200,7 @@ class _Namespace:
                     ) from error
                 if error.status != _NOT_FOUND:
                     raise
-                version = missing_version(began)
+                version = MapVersion({}, None, began)
             self._wanted -= {name}
             await self._take(name, version)
         return True

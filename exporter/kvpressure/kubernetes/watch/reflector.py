@@ -20,7 +20,7 @@ import structlog
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.objects.fields import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
-from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning
+from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning, refused_user
 from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
@@ -232,8 +232,15 @@ class Reflector(Generic[R]):
         return _GONE
 
     def _refused(self, error: KubeError, verb: str) -> SourceError:
-        missing = error.reason == "forbidden"
-        return SourceError("forbidden", self._resource.missing(verb, error.message)) if missing else error
+        if error.reason != "forbidden":
+            return error
+        what = self._resource
+        role = f"a Role in {what.namespace} (or a ClusterRole)" if what.namespace else "the ClusterRole"
+        return SourceError(
+            "forbidden",
+            f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
+            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; asked again within a minute',
+        )
 
     def _record(self, found: Mapping[str, Any] | None) -> R | None:
         if found is None:

@@ -91,13 +91,3 @@ class Resource:
     def action(self, verb: str) -> Action:
         """Return the request's action, for messages."""
         return Action(verb, self.plural, self.namespace)
-
-    def missing(self, verb: str, message: str) -> str:
-        """Return the sentence for a 403: the permission that is missing, and the rule that grants it."""
-        who = refused_user(message)
-        scope = f"in namespace {self.namespace}" if self.namespace else "in the whole cluster"
-        role = f"a Role in {self.namespace} (or a ClusterRole)" if self.namespace else "the ClusterRole"
-        return (
-            f"not allowed to {verb} {self.plural} {scope}: give {who} {role} with the rule "
-            f'{{apiGroups: [""], resources: [{self.plural}], verbs: [list, watch]}}; asked again within a minute'
-        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,16 @@ class _OpenFile:
         if self._live is not None:
             self._live.close()
             self._live = None
+
+    def _following(self, open_again: Callable[[], int]) -> LiveFile | None:
+        """Return the file that took the place of the one being read, None while there is none."""
+        try:
+            fd = open_again()
+        except SourceError as error:
+            if error.reason == "missing":  # renamed, and not yet made anew
+                return None
+            raise
+        return LiveFile(fd) if self._live is None else self._live.follower(fd)
 
 
 class FileLog(_OpenFile):
@@ -69,21 +79,12 @@ class FileLog(_OpenFile):
     def _read(self, budget: int, sink: Follower) -> None:
         while self._live is not None and budget > 0:
             budget -= self._live.read(budget, sink)
-            following = self._following() if self._live.at_end() else None
+            following = self._following(lambda: open_regular(self._path)) if self._live.at_end() else None
             if following is None:
                 return
             sink.file()
             self.close()
             self._live = following
-
-    def _following(self) -> LiveFile | None:
-        try:
-            fd = open_regular(self._path)
-        except SourceError as error:
-            if error.reason == "missing":  # renamed, and not yet made anew
-                return None
-            raise
-        return self._live.follower(fd) if self._live is not None else None
 
 
 _MAX_SWITCHES: Final = 8
@@ -160,7 +161,8 @@ class PodLog(_OpenFile):
 
     def _next(self, live: Mapping[int, str], sink: Follower) -> bool:
         """Go to the file that follows the one read to its end; false when there is none."""
-        following = self._rotated(live.get(self._number))
+        name = live.get(self._number)  # of the same start, anew
+        following = None if name is None else self._following(lambda: self._open(name))
         number = min((n for n in live if n > self._number), default=None)
         if following is None and number is None:
             return False
@@ -171,15 +173,3 @@ class PodLog(_OpenFile):
         self.close()
         self._live = following
         return True
-
-    def _rotated(self, name: str | None) -> LiveFile | None:
-        """Return the same start's next file."""
-        if name is None:
-            return None
-        try:
-            fd = self._open(name)
-        except SourceError as error:
-            if error.reason == "missing":  # between the kubelet's rename and the runtime's new file
-                return None
-            raise
-        return LiveFile(fd) if self._live is None else self._live.follower(fd)
