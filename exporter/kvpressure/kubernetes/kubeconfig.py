@@ -136,7 +136,11 @@ def _merged(files: list[Path]) -> dict[str, Any]:
         content = _read(file)
         merged["current-context"] = merged["current-context"] or str(content.get("current-context") or "")
         for section, key in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
-            for name, entry in _entries(content, section, key, file):
+            try:
+                entries = [(str(one["name"]), dict(one.get(key) or {})) for one in content.get(section) or ()]
+            except (TypeError, KeyError, ValueError, AttributeError) as error:
+                raise KubeError(f"{file}: {section} must be a list of entries with a name and a {key}") from error
+            for name, entry in entries:
                 merged[section].setdefault(name, _absolute(entry, key, file))
     return merged
 
@@ -161,13 +165,6 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise KubeError(f"{file} is not a kubeconfig: it holds no mapping")
     return content
-
-
-def _entries(content: dict[str, Any], section: str, key: str, file: Path) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        return [(str(entry["name"]), dict(entry.get(key) or {})) for entry in content.get(section) or ()]
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise KubeError(f"{file}: {section} must be a list of entries with a name and a {key}") from error
 
 
 def _absolute(entry: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
