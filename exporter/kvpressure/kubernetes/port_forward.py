@@ -103,7 +103,7 @@ class PortForward:
         try:
             await tunnel.settle(SETTLE_SECONDS)
         except KubeError:
-            await tunnel.close()
+            await tunnel.socket.close()
             raise
         self._spare = asyncio.get_running_loop().create_future()
         self._spare.set_result(tunnel)
@@ -125,7 +125,7 @@ class PortForward:
             # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
             await asyncio.wait({self._spare})
             if not self._spare.cancelled() and self._spare.exception() is None:
-                await self._spare.result().close()
+                await self._spare.result().socket.close()
         if self._server is not None:
             await self._server.wait_closed()
 
@@ -168,7 +168,7 @@ class PortForward:
                 raise
             if self._spare is opening:
                 self._spare = None
-                if not tunnel.closed:
+                if not tunnel.socket.closed:
                     return tunnel
 
     async def _open(self) -> Tunnel:
@@ -182,18 +182,9 @@ class Tunnel:
     """One websocket: one connection into the pod."""
 
     def __init__(self, socket: WebSocket, port: int, where: str) -> None:
-        self._socket, self._port, self._where = socket, port, where
+        self.socket, self._port, self._where = socket, port, where
         self._frames = Frames(port)
         self._early = b""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the tunnel can carry nothing any more."""
-        return self._socket.closed
-
-    async def close(self) -> None:
-        """Close both ends."""
-        await self._socket.close()
 
     async def settle(self, seconds: float) -> None:
         """Wait a moment for a refusal. Raises KubeError when there is one."""
@@ -201,7 +192,7 @@ class Tunnel:
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    message = await self._socket.receive()
+                    message = await self.socket.receive()
             except TimeoutError:
                 return
             if not self._take(message):
@@ -221,11 +212,11 @@ class Tunnel:
             for task in (up, down):
                 task.cancel()
             await asyncio.gather(up, down, return_exceptions=True)
-            await self.close()
+            await self.socket.close()
 
     async def _up(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK_BYTES):
-            await self._socket.send(bytes((DATA,)) + data)
+            await self.socket.send(bytes((DATA,)) + data)
 
     async def _down(self, writer: asyncio.StreamWriter, answered: Callable[[], None]) -> None:
         while True:
@@ -234,7 +225,7 @@ class Tunnel:
                 writer.write(data)
                 await writer.drain()
                 answered()
-            if not self._take(await self._socket.receive()):
+            if not self._take(await self.socket.receive()):
                 if self._frames.error:
                     raise self._broken()
                 return

@@ -36,14 +36,14 @@ def open_cards(options: Options) -> Sequence[Card]:
         raise BackendError(reason_of(error), f"NVML cannot be initialized: {error}") from error
     if count == 0:
         raise BackendError("no_devices", "the NVIDIA driver is loaded and shows no GPU to this process")
-    return [_open_card(index, driver_version, options.gpm) for index in range(count)]
-
-
-def _open_card(index: int, driver_version: str, gpm: bool) -> Card:
-    try:
-        return NvmlCard(index, pynvml.nvmlDeviceGetHandleByIndex(index), driver_version, gpm)
-    except pynvml.NVMLError as error:
-        return FailedCard(str(index), describe(error))
+    cards: list[Card] = []
+    for index in range(count):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            cards.append(NvmlCard(index, handle, driver_version, options.gpm))
+        except pynvml.NVMLError as error:
+            cards.append(FailedCard(str(index), describe(error)))
+    return cards
 
 
 def shutdown() -> None:
