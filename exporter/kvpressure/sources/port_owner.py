@@ -132,15 +132,16 @@ def _owner(
     names: KernelNames,
     proc: Path,
 ) -> PortOwner:
-    if not inodes:
-        return _nobody(f"no process of this machine listens on port {port}")
     pids = {pid for inode in inodes for pid in holders.get(inode, ())}
-    if not pids:
-        uids = ", ".join(str(uid) for uid in sorted(set(inodes.values())))
-        return _nobody(f"the process on port {port} belongs to user {uids}, whose files this user may not read; {_SAY}")
     root = root_of(pids, parents)
     if root is None:
-        return _nobody(f"several processes that have nothing to do with each other listen on port {port}; {_SAY}")
+        uids = ", ".join(str(uid) for uid in sorted(set(inodes.values())))
+        why = f"the process on port {port} belongs to user {uids}, whose files this user may not read; {_SAY}"
+        if not inodes:
+            why = f"no process of this machine listens on port {port}"
+        elif pids:
+            why = f"several processes that have nothing to do with each other listen on port {port}; {_SAY}"
+        return PortOwner(None, Assignment((), exclusive=False, why=why))
     argv = argv_of(root, proc)
     # A command line may have megabytes: it is read here, beside the event loop, and once a look.
     start = read_start(argv[:1], argv[1:], {}, Budget())
@@ -161,10 +162,6 @@ def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
             why = f"GPU {min(common)} is used by the process on port {port} too"
             return replace(owner, assignment=replace(owner.assignment, exclusive=False, why=why))
     return owner
-
-
-def _nobody(why: str) -> PortOwner:
-    return PortOwner(None, Assignment((), exclusive=False, why=why))
 
 
 def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, names: KernelNames) -> Assignment:
