@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch import config_maps as module
+from kvpressure.kubernetes.watch.source import KubernetesSource
 from tests.stubs.kube_api import Asked, KubeApi, answers, engine_pod, hangs
-from tests.support.kube_watch import following, names, until
+from tests.support.kube_watch import following, names, until, view
 from tests.support.mounted_config import config_map, mounts_config
 
 SEQS = "max-num-seqs: 24\nport: 9000\n"
@@ -25,7 +25,7 @@ async def api() -> AsyncIterator[KubeApi]:
 
 
 def limits(source: KubernetesSource) -> dict[str, float] | None:
-    (target,) = source.view.targets
+    (target,) = source.targets
     return None if target.limits is None else {limit.name: limit.value for limit in target.limits}
 
 
@@ -43,15 +43,15 @@ async def test_the_limits_and_the_port_of_a_mounted_file_are_read_once(api: Kube
     async with following(api, tmp_path, config_maps=True) as source:
         api.put("pods", mounts_config(engine_pod("a-0")))
         await until(lambda: names(source) and limits(source) == {"max_num_seqs": 24.0})
-        assert [target.url for target in source.view.targets] == ["http://10.244.3.17:9000"]
+        assert [target.url for target in source.targets] == ["http://10.244.3.17:9000"]
         # Every other change of the pod is read with what is known, and a change of the text counts for nobody.
         api.put("configmaps", config_map("max-num-seqs: 8", changed="2025-11-03T09:00:00Z"))
         api.put("pods", mounts_config(engine_pod("a-0", ready=False)))
-        await until(lambda: [one.ready for one in source.view.containers.values()] == [False])
+        await until(lambda: [one.ready for one in view(source).containers.values()] == [False])
         assert limits(source) == {"max_num_seqs": 24.0}
         assert [(one.verb, one.namespace) for one in asked(api)] == [("get", "llm")]
         await until(lambda: health(source) == {"llm": (True, "")})
-        assert source.view.hints == ()
+        assert view(source).hints == ()
 
 
 async def test_a_start_script_from_a_configmap_is_read_too(api: KubeApi, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ async def test_a_text_that_changed_after_the_start_is_nobodys_limit(api: KubeApi
     api.put("configmaps", config_map(SEQS, changed="2025-11-03T08:30:00Z"))
     async with following(api, tmp_path, config_maps=True) as source:
         api.put("pods", mounts_config(engine_pod("a-0")))
-        await until(lambda: source.view.hints)
+        await until(lambda: view(source).hints)
         assert limits(source) is None
-        (hint,) = source.view.hints
+        (hint,) = view(source).hints
         assert "pod llm/a-0 are not known: ConfigMap vllm-config: it changed at 2025-11-03T08:30:00Z, after" in hint
         assert len(asked(api)) == 1
 
@@ -94,7 +94,7 @@ async def test_nothing_is_asked_without_the_setting_and_the_hint_names_the_switc
             api.put("pods", mounts_config(engine_pod("a-0")))
             api.put("pods", engine_pod("b-0", "10.244.3.18"))
             await until(lambda source=source: len(names(source)) == 2)  # type: ignore[misc]
-            (hint,) = source.view.hints
+            (hint,) = view(source).hints
             assert "(pods: llm/a-0)" in hint
             assert "kubernetes.configMaps.enabled=true" in hint
             assert health(source) == {}
@@ -136,8 +136,8 @@ async def test_what_goes_wrong_is_asked_again(api: KubeApi, tmp_path: Path, faul
 async def test_one_that_is_gone_is_not_asked_for_again_and_again(api: KubeApi, tmp_path: Path) -> None:
     async with following(api, tmp_path, config_maps=True) as source:
         api.put("pods", mounts_config(engine_pod("a-0")))
-        await until(lambda: source.view.hints)
-        assert "ConfigMap vllm-config: it is not there any more" in source.view.hints[0]
+        await until(lambda: view(source).hints)
+        assert "ConfigMap vllm-config: it is not there any more" in view(source).hints[0]
         await until(lambda: health(source) == {"llm": (True, "")})
         assert len(asked(api)) == 1
 
@@ -150,7 +150,7 @@ async def test_what_is_read_is_bounded_and_forgotten_with_the_pods(
         for number in range(4):
             api.put("configmaps", config_map(SEQS, name=f"config-{number}"))
             api.put("pods", mounts_config(engine_pod(f"a-{number}", f"10.244.3.{number + 1}"), f"config-{number}"))
-        await until(lambda: sum(target.limits is not None for target in source.view.targets) == 2)
+        await until(lambda: sum(target.limits is not None for target in source.targets) == 2)
         assert {len(source._maps.versions(("llm", f"config-{number}"))) for number in range(2)} == {1}
         assert len(asked(api)) == 2
         for number in range(4):

@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch import source as source_module
 from kvpressure.kubernetes.watch import stores as stores_module
-from kvpressure.kubernetes.watch import view as view_module
-from kvpressure.kubernetes.watch.source import NODE_ID
+from kvpressure.kubernetes.watch.source import NODE_ID, KubernetesSource
 from kvpressure.model.environment import ContainerId, ContainerState, Termination
 from kvpressure.net import credentials
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
-from tests.support.kube_watch import HASTY, following, names, until
+from tests.support.kube_watch import HASTY, following, names, until, view
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
 
@@ -34,11 +32,11 @@ async def api() -> AsyncIterator[KubeApi]:
 
 
 def state(source: KubernetesSource, container: ContainerId = ENGINE) -> ContainerState:
-    return source.view.containers[container]
+    return view(source).containers[container]
 
 
 def counts(source: KubernetesSource, container: ContainerId = ENGINE) -> dict[str, int]:
-    report = source.view.events.get(container)
+    report = view(source).events.get(container)
     return {reason: n for reason, n in report.counts.items() if n} if report else {}
 
 
@@ -49,7 +47,7 @@ async def test_engines_are_found_as_they_come_and_dropped_as_they_go(api: KubeAp
         pending = engine_pod("a-0")
         pending["status"] |= {"phase": "Pending", "podIP": ""}
         api.put("pods", pending)
-        await until(lambda: ENGINE in source.view.containers)
+        await until(lambda: ENGINE in view(source).containers)
         assert names(source) == []
         api.put("pods", engine_pod("a-0"))
         api.put("pods", engine_pod("elsewhere-0", node="gpu-2"))
@@ -61,20 +59,21 @@ async def test_engines_are_found_as_they_come_and_dropped_as_they_go(api: KubeAp
         terminating["metadata"]["deletionTimestamp"] = "2025-11-03T10:00:00Z"
         api.put("pods", terminating)
         await until(lambda: names(source) == [])
-        assert ENGINE in source.view.containers
+        assert ENGINE in view(source).containers
         api.delete("pods", "a-0", "llm")
-        await until(lambda: source.view.containers == {})
+        await until(lambda: view(source).containers == {})
 
 
 async def test_a_pod_of_the_same_name_with_another_address_replaces_the_target(api: KubeApi, tmp_path: Path) -> None:
-    changes: list[int] = []
+    changes: list[None] = []
     async with following(api, tmp_path) as source:
-        source._on_change = lambda: changes.append(1)
+        changed = source._pods_changed
+        source._pods_changed = lambda: changes.append(changed())
         api.put("pods", engine_pod("a-0"))
         await until(lambda: names(source) == ["a-0"])
         api.delete("pods", "a-0", "llm")
         api.put("pods", engine_pod("a-0", "10.244.3.55"))
-        await until(lambda: [target.url for target in source.view.targets] == ["http://10.244.3.55:8000"])
+        await until(lambda: [target.url for target in source.targets] == ["http://10.244.3.55:8000"])
         assert len(changes) >= 3
         before = len(changes)
         api.put("pods", engine_pod("a-0", "10.244.3.55"))  # a new version in which nothing of ours differs
@@ -111,7 +110,7 @@ async def test_restarts_and_how_the_container_ended_are_the_apis_own(api: KubeAp
 async def test_an_evicted_pod_is_no_target_and_says_so_until_it_is_cleaned_up(api: KubeApi, tmp_path: Path) -> None:
     async with following(api, tmp_path, events=True) as source:
         api.put("pods", engine_pod("a-0"))
-        await until(lambda: names(source) == ["a-0"] and source.view.events.keys() == {NODE_ID, ENGINE})
+        await until(lambda: names(source) == ["a-0"] and view(source).events.keys() == {NODE_ID, ENGINE})
         evicted = engine_pod("a-0", ready=False, state={"terminated": {"exitCode": 137, "reason": "Error"}})
         evicted["status"] |= {"phase": "Failed", "reason": "Evicted"}
         api.put("events", pod_event("e-1", "a-0", "Evicted"))
@@ -119,7 +118,7 @@ async def test_an_evicted_pod_is_no_target_and_says_so_until_it_is_cleaned_up(ap
         await until(lambda: names(source) == [] and counts(source) == {"Evicted": 1})
         assert state(source).waiting_reason == "Evicted"
         api.delete("pods", "a-0", "llm")
-        await until(lambda: source.view.containers == {})
+        await until(lambda: view(source).containers == {})
         assert counts(source) == {"Evicted": 1}, "what happened to a deleted pod is told for a while"
 
 
@@ -128,9 +127,9 @@ async def test_events_are_counted_from_the_first_list_on_and_once_each(api: Kube
     api.put("events", pod_event("e-0", "a-0", "FailedScheduling", 4))
     api.put("events", pod_event("e-1", "a-0", "BackOff", 2))
     async with following(api, tmp_path, events=True) as source:
-        await until(lambda: ENGINE in source.view.events)
+        await until(lambda: ENGINE in view(source).events)
         assert counts(source) == {}
-        assert source.view.events[ENGINE].latest.keys() == {"FailedScheduling", "BackOff"}
+        assert view(source).events[ENGINE].latest.keys() == {"FailedScheduling", "BackOff"}
         api.put("events", pod_event("e-1", "a-0", "BackOff", 5))
         api.put("events", pod_event("e-2", "a-0", "Unhealthy"))
         api.put("events", pod_event("e-3", "b-0", "Unhealthy"))
@@ -151,7 +150,7 @@ async def test_events_of_the_node_are_its_own(api: KubeApi, tmp_path: Path) -> N
         )
 
     async with following(api, tmp_path, events=True) as source:
-        await until(lambda: NODE_ID in source.view.events)
+        await until(lambda: NODE_ID in view(source).events)
         api.put("events", oom("e-1", "gpu-2"))
         api.put("events", oom("e-2", "gpu-1"))
         await until(lambda: counts(source, NODE_ID) == {"SystemOOM": 1})
@@ -167,39 +166,37 @@ async def test_a_missing_permission_for_events_or_nodes_costs_only_those(api: Ku
         assert "in namespace llm" in by_target["kubernetes_events", "llm"].error
         assert "in namespace default" in by_target["kubernetes_events", ""].error
         assert "list nodes in the whole cluster" in by_target["kubernetes_node", ""].error
-        assert (names(source), dict(source.view.events), source.view.memory_pressure) == (["a-0"], {}, None)
+        assert (names(source), dict(view(source).events), view(source).memory_pressure) == (["a-0"], {}, None)
         api.forbidden.clear()
         await until(lambda: all(health.up for health in source.health()))
-        await until(lambda: source.view.memory_pressure is False and ENGINE in source.view.events)
+        await until(lambda: view(source).memory_pressure is False and ENGINE in view(source).events)
 
 
 async def test_memory_pressure_is_the_nodes_condition_and_unknown_when_nobody_knows(
     api: KubeApi, tmp_path: Path
 ) -> None:
-    changes: list[bool | None] = []
     async with following(api, tmp_path, node_conditions=True) as source:
-        source._on_change = lambda: changes.append(source.view.memory_pressure)
-        await until(lambda: source.view.memory_pressure is False)
+        await until(lambda: view(source).memory_pressure is False)
         for status, expected in (("True", True), ("Unknown", None), ("False", False), (17, None)):
             api.put("nodes", node(memory_pressure=status))  # type: ignore[arg-type]
-            await until(lambda expected=expected: source.view.memory_pressure is expected)  # type: ignore[misc]
+            await until(lambda expected=expected: view(source).memory_pressure is expected)  # type: ignore[misc]
         api.put("nodes", node("gpu-2", "True"))
         api.put("nodes", node(memory_pressure="True"))
-        await until(lambda: source.view.memory_pressure is True)
+        await until(lambda: view(source).memory_pressure is True)
         api.delete("nodes", "gpu-1")
-        await until(lambda: source.view.memory_pressure is None)
+        await until(lambda: view(source).memory_pressure is None)
 
 
 async def test_a_condition_nobody_has_confirmed_for_long_is_not_told(api: KubeApi, tmp_path: Path) -> None:
     tuning = HASTY.__class__(spacing_seconds=0.02, retry_seconds=0.02, retry_limit_seconds=0.1, condition_seconds=0.3)
     async with following(api, tmp_path, tuning, node_conditions=True) as source:
-        await until(lambda: source.view.memory_pressure is False)
+        await until(lambda: view(source).memory_pressure is False)
         await asyncio.sleep(0.5)
-        assert source.view.memory_pressure is False, "an open watch confirms it"
+        assert view(source).memory_pressure is False, "an open watch confirms it"
         await api.stop()
-        await until(lambda: source.view.memory_pressure is None)
+        await until(lambda: view(source).memory_pressure is None)
         await api.start()
-        await until(lambda: source.view.memory_pressure is False)
+        await until(lambda: view(source).memory_pressure is False)
 
 
 async def test_a_pod_that_claims_the_nodes_address_is_not_polled(api: KubeApi, tmp_path: Path) -> None:
@@ -210,7 +207,7 @@ async def test_a_pod_that_claims_the_nodes_address_is_not_polled(api: KubeApi, t
     api.put("pods", liar)
     api.put("pods", host)
     async with following(api, tmp_path, node_conditions=True) as source:
-        await until(lambda: source.view.memory_pressure is False and len(source.view.containers) == 2)
+        await until(lambda: view(source).memory_pressure is False and len(view(source).containers) == 2)
         assert names(source) == ["host-0"]
 
 
@@ -219,15 +216,15 @@ async def test_what_a_pod_asks_for_in_vain_is_told_until_it_is_mended(api: KubeA
     wrong["metadata"]["annotations"] = {"kvpressure.io/path": "//evil.example"}
     async with following(api, tmp_path) as source:
         api.put("pods", wrong)
-        await until(lambda: source.view.problems)
-        assert source.view.problems[0].startswith("pod llm/a-0: annotation kvpressure.io/path must be a path")
+        await until(lambda: view(source).problems)
+        assert view(source).problems[0].startswith("pod llm/a-0: annotation kvpressure.io/path must be a path")
         assert names(source) == []
         api.put("pods", engine_pod("a-0"))
-        await until(lambda: names(source) == ["a-0"] and not source.view.problems)
+        await until(lambda: names(source) == ["a-0"] and not view(source).problems)
         api.put("pods", wrong)
-        await until(lambda: source.view.problems)
+        await until(lambda: view(source).problems)
         api.delete("pods", "a-0", "llm")
-        await until(lambda: not source.view.problems)
+        await until(lambda: not view(source).problems)
 
 
 async def test_two_namespaces_are_two_watches_and_nothing_else_is_seen(api: KubeApi, tmp_path: Path) -> None:
@@ -237,14 +234,14 @@ async def test_two_namespaces_are_two_watches_and_nothing_else_is_seen(api: Kube
         await until(lambda: names(source) == ["b-0", "a-0"])
         assert [health.target for health in source.health()] == ["llm", "canary"]
         assert {asked.namespace for asked in api.asked} == {"llm", "canary"}
-        assert all(container.t > 0 for container in source.view.containers.values())
+        assert all(container.t > 0 for container in view(source).containers.values())
 
 
 async def test_the_remains_of_evicted_pods_keep_no_running_engine_out(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_module, "MAX_PODS", 8)
-    monkeypatch.setattr(view_module, "MAX_FINISHED", 3)
+    monkeypatch.setattr(stores_module, "MAX_FINISHED", 3)
     for i in range(10):
         when = f"2025-11-03T09:00:{i:02d}Z"
         remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})
@@ -253,7 +250,7 @@ async def test_the_remains_of_evicted_pods_keep_no_running_engine_out(
     api.put("pods", engine_pod("run-0"))
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["run-0"])
-        shown = {container.pod for container in source.view.containers}
+        shown = {container.pod for container in view(source).containers}
         assert shown == {"run-0", "old-7", "old-8", "old-9"}
         api.put("pods", engine_pod("run-1", "10.244.3.18"))
         await until(lambda: names(source) == ["run-0", "run-1"])
@@ -265,7 +262,7 @@ async def test_without_a_node_name_it_is_off_and_says_what_to_set(tmp_path: Path
     (health,) = source.health()
     assert (health.up, health.reason) == (False, "no_node_name")
     assert "KVPRESSURE_KUBERNETES__NODE_NAME" in health.error
-    assert source.view.targets == ()
+    assert source.targets == ()
 
 
 async def test_auto_is_off_outside_a_cluster_and_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +286,7 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:
-    code = "import sys, kvpressure.kubernetes.watch; print({'httpx2', 'wsproto'} & set(sys.modules))"
+    code = "import sys, kvpressure.kubernetes.watch.source; print({'httpx2', 'wsproto'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
 
@@ -297,15 +294,15 @@ def test_the_client_is_not_loaded_before_it_is_needed() -> None:
 async def test_events_are_shown_of_no_more_ended_pods_than_pods_are(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view_module, "MAX_FINISHED", 3)
+    monkeypatch.setattr(stores_module, "MAX_FINISHED", 3)
     for i in range(8):
         when = f"2025-11-03T09:00:{i:02d}Z"
         remains = engine_pod(f"old-{i}", state={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": when}})
         remains["status"] |= {"phase": "Failed", "reason": "Evicted"}
         api.put("pods", remains)
     async with following(api, tmp_path, events=True) as source:
-        await until(lambda: len(source.view.events) > 1)
-        assert {container.pod for container in source.view.events} == {"", "old-5", "old-6", "old-7"}
+        await until(lambda: len(view(source).events) > 1)
+        assert {container.pod for container in view(source).events} == {"", "old-5", "old-6", "old-7"}
 
 
 async def test_a_pod_that_has_run_to_its_end_holds_its_devices_no_more(api: KubeApi, tmp_path: Path) -> None:
@@ -347,7 +344,7 @@ async def test_pods_with_many_ports_come_after_everybody_elses_first(api: KubeAp
     api.put("pods", engine_pod("z-0", "10.1.0.3", namespace="zzz"))
     async with following(api, tmp_path) as source:
         await until(lambda: len(names(source)) == 5)
-        assert [target.name for target in source.view.targets] == [
+        assert [target.name for target in source.targets] == [
             "aaa/a-0:1",
             "zzz/z-0:8000",
             "aaa/a-1:8000",

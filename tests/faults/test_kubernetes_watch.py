@@ -13,13 +13,14 @@ import pytest
 
 from kvpressure.kubernetes import kubeconfig
 from kvpressure.kubernetes.objects.pods import PodReader
-from kvpressure.kubernetes.watch import KubernetesSource, connection
+from kvpressure.kubernetes.watch import connection
 from kvpressure.kubernetes.watch.resource import Tuning
+from kvpressure.kubernetes.watch.source import KubernetesSource
 from kvpressure.model.samples import SourceHealth
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod
 from tests.support import certificates
-from tests.support.kube_watch import HASTY, following, names, until
+from tests.support.kube_watch import HASTY, following, names, until, view
 
 IMPATIENT = replace(HASTY, list_seconds=0.3, open_seconds=0.3)
 STALLING = Tuning(spacing_seconds=0.02, retry_seconds=0.02, watch_seconds=0, grace_seconds=0.2)
@@ -53,14 +54,14 @@ async def test_a_list_in_chunks_is_followed_to_its_end(api: KubeApi, tmp_path: P
 async def test_an_api_server_that_goes_away_leaves_the_last_known_pods(api: KubeApi, tmp_path: Path) -> None:
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
-        (state,) = source.view.containers.values()
+        (state,) = view(source).containers.values()
         await api.stop()
         await until(lambda: pods_health(source).reason == "unreachable")
         assert names(source) == ["a-0"]
         assert "no connection to the API server 127.0.0.1:" in pods_health(source).error
-        (stale,) = source.view.containers.values()
+        (stale,) = view(source).containers.values()
         await asyncio.sleep(0.05)
-        assert next(iter(source.view.containers.values())).t == stale.t >= state.t
+        assert next(iter(view(source).containers.values())).t == stale.t >= state.t
         await api.start()
         await follows_again(api, source)
         assert "a-0" in names(source)

@@ -21,9 +21,8 @@ from kvpressure.cli.triage_pod import Wanted, around, engines_in, facts_of
 from kvpressure.cli.triage_pod_report import pod_json, pods_report
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.find import find_pods
-from kvpressure.kubernetes.forwarded_pod import ForwardedPod
+from kvpressure.kubernetes.forwarded_pod import LARGEST_LOG_BYTES, ForwardedPod, report_of
 from kvpressure.kubernetes.objects.references import parse_reference, selector_text
-from kvpressure.kubernetes.pod_logs import LARGEST_LOG_BYTES, report_of
 from kvpressure.model.environment import ContainerId
 from tests.stubs.portforward import engine_pod
 from tests.support.mounted_config import config_map, mounts_config

@@ -15,7 +15,6 @@ from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs.classify import locate, plain
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.learn import StartUp, quotes_request
-from kvpressure.sources.logs.live import Sink
 from kvpressure.sources.logs.tally import LONG_CHARACTERS
 from tests.fuzz import logs as wordings
 from tests.support.ended import exporter
@@ -35,7 +34,7 @@ class Given:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def read(self, _: int, sink: Sink) -> None:
+    def read(self, _: int, sink: Follower) -> None:
         for at in range(0, len(self._data), 256 * 1024):
             sink.data(self._data[at : at + 256 * 1024], old=False)
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.config.settings.model import PodResourcesSettings
+from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
-from kvpressure.model.record import SourceError
-from kvpressure.sources.pod_devices import PodDevicesSource
+from kvpressure.model.errors import SourceError
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask
 from kvpressure.sources.pod_devices.names import KernelNames
+from kvpressure.sources.pod_devices.source import PodDevicesSource
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
 from tests.support.engine_kit import VirtualClock
 
@@ -73,7 +73,6 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_devices_and_claims_of_containers_arrive_as_the_kubelet_holds_them(socket: Path):
     device = {
         "driver_name": "gpu.nvidia.com",
-        "pool_name": "node-a",
         "device_name": "gpu-2",
         "share_id": "6d2f",
         "cdi_devices": [{"name": "k8s.gpu.nvidia.com/claim=x-gpu-2"}],
@@ -83,26 +82,21 @@ async def test_devices_and_claims_of_containers_arrive_as_the_kubelet_holds_them
             pod("llama-0", container("vllm", {"nvidia.com/gpu": [A, B], "rdma/hca": ["mlx5_0"]}), container("sidecar")),
             pod("qwen", container("vllm", None, claim(device, name="qwen-gpu"))),
         ],
-        "devices": [{"resource_name": "nvidia.com/gpu", "device_ids": [A, B]}],
     }
     async with Kubelet(socket, answers):
         answer = await ask(socket)
     plugin = tuple(PluginDevice("nvidia.com/gpu", uuid) for uuid in (A, B))
-    claimed = ClaimDevice(
-        "serving/qwen-gpu", "gpu.nvidia.com", "node-a", "gpu-2", ("k8s.gpu.nvidia.com/claim=x-gpu-2",), "6d2f"
-    )
-    assert answer.containers == (
+    claimed = ClaimDevice("serving/qwen-gpu", "gpu.nvidia.com", "gpu-2", ("k8s.gpu.nvidia.com/claim=x-gpu-2",), "6d2f")
+    assert answer == (
         ContainerDevices(LLAMA, (*plugin, PluginDevice("rdma/hca", "mlx5_0"))),
         ContainerDevices(ContainerId("serving", "qwen", "vllm"), (), (claimed,)),
     )
-    assert answer.allocatable == plugin
 
 
 async def test_bytes_marshalled_by_the_kubelets_own_code_are_read(socket: Path):
     from kvpressure.sources.pod_devices import kubelet as messages  # noqa: PLC0415 - protobuf, as late as the source itself
 
     listed = messages.ListPodResourcesResponse.FromString((FIXTURES / "list.bin").read_bytes())
-    offered = messages.AllocatableResourcesResponse.FromString((FIXTURES / "allocatable.bin").read_bytes())
     assert [(p.namespace, p.name, [c.name for c in p.containers]) for p in listed.pod_resources] == [
         ("serving", "llama-0", ["vllm", "sidecar"]),
         ("serving", "qwen", ["vllm"]),
@@ -110,18 +104,8 @@ async def test_bytes_marshalled_by_the_kubelets_own_code_are_read(socket: Path):
     ]
     assert [[*d.device_ids] for d in listed.pod_resources[0].containers[0].devices] == [[A], [B], ["mlx5_0"]]
     device = listed.pod_resources[1].containers[0].dynamic_resources[0].claim_resources[0]
-    assert (device.driver_name, device.pool_name, device.device_name) == ("gpu.nvidia.com", "node-a", "gpu-2")
+    assert (device.driver_name, device.device_name) == ("gpu.nvidia.com", "gpu-2")
     assert (device.share_id, device.cdi_devices[0].name[:25]) == ("6d2f", "k8s.gpu.nvidia.com/claim=")
-    assert [[*d.device_ids] for d in offered.devices] == [[A, B]]
-
-
-async def test_a_kubelet_without_allocatable_resources_still_tells_what_is_held(socket: Path):
-    async with Kubelet(socket, ONE_ENGINE):
-        source = source_of(socket)
-        await once(source)
-    assert source.devices == {LLAMA: Assignment((A,))}
-    assert source.allocatable == ()
-    assert source.health()[0].up
 
 
 @pytest.mark.parametrize(
@@ -193,7 +177,7 @@ async def test_an_answer_of_more_bytes_than_allowed_is_not_collected(socket: Pat
     async with Kubelet(socket, huge):
         error = await failure(socket, max_bytes=100_000)
         assert error.reason == "too_large"
-        assert len((await ask(socket)).containers) == 100
+        assert len(await ask(socket)) == 100
 
 
 async def test_a_kubelet_that_hangs_costs_the_deadline_and_the_last_answer_stays(socket: Path):
@@ -230,14 +214,13 @@ async def test_a_restarted_kubelet_is_asked_again_on_its_new_socket(socket: Path
 async def test_what_a_silent_kubelet_said_last_is_dropped_when_it_is_too_old(socket: Path):
     clock = VirtualClock()
     source = source_of(socket, clock, keep_seconds=60.0)
-    answers = {**ONE_ENGINE, "devices": [{"resource_name": "nvidia.com/gpu", "device_ids": [A, B]}]}
-    async with Kubelet(socket, answers):
+    async with Kubelet(socket, ONE_ENGINE):
         await once(source)
     await clock.advance(60)
     await once(source)
-    assert (len(source.devices), source.allocatable) == (1, (A, B))
+    assert source.devices == {LLAMA: Assignment((A,))}
     await clock.advance(0.1)
-    assert (dict(source.devices), source.allocatable) == ({}, ())
+    assert source.devices == {}
 
 
 async def test_on_auto_a_directory_that_is_not_there_is_told_once_and_used_when_it_appears(tmp_path: Path):
@@ -301,8 +284,8 @@ async def test_kernel_names_that_hang_delay_an_answer_and_do_not_keep_it(socket:
 
 async def test_a_process_that_never_asks_loads_neither_grpc_nor_protobuf():
     code = (
-        "import sys; from kvpressure.sources.pod_devices import PodDevicesSource;"
-        "from kvpressure.config.settings.model import PodResourcesSettings as S; PodDevicesSource(S());"
+        "import sys; from kvpressure.sources.pod_devices.source import PodDevicesSource;"
+        "from kvpressure.config.settings.pod_resources import PodResourcesSettings as S; PodDevicesSource(S());"
         "print([name for name in sys.modules if name.split('.')[0] in ('grpclib', 'h2') or 'protobuf' in name])"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
@@ -321,9 +304,9 @@ async def test_the_stub_runs_as_a_process_and_follows_its_answers_file(socket: P
     try:
         assert process.stdout is not None
         await process.stdout.readline()
-        assert [c.id for c in (await ask(socket)).containers] == [LLAMA]
+        assert [c.id for c in await ask(socket)] == [LLAMA]
         answers.write_text(json.dumps({"pod_resources": []}))
-        assert (await ask(socket)).containers == ()
+        assert await ask(socket) == ()
     finally:
         process.send_signal(signal.SIGTERM)
         await process.wait()

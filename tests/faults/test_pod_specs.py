@@ -20,7 +20,7 @@ from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.objects import wire
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
 from tests.stubs.kube_api import KubeApi, engine_pod
-from tests.support.kube_watch import following, names, until
+from tests.support.kube_watch import following, names, until, view
 from tests.support.pod_specs import pod as numbered_pod
 
 PODS = 10_000
@@ -249,11 +249,11 @@ async def test_an_object_of_too_many_values_is_known_by_name_only(api: KubeApi, 
         await until(lambda: names(source) == ["a-0"])
         api.put("pods", bomb)
         await until(lambda: names(source) == [])
-        assert source.view.problems == (
+        assert view(source).problems == (
             "pod llm/a-0: its object holds more than is read; no engine is looked for in it",
         )
         api.delete("pods", "a-0", "llm")
-        await until(lambda: source.view.problems == ())
+        await until(lambda: view(source).problems == ())
 
 
 def test_an_object_of_almost_too_many_values_is_read_and_costs_next_to_nothing() -> None:

@@ -2,9 +2,9 @@
 
     python -m tests.stubs.kubelet SOCKET ANSWERS.json
 
-ANSWERS.json is read again whenever it changes: `{"pod_resources": [...], "devices": [...]}` with the fields of
-ListPodResourcesResponse and AllocatableResourcesResponse under the names they have in the .proto file. Beside them,
-`"status": "UNAVAILABLE"` refuses every call with that gRPC status and `"hang": true` never answers.
+ANSWERS.json is read again whenever it changes: `{"pod_resources": [...]}` with the fields of ListPodResourcesResponse
+under the names they have in the .proto file. Beside it, `"status": "UNAVAILABLE"` refuses every call with that gRPC
+status and `"hang": true` never answers.
 """
 
 from __future__ import annotations
@@ -81,31 +81,18 @@ class Kubelet:
                 messages.ListPodResourcesRequest,
                 messages.ListPodResourcesResponse,
             ),
-            messages.GET_ALLOCATABLE: Handler(
-                self._allocatable,
-                Cardinality.UNARY_UNARY,
-                messages.AllocatableResourcesRequest,
-                messages.AllocatableResourcesResponse,
-            ),
         }
 
     async def _list(self, stream: Stream[Any, Any]) -> None:
         self.lists += 1
-        await self._answer(stream, messages.ListPodResourcesResponse(), "pod_resources")
-
-    async def _allocatable(self, stream: Stream[Any, Any]) -> None:
-        await self._answer(stream, messages.AllocatableResourcesResponse(), "devices")
-
-    async def _answer(self, stream: Stream[Any, Any], message: Any, key: str) -> None:
         await stream.recv_message()
         answers = self.answers() if callable(self.answers) else self.answers
         if answers.get("hang"):
             await asyncio.Event().wait()
-        if key == "devices" and "devices" not in answers:
-            raise GRPCError(Status.UNKNOWN, "GetAllocatableResources is switched off")
         if "status" in answers:
             raise GRPCError(Status[answers["status"]], answers.get("message", "refused by the stub"))
-        await stream.send_message(json_format.ParseDict({key: answers.get(key, [])}, message))
+        listed = {"pod_resources": answers.get("pod_resources", [])}
+        await stream.send_message(json_format.ParseDict(listed, messages.ListPodResourcesResponse()))
 
 
 class AnswersFile:

@@ -100,7 +100,7 @@ class World:
             "interval_seconds": 0.05,
             "start_seconds": 5.0,
             "deadline_seconds": 3.0,
-            "device_wait_seconds": 0.05,
+            "device_wait_ratio": 1.0,
             "device_error_seconds": 0.2,
             "reopen_seconds": 0.2,
             "probe_seconds": 0.1,

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.resource import Tuning
+from kvpressure.kubernetes.watch.source import KubernetesSource
+from kvpressure.model.environment import Environment
+from kvpressure.sources.source import Known
 from tests.stubs.kube_api import KubeApi
 
 HASTY = Tuning(
@@ -50,6 +52,11 @@ async def following(
     await until(lambda: api.open_watches == 0, "every connection closed")
 
 
+def view(source: KubernetesSource) -> Environment:
+    """What it tells now."""
+    return source.facts(Known())
+
+
 def names(source: KubernetesSource) -> list[str]:
     """The pods that have targets."""
-    return [target.pod for target in source.view.targets]
+    return [target.pod for target in source.targets]

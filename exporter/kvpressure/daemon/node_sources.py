@@ -14,13 +14,12 @@ from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
-from kvpressure.sources import port_owner
+from kvpressure.sources import host, port_owner
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT
-from kvpressure.sources.host import source as host
 from kvpressure.sources.logs import source as logs
-from kvpressure.sources.pod_devices import resolve
 from kvpressure.sources.pod_devices import source as pod_devices
+from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
 
 SOURCES: Final[tuple[Registration[Any], ...]] = (

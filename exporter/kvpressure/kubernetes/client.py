@@ -50,7 +50,7 @@ _KEEPALIVE: Final = (
 
 
 class KubeClient:
-    """One API server with one user's credentials. Use it as an async context manager.
+    """One API server, at `where`, with one user's credentials. Use it as an async context manager.
 
     Redirects are refused, answers are bounded, and addresses of clouds' metadata services are never requested. Only
     what a person waits for has a deadline here. Proxies of the environment are for people, `daemon` says it is none.
@@ -67,6 +67,9 @@ class KubeClient:
         self._stack = AsyncExitStack()
         self._http: httpx2.AsyncClient | None = None
         self._made_with: ssl.SSLContext | None = None
+        self._who = f"context {config.context}" if config.context else config.origin
+        self.where = brief(self._url.netloc.decode(), 80)
+        self._shown = brief(self._url.copy_with(userinfo=b"", raw_path=self._url.raw_path.partition(b"?")[0]), 200)
 
     async def __aenter__(self) -> KubeClient:
         return self
@@ -121,7 +124,11 @@ class KubeClient:
                 if response.status_code == 200:
                     yield response
                     return
-                message = _message(await capped(response, LARGEST_STATUS_BYTES))
+                body = await capped(response, LARGEST_STATUS_BYTES)
+                message = body[:300].decode(errors="replace").strip()
+                with suppress(ValueError, RecursionError):  # of a `Status` object its message
+                    status = json.loads(body)
+                    message = str(status.get("message", "")) if isinstance(status, dict) else ""
                 if response.status_code != 401 or renewed or not self._credentials.renewable:
                     raise self._refusal(response.status_code, message, action)
             self._credentials.renew()
@@ -192,19 +199,6 @@ class KubeClient:
             self._http, self._made_with = await self._stack.enter_async_context(made), context
         return self._http
 
-    @property
-    def where(self) -> str:
-        """The API server's address, for messages."""
-        return brief(self._url.netloc.decode(), 80)
-
-    @property
-    def _shown(self) -> str:
-        return brief(self._url.copy_with(userinfo=b"", raw_path=self._url.raw_path.partition(b"?")[0]), 200)
-
-    @property
-    def _who(self) -> str:
-        return f"context {self.config.context}" if self.config.context else self.config.origin
-
     def _refusal(self, status: int, message: str, action: Action) -> KubeError:
         said = f" (it says: {brief(message, 300)})" if message else ""
         server, reason = self._shown, {401: "unauthorized", 403: "forbidden"}.get(status, "http_status")
@@ -240,15 +234,6 @@ async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
             if size > cap_bytes:
                 break
     return b"".join(chunks)
-
-
-def _message(body: bytes) -> str:
-    """Return the message of a `Status` object, else the start of the body."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return body[:300].decode(errors="replace").strip()
-    return str(found.get("message", "")) if isinstance(found, dict) else ""
 
 
 def _explain(error: BaseException, where: str) -> tuple[str, str]:

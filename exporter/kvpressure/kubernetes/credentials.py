@@ -17,6 +17,7 @@ from typing import Any
 
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, read_named
+from kvpressure.net.credentials import client_context, load_pair
 from kvpressure.printable import brief
 
 PLUGIN_SECONDS = 120.0
@@ -68,7 +69,11 @@ class Credentials:
     async def _authorization(self) -> str:
         config = self._config
         if config.token_file is not None:
-            return f"Bearer {_token_of(config.token_file)}"
+            try:
+                return f"Bearer {read_named(config.token_file).decode().strip()}"
+            except UnicodeDecodeError as error:
+                what = f"the token file {config.token_file}, which the kubeconfig names"
+                raise KubeError(f"cannot read {what}: {error}") from error
         if config.token:
             return f"Bearer {config.token}"
         if config.username:
@@ -84,43 +89,32 @@ class Credentials:
         return self._given
 
 
-def _token_of(file: Path) -> str:
-    try:
-        return read_named(file).decode().strip()
-    except UnicodeDecodeError as error:
-        raise KubeError(f"cannot read the token file {file}, which the kubeconfig names: {error}") from error
-
-
 def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
-        # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if config.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+        context = client_context(config.insecure, cadata=config.ca.decode() if config.ca else None)
         if certificate:
-            _load_pair(context, certificate, key)
+            # By way of a file, as OpenSSL requires; it is the user's alone and deleted at once.
+            with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
+                pair = Path(folder) / "pair.pem"
+                with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(certificate.rstrip() + b"\n" + key)
+                load_pair(context, pair)
     except (ssl.SSLError, ValueError, OSError) as error:
         sentence = f"the certificates that {config.origin} has for context {config.context} cannot be used"
         raise KubeError(f"{sentence}: {brief(error)}") from error
     return context
 
 
-def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a client's certificate by way of a file, as OpenSSL requires; it is the user's alone and deleted at once."""
-    with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
-        pair = Path(folder) / "pair.pem"
-        with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(certificate.rstrip() + b"\n" + key)
-        # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
-        context.load_cert_chain(pair, password=lambda: b"")
-
-
 async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
     if not plugin.api_version.startswith(_API):
         raise KubeError(f"{config.origin}: exec has apiVersion {plugin.api_version!r}, which is none of {_API}*")
-    out = await _run(plugin, _environment(plugin, config))
+    spec: dict[str, Any] = {"interactive": plugin.interactive and sys.stdin is not None and sys.stdin.isatty()}
+    if plugin.cluster_info:
+        cluster = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
+        ca = {"certificate-authority-data": base64.b64encode(config.ca).decode()} if config.ca else {}
+        spec["cluster"] = {**cluster, **ca, "tls-server-name": config.server_name, "proxy-url": config.proxy}
+    info = {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
+    out = await _run(plugin, {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)})
     try:
         status = json.loads(out)["status"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -128,16 +122,6 @@ async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
     if not isinstance(status, dict) or not (status.get("token") or status.get("clientCertificateData")):
         raise KubeError(f"{plugin.command} gave neither a token nor a certificate; are you logged in there?")
     return status
-
-
-def _environment(plugin: ExecPlugin, config: Config) -> dict[str, str]:
-    spec: dict[str, Any] = {"interactive": plugin.interactive and sys.stdin is not None and sys.stdin.isatty()}
-    if plugin.cluster_info:
-        cluster = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
-        ca = {"certificate-authority-data": base64.b64encode(config.ca).decode()} if config.ca else {}
-        spec["cluster"] = {**cluster, **ca, "tls-server-name": config.server_name, "proxy-url": config.proxy}
-    info = {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
-    return {**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
 
 async def _run(plugin: ExecPlugin, env: dict[str, str]) -> bytes:

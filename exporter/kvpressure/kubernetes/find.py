@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -30,7 +31,7 @@ async def find_pods(
             )
         for pod in pods:
             found.setdefault(_pod_name(pod), Found(pod))
-    return sorted(found.values(), key=lambda one: (_phase(one.pod) != "Running", _pod_name(one.pod)))
+    return sorted(found.values(), key=lambda one: (text(one.pod, "status", "phase") != "Running", _pod_name(one.pod)))
 
 
 async def get_pod(client: KubeClient, namespace: str, name: str) -> Object:
@@ -38,12 +39,6 @@ async def get_pod(client: KubeClient, namespace: str, name: str) -> Object:
     pod = await client.json(f"/api/v1/namespaces/{namespace}/pods/{name}", Action("get", "pods", namespace, name))
     _pod_name(pod)
     return pod
-
-
-async def get_config_map(client: KubeClient, namespace: str, name: str) -> Object:
-    """Return one ConfigMap as it is now. Raises KubeError."""
-    action = Action("get", "configmaps", namespace, name)
-    return await client.json(f"/api/v1/namespaces/{namespace}/configmaps/{name}", action)
 
 
 async def _behind(client: KubeClient, namespace: str, reference: Reference) -> list[Found]:
@@ -72,8 +67,13 @@ async def _named(client: KubeClient, namespace: str, reference: Reference) -> Ob
     except KubeError as error:
         if error.status != 404:
             raise
-    listed = await _list_or_nothing(client, folder, Action("list", reference.kind.resource, namespace))
-    raise KubeError(_missing(reference, namespace, client.config.namespace, [_name(one) for one in listed]), 404)
+    names: list[str] = []
+    with suppress(KubeError):  # there are no names to suggest where listing is forbidden
+        listed = await client.json(
+            folder, Action("list", reference.kind.resource, namespace), {"limit": str(MAX_LISTED)}
+        )
+        names = [text(one, "metadata", "name") for one in objects(listed, "items", limit=MAX_LISTED)]
+    raise KubeError(_missing(reference, namespace, client.config.namespace, names), 404)
 
 
 def _missing(reference: Reference, namespace: str, default: str, names: Sequence[str]) -> str:
@@ -95,18 +95,6 @@ async def _list(client: KubeClient, namespace: str, selector: str) -> list[Objec
     return objects(await client.json(path, action, query), "items", limit=MAX_LISTED)
 
 
-async def _list_or_nothing(client: KubeClient, folder: str, action: Action) -> list[Object]:
-    """Return the objects to suggest names from; none where listing is forbidden."""
-    try:
-        return objects(await client.json(folder, action, {"limit": str(MAX_LISTED)}), "items", limit=MAX_LISTED)
-    except KubeError:
-        return []
-
-
-def _name(item: Object) -> str:
-    return text(item, "metadata", "name")
-
-
 def _pod_name(pod: Mapping[str, Any]) -> str:
     """Return the pod's name, part of what is asked next, as its namespace is. Raise KubeError for what is none."""
     name = dns_name(pod, "metadata", "name")
@@ -115,7 +103,3 @@ def _pod_name(pod: Mapping[str, Any]) -> str:
             "the API server answered with something that is no pod: is it one, or a proxy?", reason="garbage"
         )
     return name
-
-
-def _phase(pod: Mapping[str, Any]) -> str:
-    return text(pod, "status", "phase")

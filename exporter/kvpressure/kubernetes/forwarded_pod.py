@@ -1,16 +1,18 @@
-"""One pod while it is looked at: its port forwarded, its state and logs read again from time to time."""
+"""One pod while it is looked at: its port forwarded, its state and logs read again from time to time.
+
+Of a container's log, and of the one before it, the newest part is read through the API server and counted by kind.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.find import get_config_map, get_pod
-from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.objects.fields import Object
-from kvpressure.kubernetes.objects.map_versions import (
+from kvpressure.kubernetes.errors import Action, KubeError
+from kvpressure.kubernetes.find import get_pod
+from kvpressure.kubernetes.objects.config_maps import (
     MapVersion,
     StartedAt,
     in_force,
@@ -19,9 +21,67 @@ from kvpressure.kubernetes.objects.map_versions import (
     why_not,
     with_version,
 )
+from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
+from kvpressure.kubernetes.objects.fields import Object
 from kvpressure.kubernetes.objects.references import Found
-from kvpressure.kubernetes.pod_logs import PodLogs, read_logs
 from kvpressure.kubernetes.port_forward import PortForward
+from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport
+from kvpressure.sources.logs.classify import is_telling
+from kvpressure.sources.logs.lines import Line
+from kvpressure.sources.logs.tally import Allowance, Tally
+
+TAIL_LINES: Final = 5000
+LARGEST_LOG_BYTES: Final = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PodLogs:
+    """A container's log and that of the one before it; None where it was not or could not be read: see `problem`."""
+
+    current: LogReport | None = None
+    previous: LogReport | None = None
+    problem: str = ""
+
+    @property
+    def whole(self) -> LogReport | None:
+        """Both logs as one report; lines and times are the newest."""
+        if self.current is None or self.previous is None:
+            return self.current or self.previous
+        old, new = self.previous, self.current
+        counts = {kind: old.counts[kind] + new.counts[kind] for kind in LOG_KINDS}
+        return replace(new, counts=counts, latest={**old.latest, **new.latest}, lines={**old.lines, **new.lines})
+
+
+async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restarted: bool) -> PodLogs:
+    """Return the current log, and the previous container's where it `restarted`. Raises nothing for unreadable logs.
+
+    Of each the last `TAIL_LINES` lines, at most `LARGEST_LOG_BYTES`.
+    """
+    found, action = PodLogs(), Action("get", "pods/log", id_.namespace, id_.pod)
+    path = f"/api/v1/namespaces/{id_.namespace}/pods/{id_.pod}/log"
+    query = {"container": id_.container, "tailLines": str(TAIL_LINES), "limitBytes": str(LARGEST_LOG_BYTES)}
+    for previous in (False, True) if restarted else (False,):
+        asked = {**query, "timestamps": "true", "previous": "true" if previous else "false"}
+        try:
+            report = report_of(await client.text(path, action, asked, LARGEST_LOG_BYTES), id_, now)
+        except KubeError as error:
+            found = replace(found, problem=found.problem or f"{error}")
+        else:
+            found = replace(found, previous=report) if previous else replace(found, current=report)
+    return found
+
+
+def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:
+    """Count the incidents of a log whose lines begin with their times, as the API server writes them. PURE."""
+    tally, allowance = Tally(id_, since=0.0), Allowance(shares=2)
+    # Not splitlines(): it also cuts at separators that a line may quote, and the rest would pass for a line of its own.
+    for raw in log.decode(errors="replace").split("\n"):
+        stamp, space, rest = raw.partition(" ")
+        line = Line(rest, stamp)
+        if not is_telling(raw) or not allowance.covers(len(raw)):
+            continue
+        tally.take(line if space and line.t is not None else Line(raw), now, old=True)
+    return tally.report(now)
 
 
 @dataclass(slots=True)
@@ -78,7 +138,8 @@ class ForwardedPod:
             seen = self.versions.get(name, ())
             if not seen or (start is not None and not is_answered(seen, start)):
                 try:
-                    found = await get_config_map(client, namespace, name)
+                    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+                    found = await client.json(path, Action("get", "configmaps", namespace, name))
                 except KubeError as error:
                     self.unread = f"{what}, cannot be read: {error}"
                     continue

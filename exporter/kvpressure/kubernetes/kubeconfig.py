@@ -44,10 +44,7 @@ DEFAULT_NAMESPACE = "default"
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
 
 _SERVER = re.compile(r"https?://[^/\s]")
-_FILES = {
-    "cluster": ("certificate-authority",),
-    "user": ("client-certificate", "client-key", "tokenFile"),
-}
+_FILES = {"cluster": ("certificate-authority",), "user": ("client-certificate", "client-key", "tokenFile")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,9 @@ def load_config(file: Path | None = None, context: str = "", env: Mapping[str, s
     Raises KubeError.
     """
     environment = os.environ if env is None else env
-    paths = _paths(file, environment)
+    listed = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
+    own = Path(environment.get("HOME") or Path.home()) / ".kube" / "config"
+    paths = [file] if file is not None else listed or [own]
     found = [path for path in paths if path.exists() and not path.is_dir()]
     if file is not None and not found:
         raise KubeError(f"there is no kubeconfig file {file}; check --kubeconfig")
@@ -111,13 +110,6 @@ def load_config(file: Path | None = None, context: str = "", env: Mapping[str, s
         return _select(_merged(found), context, origin)
     except (TypeError, KeyError, AttributeError) as error:
         raise KubeError(f"{origin} is no kubeconfig: something in it is not what it should be ({error!r})") from error
-
-
-def _paths(file: Path | None, env: Mapping[str, str]) -> list[Path]:
-    if file is not None:
-        return [file]
-    listed = [Path(part) for part in env.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return listed or [Path(env.get("HOME") or Path.home()) / ".kube" / "config"]
 
 
 def service_account(env: Mapping[str, str] | None = None) -> Config | None:
@@ -144,7 +136,11 @@ def _merged(files: list[Path]) -> dict[str, Any]:
         content = _read(file)
         merged["current-context"] = merged["current-context"] or str(content.get("current-context") or "")
         for section, key in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
-            for name, entry in _entries(content, section, key, file):
+            try:
+                entries = [(str(one["name"]), dict(one.get(key) or {})) for one in content.get(section) or ()]
+            except (TypeError, KeyError, ValueError, AttributeError) as error:
+                raise KubeError(f"{file}: {section} must be a list of entries with a name and a {key}") from error
+            for name, entry in entries:
                 merged[section].setdefault(name, _absolute(entry, key, file))
     return merged
 
@@ -169,13 +165,6 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise KubeError(f"{file} is not a kubeconfig: it holds no mapping")
     return content
-
-
-def _entries(content: dict[str, Any], section: str, key: str, file: Path) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        return [(str(entry["name"]), dict(entry.get(key) or {})) for entry in content.get(section) or ()]
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise KubeError(f"{file}: {section} must be a list of entries with a name and a {key}") from error
 
 
 def _absolute(entry: dict[str, Any], key: str, file: Path) -> dict[str, Any]:

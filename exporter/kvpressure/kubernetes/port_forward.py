@@ -16,9 +16,15 @@ from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.printable import brief
 
+if TYPE_CHECKING:
+    from kvpressure.kubernetes.websocket import WebSocket
+
 PROTOCOL: Final = "v4.channel.k8s.io"
 DATA, ERROR = 0, 1
 LONGEST_ERROR_BYTES: Final = 4096
+CHUNK_BYTES: Final = 64 * 1024
+SETTLE_SECONDS: Final = 0.3
+"""A kubelet that cannot connect says so on channel 1 within moments of the upgrade."""
 
 
 class Frames:
@@ -76,14 +82,6 @@ def explain_forward(error: str, where: str, port: int) -> str:
     return f"the port-forward to port {port} of pod {where} failed: {brief(error, 300)}"
 
 
-if TYPE_CHECKING:
-    from kvpressure.kubernetes.websocket import WebSocket
-
-CHUNK_BYTES: Final = 64 * 1024
-SETTLE_SECONDS: Final = 0.3
-"""A kubelet that cannot connect says so on channel 1 within moments of the upgrade."""
-
-
 class PortForward:
     """One port of one pod. As an async context manager it listens; `url` is where.
 
@@ -94,7 +92,7 @@ class PortForward:
         self._client = client
         self._namespace, self._pod, self._port, self._scheme = namespace, pod, port, scheme
         self._server: asyncio.Server | None = None
-        self._spare: asyncio.Task[Tunnel] | None = None
+        self._spare: asyncio.Future[Tunnel] | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self.problem = ""
         self.url = ""
@@ -105,9 +103,10 @@ class PortForward:
         try:
             await tunnel.settle(SETTLE_SECONDS)
         except KubeError:
-            await tunnel.close()
+            await tunnel.socket.close()
             raise
-        self._spare = asyncio.create_task(_ready(tunnel))
+        self._spare = asyncio.get_running_loop().create_future()
+        self._spare.set_result(tunnel)
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -122,7 +121,11 @@ class PortForward:
             task.cancel()
         await asyncio.gather(*relays, return_exceptions=True)
         if self._spare is not None:
-            await _close_unused(self._spare)
+            self._spare.cancel()
+            # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
+            await asyncio.wait({self._spare})
+            if not self._spare.cancelled() and self._spare.exception() is None:
+                await self._spare.result().socket.close()
         if self._server is not None:
             await self._server.wait_closed()
 
@@ -165,7 +168,7 @@ class PortForward:
                 raise
             if self._spare is opening:
                 self._spare = None
-                if not tunnel.closed:
+                if not tunnel.socket.closed:
                     return tunnel
 
     async def _open(self) -> Tunnel:
@@ -179,18 +182,9 @@ class Tunnel:
     """One websocket: one connection into the pod."""
 
     def __init__(self, socket: WebSocket, port: int, where: str) -> None:
-        self._socket, self._port, self._where = socket, port, where
+        self.socket, self._port, self._where = socket, port, where
         self._frames = Frames(port)
         self._early = b""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the tunnel can carry nothing any more."""
-        return self._socket.closed
-
-    async def close(self) -> None:
-        """Close both ends."""
-        await self._socket.close()
 
     async def settle(self, seconds: float) -> None:
         """Wait a moment for a refusal. Raises KubeError when there is one."""
@@ -198,7 +192,7 @@ class Tunnel:
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    message = await self._socket.receive()
+                    message = await self.socket.receive()
             except TimeoutError:
                 return
             if not self._take(message):
@@ -218,11 +212,11 @@ class Tunnel:
             for task in (up, down):
                 task.cancel()
             await asyncio.gather(up, down, return_exceptions=True)
-            await self.close()
+            await self.socket.close()
 
     async def _up(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK_BYTES):
-            await self._socket.send(bytes((DATA,)) + data)
+            await self.socket.send(bytes((DATA,)) + data)
 
     async def _down(self, writer: asyncio.StreamWriter, answered: Callable[[], None]) -> None:
         while True:
@@ -231,7 +225,7 @@ class Tunnel:
                 writer.write(data)
                 await writer.drain()
                 answered()
-            if not self._take(await self._socket.receive()):
+            if not self._take(await self.socket.receive()):
                 if self._frames.error:
                     raise self._broken()
                 return
@@ -244,15 +238,3 @@ class Tunnel:
 
     def _broken(self) -> KubeError:
         return KubeError(explain_forward(self._frames.error, self._where, self._port))
-
-
-async def _close_unused(opening: asyncio.Task[Tunnel]) -> None:
-    opening.cancel()
-    # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
-    await asyncio.wait({opening})
-    if not opening.cancelled() and opening.exception() is None:
-        await opening.result().close()
-
-
-async def _ready(tunnel: Tunnel) -> Tunnel:
-    return tunnel

@@ -22,11 +22,7 @@ _METADATA: Final = tuple(
     ipaddress.ip_network(text)
     for text in (
         *("169.254.169.254", "fe80::a9fe:a9fe"),  # AWS, Google, Azure, OpenStack, Oracle, DigitalOcean and others
-        *(
-            "169.254.170.2",
-            "169.254.170.23",
-            "fd00:ec2::/32",
-        ),  # AWS: of containers, of pods, and of IPv6
+        *("169.254.170.2", "169.254.170.23", "fd00:ec2::/32"),  # AWS: of containers, of pods, and of IPv6
         "fd20:ce::254",  # Google
         "100.100.100.200",  # Alibaba
         "168.63.129.16",  # Azure's wire server

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from kvpressure.model.record import SourceError
-from kvpressure.net.files import Stamp
+from kvpressure.model.errors import SourceError
+from kvpressure.net.files import Stamp, stamp_of
 from kvpressure.printable import brief
 
 FileName: TypeAlias = str | Path | None
@@ -32,25 +32,20 @@ def in_cluster() -> bool:
 class TlsOptions(Protocol):
     """What a target says of TLS; the files are PEM."""
 
-    @property
-    def ca_file(self) -> FileName: ...  # noqa: D102 (the class says what they are)
-    @property
-    def cert_file(self) -> FileName: ...  # noqa: D102
-    @property
-    def key_file(self) -> FileName: ...  # noqa: D102
-    @property
-    def server_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def insecure_skip_verify(self) -> bool: ...  # noqa: D102
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+    server_name: str
+    insecure_skip_verify: bool
 
 
 class BasicAuth(Protocol):
     """HTTP basic authentication: the name from the settings, the password from a file."""
 
     @property
-    def username(self) -> str: ...  # noqa: D102
+    def username(self) -> str: ...  # noqa: D102 (the class says what they are)
     @property
-    def password_file(self) -> str | Path: ...  # noqa: D102
+    def password_file(self) -> Path: ...  # noqa: D102
 
 
 def stamp(path: str, what: str, reason: str) -> Stamp:
@@ -62,7 +57,7 @@ def stamp(path: str, what: str, reason: str) -> Stamp:
     if not stat.S_ISREG(found.st_mode):
         # Opening a pipe would hang the whole exporter.
         raise SourceError(reason, f"{what} {brief(path)} is not a regular file; nothing was sent")
-    return Stamp.of(found)
+    return stamp_of(found)
 
 
 def _unreadable(path: str, what: str, reason: str, error: Exception) -> SourceError:
@@ -155,16 +150,27 @@ def tls_files(options: TlsOptions | None) -> TlsFiles:
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the client context for these files; raises `SourceError("tls")` when one of them cannot be used."""
     try:
-        context = ssl.create_default_context(cafile=files.ca_file or None)
-        # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context = client_context(files.insecure_skip_verify, cafile=files.ca_file or None)
         if files.cert_file:
-            # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
-            context.load_cert_chain(files.cert_file, files.key_file or None, password=lambda: b"")
+            load_pair(context, files.cert_file, files.key_file or None)
     except (OSError, ssl.SSLError, ValueError) as error:
         names = ", ".join(brief(path) for path in files[:3] if path)
         raise SourceError("tls", f"cannot use the TLS files {names}: {brief(error)}; nothing was sent") from error
-    if files.insecure_skip_verify:
+    return context
+
+
+def client_context(insecure: bool, *, cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
+    """Return a context that trusts the CAs given, else the system's. Raises OSError and ValueError."""
+    context = ssl.create_default_context(cafile=cafile, cadata=cadata)
+    # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def load_pair(context: ssl.SSLContext, certificate: str | Path, key: str | None = None) -> None:
+    """Load a client's certificate with its key. Raises OSError and ValueError."""
+    # Without a callback an encrypted key would make OpenSSL ask for its passphrase on the terminal.
+    context.load_cert_chain(certificate, key, password=lambda: b"")

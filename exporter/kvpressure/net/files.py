@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
+
+Stamp: TypeAlias = tuple[int, ...]
+"""What tells one content of a file from another without reading it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What tells one content of a file from another without reading it."""
-
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, seen: os.stat_result) -> Stamp:
-        """Return the stamp of what `stat` gave."""
-        return cls(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+def stamp_of(seen: os.stat_result) -> Stamp:
+    """Return device, inode, size, and when content and metadata changed, of what `stat` gave."""
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
 def stamp(path: Path) -> Stamp | None:
     """Look at `path` through symbolic links (a ConfigMap update swaps one above it); None when it cannot be seen."""
     try:
-        return Stamp.of(path.stat())
+        return stamp_of(path.stat())
     except (OSError, ValueError):
         return None
 

@@ -7,8 +7,9 @@ turns it into a value or a `SourceHealth`; nothing a source meets in the world e
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
@@ -17,8 +18,9 @@ import structlog
 
 from kvpressure.model.record import SourceError, record
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health, bug
 from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.net.threads import bug
+from kvpressure.printable import brief
 
 T = TypeVar("T")
 
@@ -28,6 +30,32 @@ KEPT_DURATIONS: Final = 60
 """A minute of polls at 1 Hz: how slow a source is now, and not what it was an hour ago."""
 
 log = structlog.get_logger("kvpressure.sources")
+
+LONGEST_SENTENCE: Final = 400
+
+
+class Health:
+    """Keeps the outcome of the last reading in `latest`; `reason` is "pending" before the first. Unix seconds."""
+
+    def __init__(self, source: str, target: str, t: float, error: str = "not read yet") -> None:
+        self._errors: Counter[str] = Counter()
+        self.latest = SourceHealth(source, target, False, t, error=error, reason="pending")
+
+    def count(self, reason: str) -> None:
+        """Count something that went wrong in a reading that succeeded."""
+        self._errors[reason] += 1
+
+    def up(self, t: float, duration_seconds: float = math.nan) -> None:
+        """Note that a reading succeeded."""
+        was = self.latest
+        self.latest = SourceHealth(was.source, was.target, True, t, duration_seconds, t, errors=dict(self._errors))
+
+    def down(self, t: float, error: SourceError, duration_seconds: float = math.nan) -> None:
+        """Note that a reading failed."""
+        was, sentence = self.latest, brief(error.sentence, LONGEST_SENTENCE)
+        self._errors[error.reason] += 1
+        failed = (False, t, duration_seconds, was.last_success, sentence, error.reason, dict(self._errors))
+        self.latest = SourceHealth(was.source, was.target, *failed)
 
 
 @record
@@ -47,7 +75,7 @@ class Guard(Generic[T]):
     """Runs one source's readings and keeps its health.
 
     `deadline_seconds` is measured on the event loop's clock whatever `clock` is, so a virtual clock still has
-    working deadlines. `on_timeout` may explain a reading that ran into it better than the guard can.
+    working deadlines. `silence` begins the sentence of a reading that ran into it.
     """
 
     def __init__(
@@ -58,16 +86,15 @@ class Guard(Generic[T]):
         interval_seconds: float,
         deadline_seconds: float | None = None,
         clock: Clock | None = None,
-        backoff: Backoff | None = None,
-        on_timeout: Callable[[], SourceError] | None = None,
+        silence: str = "no answer",
     ) -> None:
         self._source = source
         self._target = target
         self._clock: Clock = clock or SystemClock()
         self._ticks = Ticks(interval_seconds, spread(target or source))
-        self._backoff = backoff or Backoff()
-        self._on_timeout = on_timeout or self._timed_out
+        self._backoff = Backoff()
         self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
+        self._silence = silence
         self.counts = PollCounts()
         self._failures = 0
         self._began: float | None = None
@@ -102,17 +129,20 @@ class Guard(Generic[T]):
         except SourceError as error:
             self._down(error, began)
         except TimeoutError:
-            self._down(self._on_timeout(), began)
+            self._down(SourceError("timeout", f"{self._silence} within {self.deadline_seconds:g} s"), began)
         except Exception as error:  # noqa: BLE001
             self._down(bug(error), began, error)
         else:
-            self._up(began)
+            was_up, self._failures = self.up, 0
+            self._health.up(self._clock.wall(), self._took(began))
+            if not was_up:
+                log.info("source up", source=self._source, target=self._target)
             return value
         finally:
             self._began = None
         return None
 
-    async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None]) -> None:
+    async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> None:
         """Attempt at every tick until cancelled; ticks that have passed are skipped and counted, never bunched.
 
         The first attempt comes within a second, so that a long interval does not mean a long blank page.
@@ -126,13 +156,10 @@ class Guard(Generic[T]):
             tick = self._after(tick - 1)
         while True:
             await self._clock.sleep_until(self._ticks.due(tick))
-            self._note_lateness(tick)
+            if self._clock.monotonic() - self._ticks.due(tick) > LATE_SHARE * self._ticks.interval_seconds:
+                self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
             await self.attempt(read, deliver)
             tick = self._after(tick)
-
-    def _note_lateness(self, tick: int) -> None:
-        if self._clock.monotonic() - self._ticks.due(tick) > LATE_SHARE * self._ticks.interval_seconds:
-            self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
 
     def _after(self, tick: int) -> int:
         skipped = self._backoff.skipped_ticks(self._health.latest.reason, self._failures, self._ticks.interval_seconds)
@@ -142,20 +169,11 @@ class Guard(Generic[T]):
             self.counts = PollCounts(self.counts.polls, self.counts.late, self.counts.missed + possible - wanted)
         return possible
 
-    def _timed_out(self) -> SourceError:
-        return SourceError("timeout", f"no answer within {self.deadline_seconds:g} s")
-
     def _took(self, began: float, reason: str = "") -> float:
         took = self._clock.monotonic() - began
         if reason in ("", "timeout"):  # a refusal at once says nothing of how long answers take
             self._durations.append(took)
         return took
-
-    def _up(self, began: float) -> None:
-        was_up, self._failures = self.up, 0
-        self._health.up(self._clock.wall(), self._took(began))
-        if not was_up:
-            log.info("source up", source=self._source, target=self._target)
 
     def _down(self, error: SourceError, began: float, cause: Exception | None = None) -> None:
         before = self._health.latest

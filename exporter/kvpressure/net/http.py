@@ -104,7 +104,7 @@ class HttpClient:
 
         Raises `SourceError` for everything else, `HttpStatusError` for a status, "timeout" with what it waited for.
         """
-        async with self._within(seconds, url), self._response("GET", url) as (response, where, t):
+        async with self._response("GET", url, seconds) as (response, where, t):
             _check_head(response, where, self._cap_bytes)
             return Answer(await self._body(response, where), t)
 
@@ -114,52 +114,47 @@ class HttpClient:
         Raises `SourceError` where no answer came or it may not be read, `UnansweredError` where the server took the
         request and said nothing, `HttpStatusError` for a redirect.
         """
-        async with self._within(seconds, url), self._response("POST", url, body, headers) as (response, where, _):
+        async with self._response("POST", url, seconds, body, headers) as (response, where, _):
             if response.status // 100 == 3:
                 _check_head(response, where, self._cap_bytes)
             _check_body(response, where, self._cap_bytes)
             return Reply(response.status, await self._body(response, where))
 
     @asynccontextmanager
-    async def _within(self, seconds: float, url: URL) -> AsyncIterator[None]:
-        patience = StallTolerantTimeout(seconds)
-        self._received = None
-        try:
-            async with patience:
-                yield
-        except TimeoutError:
-            raise self._timed_out(shown(url), patience) from None
-
-    @asynccontextmanager
     async def _response(
-        self, method: str, url: URL, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: URL,
+        seconds: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
         """Yield the head of the response, the address for messages, and when the head arrived in unix seconds."""
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
-        where = shown(url)
+        where, patience = shown(url), StallTolerantTimeout(seconds)
         if reason := refusal(url.host or "", link_local=True):
             raise SourceError("bad_url", f"{where} is {reason}, which is never asked; no engine is there")
-        context = await self._prepare(url)
-        value = self._authorization.value()
-        self.requests += 1
+        name = (self._tls.server_name or None) if self._tls and url.scheme == "https" else None
+        how: dict[str, Any] = {"allow_redirects": False, "server_hostname": name, "data": body}
+        self._received = None
         try:
-            async with self._opened().request(
-                method,
-                url,
-                data=body,
-                headers={**(headers or {}), **({"Authorization": value} if value else {})},
-                allow_redirects=False,
-                ssl=context,
-                server_hostname=(self._tls.server_name or None) if self._tls and url.scheme == "https" else None,
-            ) as response:
-                self._received = 0
-                yield response, where, self._clock.wall()
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise explain(error, where) from error
+            async with patience:
+                how["ssl"] = await self._prepare(url)
+                value = self._authorization.value()
+                how["headers"] = {**(headers or {}), **({"Authorization": value} if value else {})}
+                self.requests += 1
+                try:
+                    async with self._opened().request(method, url, **how) as response:
+                        self._received = 0
+                        yield response, where, self._clock.wall()
+                except (aiohttp.ClientError, OSError, ValueError) as error:
+                    raise explain(error, where) from error
+        except TimeoutError:
+            raise self._timed_out(where, patience) from None
 
     def _timed_out(self, where: str, patience: StallTolerantTimeout) -> SourceError:
-        """Return the error of a `get` that ran out of time, with what it was waiting for."""
+        """Return the error of a request that ran out of time, with what it was waiting for."""
         seconds, excuse = f"{patience.seconds:g} s", patience.excuse()
         if self._resolver.pending:
             sentence = f"the name in {where} was not resolved within {seconds}{excuse}; is the DNS server up?"
@@ -253,7 +248,9 @@ def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
 def explain(error: Exception, where: str) -> SourceError:
     """Return the `SourceError` for what aiohttp, ssl or the system raised on the way to `where`."""
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or "[SSL" in str(error):
-        return SourceError("tls", f"TLS with {where} failed: {_tls_detail(error)}; check scheme, CA and certificates")
+        inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+        detail = brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)
+        return SourceError("tls", f"TLS with {where} failed: {detail}; check scheme, CA and certificates")
     if isinstance(error, aiohttp.ClientConnectorError):
         return _not_connected(error, where)
     if isinstance(error, aiohttp.ClientPayloadError):
@@ -274,17 +271,8 @@ def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceErr
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         why = brief(system.strerror or system, 80)
         return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")
-    if _refused(system):
+    # The text names each of several addresses, of which ::1 may have no route.
+    text = str(system).lower()
+    if isinstance(system, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text:
         return SourceError("refused", f"connection refused by {where}; is the server running and the port right?")
     return SourceError("unreachable", f"cannot connect to {where}: {brief(system.strerror or system, 100)}")
-
-
-def _refused(error: OSError) -> bool:
-    """Return whether any address of the name refused: the text names each of several, and ::1 may have no route."""
-    text = str(error).lower()
-    return isinstance(error, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text
-
-
-def _tls_detail(error: Exception) -> str:
-    inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    return brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)

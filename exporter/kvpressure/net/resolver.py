@@ -9,13 +9,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from kvpressure.net.threads import in_own_thread
-
-_AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
 
 
 class RefusedAddressError(OSError):
@@ -40,7 +38,8 @@ class ThreadPerLookup(AbstractResolver):
         """Return the addresses of `host`; raises `socket.gaierror` or `RefusedAddressError` (OSErrors) without any."""
         self.pending = True
         try:
-            infos = await in_own_thread(partial(_look_up, host, port, family), "lookup")
+            look_up = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            infos = await in_own_thread(look_up, "lookup")
         finally:
             self.pending = False
         found = [_result(host, port, info) for info in infos]
@@ -53,11 +52,7 @@ class ThreadPerLookup(AbstractResolver):
         """Do nothing: no resource is kept open."""
 
 
-def _look_up(host: str, port: int, family: int) -> list[_AddressInfo]:
-    return [*socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)]
-
-
-def _result(host: str, port: int, info: _AddressInfo) -> ResolveResult:
+def _result(host: str, port: int, info: tuple[int, int, int, str, tuple[Any, ...]]) -> ResolveResult:
     family, _, proto, _, address = info
     numeric = str(address[0])
     if family == socket.AF_INET6 and len(address) > 3 and address[3]:

@@ -13,10 +13,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from kvpressure.model.record import SourceError
-from kvpressure.net.health import bug
+from kvpressure.model.errors import SourceError
+from kvpressure.printable import brief
 
 T = TypeVar("T")
+
+
+def bug(error: Exception) -> SourceError:
+    """Return what a source's health says of an error that nobody expected: the others, and its next poll, go on."""
+    return SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this")
 
 
 def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
@@ -71,18 +76,19 @@ class Worker:
         if self._busy:
             raise SourceError("timeout", f"a read of {self._name} that was given up still hangs in the kernel")
         self._busy = True
+
+        def do() -> T:
+            try:
+                return call()
+            finally:
+                self._busy = False
+
         try:
             async with asyncio.timeout(seconds):
-                return await in_own_thread(partial(self._do, call), f"kvpressure-{self._name}")
+                return await in_own_thread(do, f"kvpressure-{self._name}")
         except TimeoutError:
             raise SourceError("timeout", late) from None
         except SourceError:
             raise
         except Exception as error:
             raise bug(error) from error
-
-    def _do(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        finally:
-            self._busy = False

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.launch.declared import Start, declared, read_limits, read_start, runtime_of
+from kvpressure.launch.declared import declared, read_limits
+from kvpressure.launch.start import read_start, runtime_of
 from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
@@ -25,16 +26,18 @@ from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
+    NotToldError,
     argv_of,
     family_of,
     holders_of,
     links,
     listening,
     parents_of_all,
+    ranks,
     read,
     root_of,
+    visible_gpus,
 )
-from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "port_owner"
@@ -91,14 +94,13 @@ class LocalProcesses(Source):
         self._ports: dict[str, int] = {}
         self._any = asyncio.Event()
         self._owners: Mapping[int, PortOwner] = {}
-        self._wanted: tuple[int, ...] = ()
-        self._thread = SingleFlightThread(lambda: find_owners(self._wanted, proc, sys))
-        self._guard = Guard[dict[int, PortOwner]](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
+        self._thread = SingleFlightThread(lambda: find_owners(self._ports.values(), proc, sys))
+        self._guard = Guard[bool](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
 
     async def run(self) -> None:
         """Wait for the first such target, and from then on look until cancelled."""
         await self._any.wait()
-        await self._guard.run(self._look, self._take)
+        await self._guard.run(self._look)
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record, of which an unknown owner is no failure; none before there was a target to look for."""
@@ -117,12 +119,9 @@ class LocalProcesses(Source):
             limits={key: owner.limits for key, owner in found.items() if owner.limits is not None},
         )
 
-    async def _look(self) -> dict[int, PortOwner]:
-        self._wanted = tuple(self._ports.values())
-        return await self._thread.get()
-
-    def _take(self, owners: dict[int, PortOwner]) -> None:
-        self._owners = owners
+    async def _look(self) -> bool:
+        self._owners = await self._thread.get()
+        return True
 
 
 def _owner(
@@ -133,17 +132,19 @@ def _owner(
     names: KernelNames,
     proc: Path,
 ) -> PortOwner:
-    if not inodes:
-        return _nobody(f"no process of this machine listens on port {port}")
     pids = {pid for inode in inodes for pid in holders.get(inode, ())}
-    if not pids:
-        uids = ", ".join(str(uid) for uid in sorted(set(inodes.values())))
-        return _nobody(f"the process on port {port} belongs to user {uids}, whose files this user may not read; {_SAY}")
     root = root_of(pids, parents)
     if root is None:
-        return _nobody(f"several processes that have nothing to do with each other listen on port {port}; {_SAY}")
+        uids = ", ".join(str(uid) for uid in sorted(set(inodes.values())))
+        why = f"the process on port {port} belongs to user {uids}, whose files this user may not read; {_SAY}"
+        if not inodes:
+            why = f"no process of this machine listens on port {port}"
+        elif pids:
+            why = f"several processes that have nothing to do with each other listen on port {port}; {_SAY}"
+        return PortOwner(None, Assignment((), exclusive=False, why=why))
     argv = argv_of(root, proc)
-    start = _start(argv)
+    # A command line may have megabytes: it is read here, beside the event loop, and once a look.
+    start = read_start(argv[:1], argv[1:], {}, Budget())
     runtime = runtime_of("", start)
     limits = None if runtime is None else declared(read_limits(start), seen=start.seen)
     family = [_process(pid, proc) for pid in family_of(root, parents)]
@@ -151,11 +152,6 @@ def _owner(
         return PortOwner(root, _gpus(family, argv, runtime or ASSUMED, names), limits)
     except NotToldError as reason:
         return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), limits)
-
-
-def _start(argv: Sequence[str]) -> Start:
-    # A command line may have megabytes: it is read here, beside the event loop, and once a look.
-    return read_start(argv[:1], argv[1:], {}, Budget())
 
 
 def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
@@ -166,10 +162,6 @@ def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
             why = f"GPU {min(common)} is used by the process on port {port} too"
             return replace(owner, assignment=replace(owner.assignment, exclusive=False, why=why))
     return owner
-
-
-def _nobody(why: str) -> PortOwner:
-    return PortOwner(None, Assignment((), exclusive=False, why=why))
 
 
 def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, names: KernelNames) -> Assignment:
@@ -218,19 +210,12 @@ def _open_gpus(devices: Iterable[str], names: KernelNames) -> tuple[str, ...]:
 
 def _process(pid: int, proc: Path) -> _Process:
     opened = links(pid, proc)
-    devices = None if opened is None else frozenset(_devices(opened))
+    matches = filter(None, map(_DEVICE.fullmatch, opened or ()))
+    devices = frozenset(group for match in matches for group in match.groups() if group)
     pairs = (entry.partition("=") for entry in read(proc / str(pid) / "environ").split("\0") if "=" in entry)
-    return _Process(devices, {name: value for name, _, value in pairs})
-
-
-def _devices(opened: Iterable[str]) -> Iterator[str]:
-    for link in opened:
-        if match := _DEVICE.fullmatch(link):
-            yield next(group for group in match.groups() if group)
+    return _Process(None if opened is None else devices, {name: value for name, _, value in pairs})
 
 
 SOURCE: Final = Registration[None](
-    NAME,
-    lambda _, wiring: [LocalProcesses(wiring.clock)],
-    {NAME: "Engine processes of this machine"},
+    NAME, lambda _, wiring: [LocalProcesses(wiring.clock)], {NAME: "Engine processes of this machine"}
 )

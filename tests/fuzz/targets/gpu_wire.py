@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.sources.gpu.child import encode
 from kvpressure.sources.gpu.plausible import LARGEST_MEMORY_BYTES
-from kvpressure.sources.gpu.wire import decode, encode
+from kvpressure.sources.gpu.wire import decode
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, altered
 

@@ -7,9 +7,9 @@ from random import Random
 from google.protobuf.message import DecodeError
 
 from kvpressure.sources.pod_devices import kubelet as messages
-from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
-from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, KubeletAnswer, nvidia_uuid, pci_address
-from kvpressure.sources.pod_devices.kubelet import _containers, _plugin_devices
+from kvpressure.sources.pod_devices.assign import assignments
+from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, nvidia_uuid, pci_address
+from kvpressure.sources.pod_devices.kubelet import _containers
 from kvpressure.sources.pod_devices.names import KernelNames
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import FIXTURES
@@ -52,27 +52,21 @@ _PATTERNS = ("nvidia.com/*", "amd.com/gpu")
 
 
 def check(data: bytes) -> tuple[object, ...]:
-    """The same bytes as both answers of the kubelet."""
+    """The bytes as the kubelet's answer."""
     kinds: list[object] = []
     try:
         listed = tuple(_containers(messages.ListPodResourcesResponse.FromString(data)))
     except DecodeError:
         listed, kinds = (), ["no list"]
-    try:
-        offered = tuple(_plugin_devices(messages.AllocatableResourcesResponse.FromString(data).devices))
-    except DecodeError:
-        offered, kinds = (), [*kinds, "no devices"]
-    answer = KubeletAnswer(listed, offered)
     for names in _NAMES:
-        found = assignments(answer, _PATTERNS, names)
+        found = assignments(listed, _PATTERNS, names)
         for one in found.values():
             expect(len(set(one.gpus)) == len(one.gpus) and all(one.gpus), "a GPU twice, or without a name", one)
             expect(one.gpus or one.why, "nothing is known, and nobody says why", one)
             expect(one.exclusive == (not one.why), "shared without a reason, or the reverse", one)
             expect(len(one.why) < 2000, "a sentence without an end", len(one.why))
-        expect(all(allocatable_gpus(answer, _PATTERNS, names)), "a GPU without a name")
         kinds += [len(found).bit_length(), any(one.exclusive for one in found.values())]
-    for device in offered:
+    for device in (device for container in listed for device in container.plugin):
         address = pci_address(device.id)
         expect(not address or pci_address(address) == address, "an address that is read otherwise again", address)
         uuid = nvidia_uuid(device.id)
@@ -81,12 +75,7 @@ def check(data: bytes) -> tuple[object, ...]:
 
 
 def make(random: Random) -> bytes:
-    """An answer with some pods, or the other answer."""
-    if random.getrandbits(2) == 0:
-        allocatable = messages.AllocatableResourcesResponse()
-        for _ in range(random.getrandbits(2)):
-            allocatable.devices.add(resource_name=_resource(random), device_ids=random.choices(_IDS, k=2))
-        return bytes(allocatable.SerializeToString())
+    """An answer with some pods."""
     listed = messages.ListPodResourcesResponse()
     for _ in range(1 + random.getrandbits(1)):
         pod = listed.pod_resources.add(name=random.choice(("p", "q", "")), namespace="n")

@@ -16,21 +16,20 @@ from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.model import HostSettings, LogsSettings, PodResourcesSettings
 from kvpressure.config.target import Target
 from kvpressure.daemon.node_sources import SOURCES, NodeSources, settings_model
-from kvpressure.kubernetes.watch import KubernetesSource
-from kvpressure.kubernetes.watch.view import ClusterView
+from kvpressure.kubernetes.watch.source import KubernetesSource, View
 from kvpressure.model.environment import Assignment, ContainerId, ContainerState, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import SystemClock
-from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices import source as pod_devices
-from kvpressure.sources.pod_devices.source import NO_GPU_JOIN
+from kvpressure.sources.pod_devices.source import NO_GPU_JOIN, PodDevicesSource
 from kvpressure.sources.source import Known as Besides
 from kvpressure.sources.source import Registration, Source, Wiring
 from tests.support.kube_watch import until
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
 FOUND = Target("llm/a-0:8000", "http://10.0.0.1:8000", namespace="llm", pod="a-0", container="vllm")
-VIEW = ClusterView(1.0, targets=(FOUND,), containers={ENGINE: ContainerState(ENGINE, 1.0, pod_uid="u", started=1.0)})
+VIEW = (FOUND,), Environment(containers={ENGINE: ContainerState(ENGINE, 1.0, pod_uid="u", started=1.0)})
+NOTHING = (), Environment()
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-Known = dict[str, tuple[ClusterView, bool]]
+Known = dict[str, tuple[View, bool]]
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
         await asyncio.Event().wait()
 
     told: Known = {"": (VIEW, True)}
-    nobody = (ClusterView(2.0, memory_pressure=True), False)
+    nobody = (((), Environment(memory_pressure=True)), False)
     monkeypatch.setattr(KubernetesSource, "run", nothing)
     monkeypatch.setattr(
         KubernetesSource, "_watched", property(lambda it: told.get(it._settings.label_selector, nobody)[0])
@@ -86,7 +85,7 @@ async def test_engines_stay_over_a_reload_until_their_pods_were_listed_anew(sett
     assert node_sources.targets == (FOUND,)
     around = look(node_sources)
     assert (set(around.containers), around.memory_pressure) == ({ENGINE}, True)
-    known["app=vllm"] = (ClusterView(3.0), True)
+    known["app=vllm"] = (NOTHING, True)
     assert node_sources.targets == ()
     assert look(node_sources).containers == {}
     await node_sources.stop()
@@ -100,7 +99,7 @@ async def test_in_a_pod_the_page_names_the_switch_that_brings_gpus_of_pods(
 ):
     monkeypatch.setattr(pod_devices, "in_cluster", lambda: in_pod)
     join = settings.pod_resources.model_copy(update={"enabled": enabled})
-    known[""] = (replace(VIEW, hints=("from the watch",)), True)
+    known[""] = ((VIEW[0], replace(VIEW[1], hints=("from the watch",))), True)
     found = look(sources_of(settings.model_copy(update={"pod_resources": join}))).hints
     assert found == (("from the watch", NO_GPU_JOIN) if said else ("from the watch",))
     assert "podResources.enabled=true and podSecurity.runAsRoot=true" in NO_GPU_JOIN
@@ -118,7 +117,7 @@ async def test_two_reloads_while_the_api_server_is_away_lose_nothing(settings: S
 async def test_engines_go_at_once_where_kubernetes_is_switched_off(settings: Settings, known: Known):
     node_sources = sources_of(settings)
     node_sources.start()
-    known["off"] = (ClusterView(2.0), False)
+    known["off"] = (NOTHING, False)
     off = settings.kubernetes.model_copy(update={"enabled": "false", "label_selector": "off"})
     await node_sources.reload(settings.model_copy(update={"kubernetes": off}))
     assert node_sources.targets == ()

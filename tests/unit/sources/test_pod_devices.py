@@ -10,8 +10,7 @@ from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.config.strict_yaml import Problem
 from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.samples import GpuSample
-from kvpressure.sources.pod_devices import resolve
-from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
+from kvpressure.sources.pod_devices.assign import assignments, resolve
 from kvpressure.sources.pod_devices.ids import (
     ClaimDevice,
     ContainerDevices,
@@ -41,11 +40,11 @@ def held(answer: dict[ContainerId, list[str]], resource: str = "nvidia.com/gpu")
         ContainerDevices(container, tuple(PluginDevice(resource, gpu) for gpu in ids))
         for container, ids in answer.items()
     )
-    return KubeletAnswer(tuple(containers))
+    return tuple(containers)
 
 
 def claimed(device: str, *cdi: str, driver: str = "gpu.nvidia.com", share: str = "") -> ClaimDevice:
-    return ClaimDevice("serving/gpu", driver, "node-a", device, cdi, share)
+    return ClaimDevice("serving/gpu", driver, device, cdi, share)
 
 
 def of(answer: KubeletAnswer, names: KernelNames = KernelNames()) -> dict[ContainerId, Assignment]:  # noqa: B008
@@ -142,7 +141,7 @@ def test_a_claimed_device_is_known_by_its_name_or_its_cdi_names(
     ],
 )
 def test_a_claimed_device_that_cannot_be_told_makes_the_containers_gpus_unknown(device: ClaimDevice):
-    answer = KubeletAnswer((ContainerDevices(LLAMA, (PluginDevice("nvidia.com/gpu", A),), (device,)),))
+    answer = (ContainerDevices(LLAMA, (PluginDevice("nvidia.com/gpu", A),), (device,)),)
     assignment = of(answer, AMD)[LLAMA]
     assert (assignment.gpus, assignment.exclusive) == ((), False)
     assert assignment.why.endswith(("uuid or index", "as the exporter sees it"))
@@ -150,13 +149,13 @@ def test_a_claimed_device_that_cannot_be_told_makes_the_containers_gpus_unknown(
 
 def test_claims_on_devices_of_other_drivers_are_no_gpus():
     card = claimed("nic-0", driver="dra.net")
-    assert of(KubeletAnswer((ContainerDevices(LLAMA, (), (card,)),))) == {}
+    assert of((ContainerDevices(LLAMA, (), (card,)),)) == {}
 
 
 def test_a_claim_of_two_containers_and_a_share_of_a_device_are_not_exclusive():
-    both = KubeletAnswer(tuple(ContainerDevices(c, (), (claimed("gpu-0"),)) for c in (LLAMA, QWEN)))
+    both = tuple(ContainerDevices(c, (), (claimed("gpu-0"),)) for c in (LLAMA, QWEN))
     assert {a.exclusive for a in of(both).values()} == {False}
-    share = KubeletAnswer((ContainerDevices(LLAMA, (), (claimed("gpu-0", share="6d2f"),)),))
+    share = (ContainerDevices(LLAMA, (), (claimed("gpu-0", share="6d2f"),)),)
     assert of(share)[LLAMA] == Assignment(
         ("0",), exclusive=False, why="the claim serving/gpu holds a share of the device gpu-0"
     )
@@ -191,13 +190,6 @@ def test_only_resources_that_match_a_pattern_are_gpus():
 def test_a_container_that_has_ended_shares_nothing_with_the_one_that_follows():
     answer = held({LLAMA: [A], QWEN: [A]})
     assert assignments(answer, PATTERNS, KernelNames(), LLAMA.__eq__) == {QWEN: Assignment((A,))}
-
-
-def test_allocatable_gpus_are_the_physical_ones_once_each():
-    ids = [f"{A}::0", f"{A}::1", B, "?"]
-    offered = (*(PluginDevice("nvidia.com/gpu", device) for device in ids), PluginDevice("rdma/hca", "0"))
-    assert allocatable_gpus(KubeletAnswer((), offered), PATTERNS, KernelNames()) == (A, B)
-    assert allocatable_gpus(KubeletAnswer(()), PATTERNS, KernelNames()) == ()
 
 
 def gpu(uuid: str, index: str, vendor: str = "nvidia", parent: str = "") -> GpuSample:

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from kvpressure.config.target import Target
 from kvpressure.runtimes.vllm.launch import FLAGS
 from kvpressure.sources.pod_devices.names import PROC, KernelNames, read_kernel_names
-from kvpressure.sources.pod_devices.processes import argv_of, holders_of, listening, parents_of_all, root_of
-from kvpressure.sources.pod_devices.visible import NotToldError, ranks, visible_gpus
+from kvpressure.sources.pod_devices.processes import (
+    NotToldError,
+    argv_of,
+    holders_of,
+    listening,
+    parents_of_all,
+    ranks,
+    root_of,
+    visible_gpus,
+)
 from kvpressure.sources.port_owner import LocalProcesses, find_owners
 from kvpressure.sources.source import Known
 from tests.support.engine_kit import VirtualClock

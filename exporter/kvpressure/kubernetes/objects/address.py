@@ -31,15 +31,14 @@ def pod_ip(text: str, host_ips: Collection[str], *, host_network: bool) -> str:
 
     `host_ips` are the node's addresses; a pod on the host's network has one of them, no other pod may.
     """
-    try:
-        ip = ipaddress.ip_address(text)
-    except ValueError:
-        raise AddressError("its IP is not an IP address") from None
+    ip = ip_of(text)
+    if ip is None:
+        raise AddressError("its IP is not an IP address")
     if "%" in text:
         raise AddressError("its IP has a zone")
     if _means_no_pod(ip) or refusal(str(ip), link_local=False):
         raise AddressError(f"its IP {ip} is not one that a pod can have")
-    if not host_network and ip in {known for host in host_ips if (known := _parsed(host)) is not None}:
+    if not host_network and ip in {known for host in host_ips if (known := ip_of(host)) is not None}:
         raise AddressError(f"its IP {ip} is the node's, though it is not on the host's network")
     return str(ip)
 
@@ -54,7 +53,8 @@ def _means_no_pod(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return ip.is_reserved or ip.is_site_local or ip.ipv4_mapped is not None or ip.sixtofour is not None
 
 
-def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP, None for anything else."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.kubernetes.objects import address
@@ -44,14 +44,12 @@ def own_annotations(annotations: Mapping[str, Any]) -> dict[str, str]:
     return {key: value[: MAX_CHARACTERS + 1] for key in keys if isinstance(value := annotations.get(key), str)}
 
 
-@dataclass(slots=True)
-class _Reading:
-    annotations: Mapping[str, str]
-    problems: list[str] = field(default_factory=list)
-    refused: bool = False
+def read_wishes(annotations: Mapping[str, str]) -> Wishes:
+    """Read the annotations that `own_annotations` gave; never raises."""
+    problems: dict[str, str] = {}
 
-    def read(self, name: str, parse: Callable[[str], Any], default: Any, *, decides_where: bool = True) -> Any:
-        value = self.annotations.get(PREFIX + name)
+    def read(name: str, parse: Callable[[str], Any], default: Any) -> Any:
+        value = annotations.get(PREFIX + name)
         if value is None:
             return default
         try:
@@ -59,23 +57,18 @@ class _Reading:
                 raise ValueError(f"must be at most {MAX_CHARACTERS} characters long")
             return parse(value.strip(" "))
         except ValueError as error:
-            self.problems.append(f"annotation {PREFIX}{name} {error}, not {brief(value, 40)!r}")
-            self.refused = self.refused or decides_where
+            problems[name] = f"annotation {PREFIX}{name} {error}, not {brief(value, 40)!r}"
             return default
 
-
-def read_wishes(annotations: Mapping[str, str]) -> Wishes:
-    """Read the annotations that `own_annotations` gave; never raises."""
-    reading = _Reading(annotations)
     return Wishes(
-        scrape=reading.read("scrape", _truth, None),
-        ports=reading.read("port", _list_of(address.port_number), ()),
-        path=reading.read("path", address.url_path, ""),
-        scheme=reading.read("scheme", address.scheme, ""),
-        containers=reading.read("container", _list_of(_container), ()),
-        kv_bytes_per_token=reading.read("kv-bytes-per-token", _kv_bytes, None, decides_where=False),
-        refused=reading.refused,
-        problems=tuple(reading.problems),
+        scrape=read("scrape", _truth, None),
+        ports=read("port", _list_of(address.port_number), ()),
+        path=read("path", address.url_path, ""),
+        scheme=read("scheme", address.scheme, ""),
+        containers=read("container", _list_of(_container), ()),
+        kv_bytes_per_token=read("kv-bytes-per-token", _kv_bytes, None),
+        refused=bool(problems.keys() - {"kv-bytes-per-token"}),  # the others decide where requests go
+        problems=tuple(problems.values()),
     )
 
 

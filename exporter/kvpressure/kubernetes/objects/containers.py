@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget, BudgetExceededError
 from kvpressure.commandline.shell import MORE
 from kvpressure.kubernetes.objects.annotations import Wishes
-from kvpressure.kubernetes.objects.config_files import files_of
+from kvpressure.kubernetes.objects.config_maps import files_of
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.states import ENDED
 from kvpressure.launch.declared import (
@@ -53,18 +53,12 @@ class Container:
     serving_port: int | None
     reading: Reading
 
-    @property
-    def only_port(self) -> int | None:
-        """The one port it declares, None where there are none or several."""
-        numbers = set(self.ports.values())
-        return numbers.pop() if len(numbers) == 1 else None
-
     def declares(self, port: int) -> bool:
         """Return whether it serves this port, as far as the pod declares."""
         return port in self.ports.values() or port == self.serving_port
 
 
-def read_containers(pod: Object, maps: Maps | None = None) -> list[Container]:
+def read_containers(pod: Object, maps: Maps = lambda _: {}) -> list[Container]:
     """Return the pod's regular containers, without init containers and the sidecars among them.
 
     `maps` gives the ConfigMaps by name that a container, by name, mounts its configuration files from.
@@ -72,14 +66,12 @@ def read_containers(pod: Object, maps: Maps | None = None) -> list[Container]:
     # Those that have run stay until somebody cleans up, maybe by the thousand, and nothing is asked of them any more.
     budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
     entries = objects(pod, "spec", "containers", limit=MAX_CONTAINERS)
-    found = (_container(entry, budget, _files(pod, entry, maps)) for entry in entries)
+    found = []
+    for entry in entries:
+        known = maps(text(entry, "name"))
+        files = files_of(pod, text(entry, "name"), known) if known else {}
+        found.append(_container(entry, budget, files))
     return [container for container in found if container.name]
-
-
-def _files(pod: Object, entry: Object, maps: Maps | None) -> Mapping[str, str]:
-    name = text(entry, "name")
-    known = {} if maps is None else maps(name)
-    return files_of(pod, name, known) if known else {}
 
 
 def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Container:
@@ -177,7 +169,9 @@ def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, po
             found[wanted] = next((c for c in engines if c.declares(wanted)), engines[0])
     else:
         for container in engines:
-            own = container.serving_port or container.ports.get(port_name) or container.only_port or port
+            declared_ports = {*container.ports.values()}
+            only = declared_ports.pop() if len(declared_ports) == 1 else port
+            own = container.serving_port or container.ports.get(port_name) or only
             found.setdefault(own, container)
     return [(container, number) for number, container in found.items()]
 

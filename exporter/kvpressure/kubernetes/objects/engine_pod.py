@@ -10,7 +10,7 @@ from typing import Final
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
-from kvpressure.kubernetes.objects.config_files import needed_maps
+from kvpressure.kubernetes.objects.config_maps import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.references import Found
@@ -50,11 +50,7 @@ class EnginePod:
 
 
 def engine_pod(
-    found: Found,
-    now: float,
-    container: str = "",
-    port: int | None = None,
-    maps: Mapping[str, Object] | None = None,
+    found: Found, now: float, container: str = "", port: int | None = None, maps: Mapping[str, Object] | None = None
 ) -> EnginePod:
     """Read a pod. Raises KubeError when it is ambiguous which of its containers is meant.
 
@@ -67,10 +63,12 @@ def engine_pod(
     pairs = ports_of([chosen], wishes, port_name=defaults.port_name, port=defaults.port)
     id_ = ContainerId(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"), chosen.name)
     state = replace(container_state(pod, id_, uid(pod, "metadata", "uid")), t=now)
+    tls = f"--{(chosen.runtime or ASSUMED).starting.flags.tls}"
+    words = (word.partition("=")[0].replace("_", "-") for word in (*chosen.start.command, *chosen.start.args))
     return EnginePod(
         state=state,
         port=port or pairs[0][1],
-        scheme=wishes.scheme or ("https" if _serves_tls(chosen) else "http"),
+        scheme=wishes.scheme or ("https" if tls in words else "http"),
         path=wishes.path or defaults.path,
         node=text(pod, "spec", "nodeName"),
         phase=text(pod, "status", "phase"),
@@ -83,7 +81,7 @@ def engine_pod(
 
 def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] | None = None) -> Container:
     """Return the container named, the only one, the engine's, or kubectl's default one. Raises KubeError."""
-    containers = {one.name: one for one in read_containers(pod, None if maps is None else lambda _: maps)}
+    containers = {one.name: one for one in read_containers(pod, lambda _: maps or {})}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if wanted:
         if wanted in containers:
@@ -126,13 +124,6 @@ def workload_of(pod: Object) -> str:
     return f"{_SHORT.get(kind, kind.lower())}/{name}"
 
 
-def _serves_tls(container: Container) -> bool:
-    flag = f"--{(container.runtime or ASSUMED).starting.flags.tls}"
-    return any(
-        word.partition("=")[0].replace("_", "-") == flag for word in (*container.start.command, *container.start.args)
-    )
-
-
 def _trouble(pod: Object, state: ContainerState) -> str:
     where, phase = f"pod {state.id.namespace}/{state.id.pod}", text(pod, "status", "phase")
     if phase == "Running" and state.started is not None:
@@ -142,15 +133,13 @@ def _trouble(pod: Object, state: ContainerState) -> str:
     if phase == "Running":
         return f"container {state.id.container} of {where} is not running{_last(state)}"
     said = [text(pod, "status", key) for key in ("reason", "message")]
-    why = ": ".join(word for word in said if word) or _unscheduled(pod)
+    unscheduled = (
+        text(one, "message") or text(one, "reason")
+        for one in objects(pod, "status", "conditions")
+        if text(one, "type") == "PodScheduled" and text(one, "status") != "True"
+    )
+    why = ": ".join(filter(None, said)) or next(unscheduled, "")
     return f"{where} is {phase or 'not started'}, not running{f' ({why})' if why else ''}"
-
-
-def _unscheduled(pod: Object) -> str:
-    for one in objects(pod, "status", "conditions"):
-        if text(one, "type") == "PodScheduled" and text(one, "status") != "True":
-            return text(one, "message") or text(one, "reason")
-    return ""
 
 
 def _last(state: ContainerState) -> str:

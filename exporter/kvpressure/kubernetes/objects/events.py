@@ -58,11 +58,6 @@ class EventRecord:
     first: float | None
     last: float | None
 
-    @property
-    def key(self) -> str:
-        """The key of the event in its store."""
-        return self.uid
-
 
 def read_event(event: Object) -> EventRecord | None:
     """Return the event's record; None for events that are not counted and for objects that are not events."""

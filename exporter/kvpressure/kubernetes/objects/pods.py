@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects import address
 from kvpressure.kubernetes.objects.address import AddressError
 from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
-from kvpressure.kubernetes.objects.config_files import needed_maps
+from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
 from kvpressure.kubernetes.objects.containers import Container, engine_containers, limits_of, ports_of, read_containers
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
-from kvpressure.kubernetes.objects.map_versions import MapVersion, StartedAt, in_force
 from kvpressure.kubernetes.objects.states import ENDED, container_state
 from kvpressure.model.environment import ContainerId, ContainerState
 
@@ -79,26 +79,27 @@ class PodReader:
         annotations = own_annotations(mapping(meta, "annotations"))
         wishes = read_wishes(annotations)
         selected = bool(self._selector) and all(term.matches(mapping(meta, "labels")) for term in self._selector)
-        if "spec" not in pod:
-            return PodRecord(namespace, name, uid(meta, "uid"), problems=_about(namespace, name, [_TOO_MUCH]))
         bare = PodRecord(namespace, name, uid(meta, "uid"))
-
-        def engines_of(found: list[Container]) -> list[Container]:
-            return engine_containers(found, wishes, selected=selected, port_name=self._settings.port_name)
-
+        if "spec" not in pod:
+            return replace(bare, problems=_about(namespace, name, [_TOO_MUCH]))
+        engines_in = partial(engine_containers, wishes=wishes, selected=selected, port_name=self._settings.port_name)
         containers = read_containers(pod)
-        engines = engines_of(containers)
+        engines = engines_in(containers)
         known, wants = self._mounted(pod, bare, engines)
         if known:
             containers = read_containers(pod, lambda container: known.get(container, {}))
-            engines = engines_of(containers)
+            engines = engines_in(containers)
         if engines:
             off = not self._settings.config_maps
             held = _pod_json(pod) if wants and not off else b""
             maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in wants))
             bare = replace(bare, maps=tuple(dict.fromkeys(maps)), wants=tuple(wants) if held or off else (), held=held)
             return self._engine_pod(pod, bare, engines, wishes, annotations)
-        problems = () if wishes.scrape is False else (*wishes.problems, *_unknown(containers, wishes))
+        problems = [] if wishes.scrape is False else [*wishes.problems]
+        missing = set(wishes.containers) - {container.name for container in containers}
+        if missing and wishes.scrape is not False:
+            shown = ", ".join(name for name in wishes.containers if name in missing)
+            problems.append(f"annotation {PREFIX}container names {shown}, which it does not have")
         return replace(bare, problems=_about(namespace, name, problems))
 
     def _mounted(
@@ -127,7 +128,9 @@ class PodReader:
         host_network, ip = at(pod, "spec", "hostNetwork") is True, ""
         if _is_served(pod) and not wishes.refused:
             try:
-                ip = address.pod_ip(_ip_text(pod), _host_ips(pod), host_network=host_network)
+                status = mapping(pod, "status")
+                nodes = [text(status, "hostIP"), *(text(one, "ip") for one in objects(status, "hostIPs", limit=16))]
+                ip = address.pod_ip(_ip_text(pod), nodes, host_network=host_network)
             except AddressError as error:
                 problems.append(str(error))
         pairs = ports_of(engines, wishes, port_name=self._settings.port_name, port=self._settings.port) if ip else []
@@ -174,24 +177,13 @@ def _pod_json(pod: Object) -> bytes:
 
 
 def _is_served(pod: Object) -> bool:
-    terminating = at(pod, "metadata", "deletionTimestamp") is not None
-    return text(pod, "status", "phase") == "Running" and bool(_ip_text(pod)) and not terminating
+    running = text(pod, "status", "phase") == "Running" and at(pod, "metadata", "deletionTimestamp") is None
+    return running and bool(_ip_text(pod))
 
 
 def _ip_text(pod: Object) -> str:
     ips = objects(pod, "status", "podIPs", limit=1)
     return text(pod, "status", "podIP") or (text(ips[0], "ip") if ips else "")
-
-
-def _host_ips(pod: Object) -> list[str]:
-    status: Any = mapping(pod, "status")
-    return [text(status, "hostIP"), *(text(item, "ip") for item in objects(status, "hostIPs", limit=16))]
-
-
-def _unknown(containers: Sequence[Container], wishes: Wishes) -> list[str]:
-    known = {container.name for container in containers}
-    missing = [name for name in wishes.containers if name not in known]
-    return [f"annotation {PREFIX}container names {', '.join(missing)}, which it does not have"] if missing else []
 
 
 def _about(namespace: str, name: str, problems: Sequence[str]) -> tuple[str, ...]:

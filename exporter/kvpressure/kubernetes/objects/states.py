@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.kubernetes.objects.address import ip_of
 from kvpressure.kubernetes.objects.fields import (
     Object,
     at,
@@ -46,10 +46,8 @@ def container_state(pod: Object, container: ContainerId, pod_uid: str) -> Contai
 
 
 def _termination(ended: object) -> Termination | None:
-    exit_code = whole(ended, "exitCode")
-    if exit_code is None:
-        return None
-    return Termination(word(ended, "reason"), exit_code, moment(ended, "finishedAt"))
+    code = whole(ended, "exitCode")
+    return None if code is None else Termination(word(ended, "reason"), code, moment(ended, "finishedAt"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,6 @@ class NodeRecord:
     memory_pressure: bool | None = None
     addresses: frozenset[str] = frozenset()
 
-    @property
-    def key(self) -> str:
-        """The key of the node in its store."""
-        return self.name
-
 
 def read_node(node: Object) -> NodeRecord | None:
     """Return the node's record, None for an object without a name."""
@@ -74,11 +67,5 @@ def read_node(node: Object) -> NodeRecord | None:
     found = (c for c in objects(node, "status", "conditions") if c.get("type") == "MemoryPressure")
     pressure = {"True": True, "False": False}.get(text(next(found, {}), "status"))
     addresses = (text(item, "address") for item in objects(node, "status", "addresses", limit=32))
-    return NodeRecord(name, pressure, frozenset(ip for item in addresses if (ip := _ip(item))))
-
-
-def _ip(text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        return ""  # host names are listed beside the addresses
+    ips = (ip_of(item) for item in addresses)  # host names are listed beside the addresses
+    return NodeRecord(name, pressure, frozenset(str(ip) for ip in ips if ip is not None))

@@ -69,7 +69,7 @@ def read_page(text: bytes) -> Page:
             spans = [cursor.skip() for _ in cursor.elements()]
         elif key == "items" and _made(cursor.value()) is not None:
             raise ValueError("items that are no list")
-    if cursor.rest() or not kind.endswith("List"):  # taken for a list, it would be an empty one
+    if cursor.at < len(text) or not kind.endswith("List"):  # taken for a list, it would be an empty one
         raise ValueError(f"a {kind or 'thing of no kind'}")
     version, following = (meta.get(name, "") if isinstance(meta, dict) else None for name in _LIST_META)
     if not isinstance(version, str) or not isinstance(following, str):
@@ -174,11 +174,6 @@ class _Cursor:
                 return slice(start, self.at)
             run = _RUN.match(self.text, self.at)
             self.at = self.at if run is None else run.end()
-
-    def rest(self) -> bool:
-        """Return whether anything follows."""
-        self._space()
-        return self.at < len(self.text)
 
     def _entries(self, opening: bytes, closing: bytes) -> Iterator[str]:
         separator = opening

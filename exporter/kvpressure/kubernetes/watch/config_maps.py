@@ -1,7 +1,7 @@
 """Reads the ConfigMaps that engines of this node mount their `--config` file from: by GET, each once for each start.
 
 A server reads its file when it starts and never again, so nothing is watched: a ConfigMap is asked for when a
-container that mounts it has started, and until there is an answer. What counts of it: `objects.map_versions`.
+container that mounts it has started, and until there is an answer. What counts of it: `objects.config_maps`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.objects.map_versions import (
+from kvpressure.kubernetes.objects.config_maps import (
     MapVersion,
     StartedAt,
     is_answered,
-    missing_version,
     read_version,
     why_not,
     with_version,
@@ -52,6 +51,7 @@ class ConfigMaps:
     """What was read, by namespace and name; one task for each namespace, which has permissions of its own.
 
     `reader` reads pods with what is known; those in `stores` that want a ConfigMap are read again once it is there.
+    `end_task` cancels a task and waits for it later.
     """
 
     def __init__(
@@ -59,14 +59,15 @@ class ConfigMaps:
         settings: KubernetesSettings,
         connect: Callable[[], Connection],
         stores: Callable[[], Iterable[PodStore]],
+        end_task: Callable[[asyncio.Task[None]], None],
         clock: Clock,
         tuning: Tuning,
     ) -> None:
-        self._connect, self._stores, self._clock, self._tuning = connect, stores, clock, tuning
+        self._connect, self._stores, self._end_task = connect, stores, end_task
+        self._clock, self._tuning = clock, tuning
         self._on, self._allowed = settings.config_maps, frozenset(settings.config_map_namespaces)
         self._versions: dict[MapName, tuple[MapVersion, ...]] = {}
         self._namespaces: dict[str, _Namespace] = {}
-        self._ending: set[asyncio.Task[None]] = set()
         self.reader = PodReader(settings, self.versions)
 
     def versions(self, name: MapName) -> tuple[MapVersion, ...]:
@@ -89,12 +90,19 @@ class ConfigMaps:
         self._versions = {name: found for name, found in self._versions.items() if name in used}
         namespaces = [*dict.fromkeys(namespace for namespace, _ in kept)][:MAX_NAMESPACES]
         for namespace in self._namespaces.keys() - set(namespaces):
-            self._end_one(self._namespaces.pop(namespace).task)
+            self._end_task(self._namespaces.pop(namespace).task)
         for namespace in namespaces:
             if namespace not in self._namespaces:
-                self._namespaces[namespace] = self._new(namespace)
-            open_ = (name for name in kept if name[0] == namespace and self._is_open(name, wants.get(name, ())))
-            self._namespaces[namespace].want(frozenset(open_))
+                one = _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
+                self._namespaces[namespace] = one
+            self._namespaces[namespace].want(
+                frozenset(
+                    name
+                    for name in kept
+                    if name[0] == namespace
+                    and any(not is_answered(self.versions(name), start) for start in wants.get(name, ()))
+                )
+            )
 
     def health(self) -> Iterator[SourceHealth]:
         """Yield one record for each namespace with a ConfigMap that is read."""
@@ -111,37 +119,22 @@ class ConfigMaps:
                 why = why_not(versions, start)
                 yield f"Limits in the --config file of pod {key} are not known: ConfigMap {name[1]}: {why}"
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """End every task."""
         for one in self._namespaces.values():
-            self._end_one(one.task)
+            self._end_task(one.task)
         self._namespaces = {}
-        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _records(self) -> Iterator[PodRecord]:
         return (record for store in self._stores() for record in store.records.values())
-
-    def _new(self, namespace: str) -> _Namespace:
-        return _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
-
-    def _is_open(self, name: MapName, starts: Iterable[StartedAt]) -> bool:
-        return any(not is_answered(self.versions(name), start) for start in starts)
-
-    def _end_one(self, task: asyncio.Task[None]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        task.cancel()
 
     async def _take(self, name: MapName, version: MapVersion) -> None:
         self._versions[name] = with_version(self.versions(name), version)
         for store in [*self._stores()]:
             for record in [one for one in store.records.values() if any(name == wanted for wanted, _ in one.wants)]:
-                again = await asyncio.to_thread(self._read_again, record)
+                again = await asyncio.to_thread(lambda held: self.reader.read(json.loads(held)), record.held)
                 if again is not None and store.records.get(record.key) is record:  # else it was read anew meanwhile
                     store.changed(again, deleted=False)
-
-    def _read_again(self, record: PodRecord) -> PodRecord | None:
-        return self.reader.read(json.loads(record.held))
 
 
 class _Namespace:
@@ -187,7 +180,8 @@ class _Namespace:
                     pause = self._tuning.pause_seconds(failures, self.guard.health().reason)
                     await self._clock.sleep_until(self._clock.monotonic() + pause)
         finally:
-            await self._close()
+            if self._connection is not None:
+                await self._connection.aclose()
 
     async def _read(self) -> bool:
         if self._connection is None:
@@ -197,23 +191,16 @@ class _Namespace:
             try:
                 version = read_version(await self._connection.config_map(*name), began)
             except KubeError as error:
+                if error.reason == "forbidden":
+                    raise SourceError(
+                        "forbidden",
+                        f"not allowed to get configmaps {name[1]} in namespace {self._namespace}, so limits in it are "
+                        f"not known: give {refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
+                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
+                    ) from error
                 if error.status != _NOT_FOUND:
-                    raise self._refused(error, name[1]) from error
-                version = missing_version(began)
+                    raise
+                version = MapVersion({}, None, began)
             self._wanted -= {name}
             await self._take(name, version)
         return True
-
-    def _refused(self, error: KubeError, name: str) -> SourceError:
-        if error.reason != "forbidden":
-            return error
-        return SourceError(
-            "forbidden",
-            f"not allowed to get configmaps {name} in namespace {self._namespace}, so limits in it are not known: give "
-            f"{refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
-            '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
-        )
-
-    async def _close(self) -> None:
-        if self._connection is not None:
-            await self._connection.aclose()

@@ -26,7 +26,18 @@ class _Subject:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     latest: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def growth(self, event: EventRecord, listening_since: float | None) -> int:
+    def take(self, event: EventRecord, now: float, listening_since: float | None) -> None:
+        """Take in what is new of an event, and when the last of it was."""
+        growth = self._growth(event, listening_since)
+        containers = {name for name, _ in (*self.latest, *self.counts)}
+        has_room = event.container in containers or len(containers) < MAX_CONTAINERS_PER_SUBJECT
+        place = (event.container if has_room else "", event.reason)
+        if growth:
+            self.counts[place] += growth
+        if event.last is not None and (growth or now - event.last <= RECENT_SECONDS):
+            self.latest[place] = max(event.last, self.latest.get(place, event.last))
+
+    def _growth(self, event: EventRecord, listening_since: float | None) -> int:
         """Return how many occurrences are new; 0 of those before the first list."""
         before = self.known.pop(event.uid, None)
         self.known[event.uid] = max(event.count, before or 0)
@@ -38,18 +49,6 @@ class _Subject:
             return max(0, event.count - before)
         # An object that began before we listened was missed, or forgotten here: only its newest occurrence is sure.
         return event.count if event.first is not None and event.first >= listening_since else 1
-
-    def add(self, event: EventRecord, growth: int, *, recent: bool) -> None:
-        """Take in new occurrences, and when the last one was."""
-        place = (event.container if self._has_room(event.container) else "", event.reason)
-        if growth:
-            self.counts[place] += growth
-        if event.last is not None and (growth or recent):
-            self.latest[place] = max(event.last, self.latest.get(place, event.last))
-
-    def _has_room(self, container: str) -> bool:
-        containers = {name for name, _ in self.latest} | {name for name, _ in self.counts}
-        return container in containers or len(containers) < MAX_CONTAINERS_PER_SUBJECT
 
 
 class EventBook:
@@ -70,10 +69,13 @@ class EventBook:
         happened before and is not counted, but what is younger than ten minutes sets the time of the last one.
         """
         for event in events:
-            subject = self._subject(event.subject)
-            growth = subject.growth(event, listening_since)
-            recent = event.last is not None and now - event.last <= RECENT_SECONDS
-            subject.add(event, growth, recent=recent)
+            subject = self._subjects.pop(event.subject, None) or _Subject()
+            self._subjects[event.subject] = subject
+            if len(self._subjects) > MAX_SUBJECTS:
+                others = (known for known in self._subjects if known not in self._kept and known != event.subject)
+                if (oldest := next(others, None)) is not None:
+                    del self._subjects[oldest]
+            subject.take(event, now, listening_since)
 
     def forget(self, event: EventRecord) -> None:
         """Forget an event that the API server dropped; its occurrences stay counted."""
@@ -94,12 +96,3 @@ class EventBook:
                 if when is not None:
                     latest[reason] = max(when, latest.get(reason, when))
         return EventReport(container, counts, latest)
-
-    def _subject(self, name: str) -> _Subject:
-        subject = self._subjects.pop(name, None) or _Subject()
-        self._subjects[name] = subject
-        if len(self._subjects) > MAX_SUBJECTS:
-            oldest = next((known for known in self._subjects if known not in self._kept and known != name), None)
-            if oldest is not None:
-                del self._subjects[oldest]
-        return subject

@@ -20,8 +20,8 @@ import structlog
 from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.objects.fields import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
-from kvpressure.kubernetes.watch.resource import REFUSED, Record, Resource, Sink, Tuning
-from kvpressure.model.record import SourceError
+from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning, refused_user
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
@@ -40,7 +40,7 @@ _GONE: Final = object()
 log = structlog.get_logger("kvpressure.sources")
 
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R")
 
 
 class Reflector(Generic[R]):
@@ -131,21 +131,22 @@ class Reflector(Generic[R]):
         params = narrowed if self._exact else {**narrowed, "resourceVersion": "0"}
         for _ in range(MAX_PAGES):
             page = await self._connected().page(self._resource, params)
-            while some := await asyncio.to_thread(self._some, page.items):
+            while some := await asyncio.to_thread(self._read_some, page.items):
                 records.extend(record for record in some if record is not None)
             if not page.next_page:
                 return page.version
             params = {**narrowed, "continue": page.next_page}
         raise SourceError("too_large", f"the list of {self._resource.plural} has more than {MAX_PAGES} pages")
 
-    def _some(self, items: Iterator[Mapping[str, Any] | None]) -> list[R | None]:
+    def _read_some(self, items: Iterator[Mapping[str, Any] | None]) -> list[R | None]:
         return [self._record(item) for item in islice(items, ITEMS_AT_ONCE)]
 
     async def _watch(self) -> bool:
         """Watch from the last resource version; return False when the watch could not be opened or ended too soon."""
         stream = await self._guard.attempt(self._open)
-        if stream is None:
-            self._give_up_version()
+        # A version that a restored or replaced server has never heard of is refused with anything but a 410.
+        if stream is None and self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in REFUSED:
+            self._version = None
         if stream is None or stream is _GONE:
             return False
         opened, heard_before = self._clock.monotonic(), self._heard
@@ -160,11 +161,6 @@ class Reflector(Generic[R]):
         if ended_well:
             self._heard = self._clock.wall()
         return ended_well and (said_something or self._clock.monotonic() - opened >= self._tuning.spacing_seconds)
-
-    def _give_up_version(self) -> None:
-        # A version that a restored or replaced server has never heard of is refused with anything but a 410.
-        if self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in REFUSED:
-            self._version = None
 
     async def _open(self) -> Any:
         # Spread out, as the exporters of all nodes may have begun together.
@@ -191,10 +187,7 @@ class Reflector(Generic[R]):
         tuning = self._tuning
         heard = self._clock.monotonic()
         try:
-            async with (
-                asyncio.timeout(self._watch_seconds + tuning.grace_seconds),
-                aclosing(stream.lines()) as lines,
-            ):
+            async with asyncio.timeout(self._watch_seconds + tuning.grace_seconds), aclosing(stream.lines()) as lines:
                 async for line in lines:
                     heard = self._clock.monotonic()
                     await self._take(line)
@@ -239,8 +232,15 @@ class Reflector(Generic[R]):
         return _GONE
 
     def _refused(self, error: KubeError, verb: str) -> SourceError:
-        missing = error.reason == "forbidden"
-        return SourceError("forbidden", self._resource.missing(verb, error.message)) if missing else error
+        if error.reason != "forbidden":
+            return error
+        what = self._resource
+        role = f"a Role in {what.namespace} (or a ClusterRole)" if what.namespace else "the ClusterRole"
+        return SourceError(
+            "forbidden",
+            f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
+            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; asked again within a minute',
+        )
 
     def _record(self, found: Mapping[str, Any] | None) -> R | None:
         if found is None:

@@ -57,15 +57,7 @@ def refused_user(message: str) -> str:
     return found[1] if (found := _USER.search(message)) else "our user"
 
 
-class Record(Protocol):
-    """An object reduced to what is kept."""
-
-    @property
-    def key(self) -> str:
-        """The key of the record in its store."""
-
-
-R_contra = TypeVar("R_contra", bound=Record, contravariant=True)
+R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Sink(Protocol[R_contra]):
@@ -99,13 +91,3 @@ class Resource:
     def action(self, verb: str) -> Action:
         """Return the request's action, for messages."""
         return Action(verb, self.plural, self.namespace)
-
-    def missing(self, verb: str, message: str) -> str:
-        """Return the sentence for a 403: the permission that is missing, and the rule that grants it."""
-        who = refused_user(message)
-        scope = f"in namespace {self.namespace}" if self.namespace else "in the whole cluster"
-        role = f"a Role in {self.namespace} (or a ClusterRole)" if self.namespace else "the ClusterRole"
-        return (
-            f"not allowed to {verb} {self.plural} {scope}: give {who} {role} with the rule "
-            f'{{apiGroups: [""], resources: [{self.plural}], verbs: [list, watch]}}; asked again within a minute'
-        )

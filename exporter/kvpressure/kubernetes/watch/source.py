@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
@@ -22,8 +22,7 @@ from kvpressure.kubernetes.watch.config_maps import CONFIG_MAPS, ConfigMaps
 from kvpressure.kubernetes.watch.event_book import EventBook
 from kvpressure.kubernetes.watch.reflector import Reflector
 from kvpressure.kubernetes.watch.resource import Resource, Tuning
-from kvpressure.kubernetes.watch.stores import EventStore, NodeStore, PodStore
-from kvpressure.kubernetes.watch.view import ClusterView, in_turn, shown_pods
+from kvpressure.kubernetes.watch.stores import EventStore, NodeStore, PodStore, in_turn, shown_pods
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, EventReport
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import in_cluster
@@ -48,6 +47,14 @@ NO_NODE_NAME: Final = (
     "from fieldRef spec.nodeName"
 )
 
+View: TypeAlias = tuple[tuple[Target, ...], Environment]
+"""Targets in order, and what is known of them.
+
+Targets stay when the API server does not answer; each container's `t` then says how old its state is. `events` holds
+the containers of engines, for ten minutes also those of pods that were deleted, and under `NODE_ID` the node; a missing
+key means that events could not be watched.
+"""
+
 log = structlog.get_logger("kvpressure.sources")
 
 
@@ -67,50 +74,33 @@ class _Part:
     task: asyncio.Task[None]
 
 
-@dataclass(slots=True)
-class _Parts:
-    """Everything that runs, by namespace ("" is all of them, and for events the node)."""
-
-    pods: dict[str, _Part] = field(default_factory=dict)
-    events: dict[str, _Part] = field(default_factory=dict)
-    node: _Part | None = None
-
-    def all(self) -> Iterator[_Part]:
-        yield from self.pods.values()
-        if self.node is not None:
-            yield self.node
-        yield from self.events.values()
-
-
 class KubernetesSource(Source):
     """Engines, their containers, their events and the node's memory pressure, as the API server reports them.
 
-    `on_change` is called on the event loop when targets, containers or the node's condition differ; events are read
-    from `view`. Each list-and-watch has a connection of its own, that `connect` makes. Until the pods are listed, what
-    was `kept` from before a reload of the settings is told.
+    Each list-and-watch has a connection of its own. Until the pods are listed, what was `kept` from before a reload of
+    the settings is told.
     """
 
     def __init__(
         self,
         settings: KubernetesSettings,
         clock: Clock | None = None,
-        on_change: Callable[[], None] | None = None,
         *,
         tuning: Tuning | None = None,
-        connect: Callable[[], Connection] | None = None,
-        kept: ClusterView | None = None,
+        kept: View | None = None,
     ) -> None:
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
-        self._on_change = on_change or (lambda: None)
         self._tuning = tuning or Tuning()
-        self._connect = connect or self._connection
         self._kept = kept
         self.discovers = is_wanted(settings)
         self._made = self._clock.wall()
         self._book = EventBook()
-        self._parts = _Parts()
-        self._maps = ConfigMaps(settings, self._connect, self._pod_stores, self._clock, self._tuning)
+        # By namespace: "" is all of them, and for events the node.
+        self._pods: dict[str, _Part] = {}
+        self._events: dict[str, _Part] = {}
+        self._node: _Part | None = None
+        self._maps = ConfigMaps(settings, self._connect, self._pod_stores, self._end, self._clock, self._tuning)
         self._deleted: dict[ContainerId, tuple[str, float]] = {}
         self._shown: dict[ContainerId, str] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -124,14 +114,25 @@ class KubernetesSource(Source):
             return
         try:
             for namespace in self._settings.namespaces or ("",):
-                self._parts.pods[namespace] = self._follow_pods(namespace)
+                params = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
+                resource = Resource(PODS, "pods", namespace, namespace, params)
+                self._pods[namespace] = self._start(resource, self._maps.reader.read, PodStore(self._pods_changed))
             if self._settings.node_conditions:
-                self._parts.node = self._follow_node()
+                params = {"fieldSelector": f"metadata.name={self._settings.node_name}"}
+                self._node = self._start(Resource(NODE, "nodes", params=params), read_node, NodeStore())
             if self._settings.events:
-                self._parts.events[""] = self._follow_events("")
+                self._events[""] = self._follow_events("")
             await asyncio.Event().wait()
         finally:
-            await self._end()
+            for part in filter(None, (*self._pods.values(), self._node, *self._events.values())):
+                self._end(part.task)
+            self._maps.end()
+            await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record for each list-and-watch; empty where Kubernetes is off."""
@@ -139,92 +140,79 @@ class KubernetesSource(Source):
             return ()
         if not self._settings.node_name:
             return (SourceHealth(PODS, "", False, self._clock.wall(), error=NO_NODE_NAME, reason="no_node_name"),)
-        found = (*(part.reflector.health() for part in self._parts.all()), *self._maps.health())
+        parts = filter(None, (*self._pods.values(), self._node, *self._events.values()))
+        found = (*(part.reflector.health() for part in parts), *self._maps.health())
         return found or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
 
     @property
     def listed(self) -> bool:
         """Whether all requested pods have been listed once: before that, a pod missing from `view` may exist."""
-        parts = self._parts.pods.values()
+        parts = self._pods.values()
         return bool(parts) and all(part.reflector.confirmed is not None for part in parts)
 
     def ended(self, container: ContainerId) -> bool:
         """Return whether a container belongs to an engine's pod that has finished and so holds no device any more."""
-        part = self._parts.pods.get(container.namespace) or self._parts.pods.get("")
+        part = self._pods.get(container.namespace) or self._pods.get("")
         record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
         return record is not None and record.finished
 
     def facts(self, known: Known) -> Environment:  # noqa: ARG002 - the API server tells all of it
         """Return containers, events and the node's condition."""
-        view = self.view
-        return Environment(
-            containers=view.containers,
-            events=view.events,
-            memory_pressure=view.memory_pressure,
-            problems=view.problems,
-            hints=view.hints,
-        )
+        return self.view[1]
 
     @property
     def targets(self) -> tuple[Target, ...]:
         """The engines that were found."""
-        return self.view.targets
+        return self.view[0]
 
     @property
-    def view(self) -> ClusterView:
+    def view(self) -> View:
         """The current state of the cluster, as far as it is known; engines of before until the pods are listed."""
-        new = self._watched
+        targets, new = self._watched
         if self._kept is None or self.listed:
             self._kept = None
-            return new
-        return replace(self._kept, t=new.t, memory_pressure=new.memory_pressure, problems=new.problems, hints=new.hints)
+            return targets, new
+        targets, old = self._kept
+        return targets, replace(old, memory_pressure=new.memory_pressure, problems=new.problems, hints=new.hints)
 
     @property
-    def _watched(self) -> ClusterView:
+    def _watched(self) -> View:
         now = self._clock.wall()
         shown = shown_pods(self._records())
-        return ClusterView(
-            t=now,
-            targets=in_turn(record for record in shown if self._may_be_polled(record)),
+        # The pod's own status was asked for the node's addresses already; the node's is what the kubelet wrote.
+        node = self._node.store.record if self._node is not None else None
+        taken = frozenset() if node is None else node.addresses
+        targets = in_turn(record for record in shown if record.host_network or record.ip not in taken)
+        problems = (one for store in self._pod_stores() for some in store.problems.values() for one in some)
+        return targets, Environment(
             containers=self._containers(shown),
-            events=self._events(now),
+            events=self._event_reports(now),
             memory_pressure=self._memory_pressure(now),
-            problems=tuple(islice(self._problems(), MAX_PROBLEMS)),
+            problems=tuple(islice(problems, MAX_PROBLEMS)),
             hints=tuple(self._maps.hints()),
         )
 
-    def _connection(self) -> Connection:
+    def _connect(self) -> Connection:
         # Imported here: a process without Kubernetes must not pay for a second HTTP stack.
         from kvpressure.kubernetes.watch.connection import Connection  # noqa: PLC0415
 
         return Connection(self._settings)
 
     def _pod_stores(self) -> Iterator[PodStore]:
-        return (part.store for part in self._parts.pods.values())
+        return (part.store for part in self._pods.values())
 
     def _records(self) -> Iterator[PodRecord]:
-        for store in self._pod_stores():
-            yield from store.records.values()
-
-    def _problems(self) -> Iterator[str]:
-        for store in self._pod_stores():
-            for problems in store.problems.values():
-                yield from problems
-
-    def _may_be_polled(self, record: PodRecord) -> bool:
-        # The pod's own status was asked for the node's addresses already; the node's is what the kubelet wrote.
-        node = self._parts.node.store.record if self._parts.node is not None else None
-        return node is None or record.host_network or record.ip not in node.addresses
+        return (record for store in self._pod_stores() for record in store.records.values())
 
     def _containers(self, records: list[PodRecord]) -> dict[ContainerId, ContainerState]:
         found: dict[ContainerId, ContainerState] = {}
         for record in records:
-            part = self._parts.pods.get(record.namespace) or self._parts.pods.get("")
+            part = self._pods.get(record.namespace) or self._pods.get("")
             t = (part.reflector.confirmed if part else None) or self._made
             found.update((state.id, replace(state, t=t)) for state in record.states)
         return found
 
-    def _events(self, now: float) -> dict[ContainerId, EventReport]:
+    def _event_reports(self, now: float) -> dict[ContainerId, EventReport]:
         found: dict[ContainerId, EventReport] = {}
         if self._listens(""):
             found[NODE_ID] = self._book.report(NODE_ID, "")
@@ -235,11 +223,11 @@ class KubernetesSource(Source):
         return found
 
     def _listens(self, namespace: str) -> bool:
-        part = self._parts.events.get(namespace)
+        part = self._events.get(namespace)
         return part is not None and part.store.since is not None
 
     def _memory_pressure(self, now: float) -> bool | None:
-        part = self._parts.node
+        part = self._node
         if part is None or part.store.record is None:
             return None
         heard = part.reflector.confirmed
@@ -257,28 +245,15 @@ class KubernetesSource(Source):
         if self._settings.events:
             self._follow_namespaces()
         self._maps.follow()
-        self._on_change()
 
     def _follow_namespaces(self) -> None:
         """Watch the events of namespaces with engines, and no longer those of namespaces without any."""
-        watched = self._parts.events
+        watched = self._events
         for namespace in watched.keys() - {c.namespace for c in (*self._shown, *self._deleted)} - {""}:
-            task = watched.pop(namespace).task
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+            self._end(watched.pop(namespace).task)
         for namespace in {c.namespace for c in self._shown} - watched.keys():
             if len(watched) <= MAX_EVENT_NAMESPACES:
                 watched[namespace] = self._follow_events(namespace)
-
-    def _follow_pods(self, namespace: str) -> _Part:
-        params = {"fieldSelector": f"spec.nodeName={self._settings.node_name}"}
-        resource = Resource(PODS, "pods", namespace, namespace, params)
-        return self._start(resource, self._maps.reader.read, PodStore(self._pods_changed))
-
-    def _follow_node(self) -> _Part:
-        params = {"fieldSelector": f"metadata.name={self._settings.node_name}"}
-        return self._start(Resource(NODE, "nodes", params=params), read_node, NodeStore(self._on_change))
 
     def _follow_events(self, namespace: str) -> _Part:
         if namespace:
@@ -292,12 +267,6 @@ class KubernetesSource(Source):
         reflector = Reflector(resource, self._connect, read, store, self._clock, self._tuning)
         name = f"{resource.source} {resource.target}".strip()
         return _Part(reflector, store, asyncio.get_running_loop().create_task(reflector.run(), name=name))
-
-    async def _end(self) -> None:
-        tasks = [*(part.task for part in self._parts.all()), *self._ending]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, self._maps.end(), return_exceptions=True)
 
 
 def _make(settings: KubernetesSettings, wiring: Wiring) -> Sequence[Source]:

@@ -1,12 +1,13 @@
-"""What the reflectors have learned: pods of one scope, events, the node."""
+"""What the reflectors have learned: pods, which of them are shown with their targets in order; events; the node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
 
+from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects.events import EventRecord
 from kvpressure.kubernetes.objects.pods import PodRecord
 from kvpressure.kubernetes.objects.states import NodeRecord
@@ -47,15 +48,14 @@ class PodStore:
         if not record.states:
             return self._drop(record.key)
         before = self.records.get(record.key)
-        if before is None and len(self.records) >= MAX_PODS and not self._make_room():
-            return False
+        if before is None and len(self.records) >= MAX_PODS:
+            # What piles up on a node are the remains of evicted pods; they must not keep out those that run.
+            oldest = next((key for key, one in self.records.items() if one.finished), None)
+            if oldest is None:
+                return False
+            self._drop(oldest)
         self.records[record.key] = record
         return record != before
-
-    def _make_room(self) -> bool:
-        # What piles up on a node are the remains of evicted pods; they must not keep out those that run.
-        oldest = next((key for key, record in self.records.items() if record.finished), None)
-        return oldest is not None and self._drop(oldest)
 
     def _drop(self, key: str) -> bool:
         return self.records.pop(key, None) is not None
@@ -64,11 +64,7 @@ class PodStore:
         if record.problems == self.problems.get(record.key, ()):
             return
         for problem in record.problems:
-            log.warning(
-                "pod annotation ignored",
-                source="kubernetes_pods",
-                error=problem,
-            )
+            log.warning("pod annotation ignored", source="kubernetes_pods", error=problem)
         if not record.problems:
             del self.problems[record.key]
         elif len(self.problems) < MAX_PODS:
@@ -98,21 +94,36 @@ class EventStore:
 
 
 class NodeStore:
-    """The node; `on_change` is called when it differs."""
+    """The node's record, None while there is none."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
-        self.record: NodeRecord | None = None
+    record: NodeRecord | None = None
 
     def replaced(self, records: Sequence[NodeRecord]) -> None:
         """Take a whole list, of one node or none."""
-        self._set(records[0] if records else None)
+        self.record = records[0] if records else None
 
     def changed(self, record: NodeRecord, *, deleted: bool) -> None:
         """Take one event of a watch."""
-        self._set(None if deleted else record)
+        self.record = None if deleted else record
 
-    def _set(self, record: NodeRecord | None) -> None:
-        before, self.record = self.record, record
-        if record != before:
-            self._on_change()
+
+def shown_pods(records: Iterable[PodRecord]) -> list[PodRecord]:
+    """Return pods by name, then the last few of those that have ended."""
+    ordered = sorted(records, key=lambda record: record.key)
+    ended = sorted(
+        (record for record in ordered if record.finished),
+        key=lambda record: max((s.termination.finished or 0.0 for s in record.states if s.termination), default=0.0),
+    )
+    return [record for record in ordered if not record.finished] + ended[-MAX_FINISHED:]
+
+
+def in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
+    """Return targets with namespaces in turn, and each pod's first target before any second one.
+
+    Where there are more than may be polled, no namespace then crowds out the others.
+    """
+    queues: dict[str, list[tuple[int, Target]]] = {}
+    for record in records:
+        queues.setdefault(record.namespace, []).extend(enumerate(record.targets))
+    turns = [turn for queue in queues.values() for turn in enumerate(sorted(queue, key=lambda entry: entry[0]))]
+    return tuple(target for _, (_, target) in sorted(turns, key=lambda entry: entry[0]))

@@ -1,13 +1,24 @@
-"""What is known of every vendor's library without loading it: its name, its options, and how its child process ends.
+"""Every vendor's library: its name, its options, how its child process ends, and how its cards are opened.
 
-Adding a vendor is a module of its cards (`open_cards`, `shutdown`), a function that loads it in `libraries.py`, and one
-row in `BACKENDS`.
+A library is found before its Python binding is paid for. Adding a vendor is a module of its cards (`open_cards`, which
+initializes the library, and `shutdown`), a function that loads it, and one row in `BACKENDS`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Final
+
+from kvpressure.sources.gpu.cards import CardPool
+
+NVML: Final = "libnvidia-ml.so.1"
+AMDSMI: Final = "libamd_smi.so"
 
 
 class BackendError(Exception):
@@ -21,11 +32,14 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a backend may need to know; each uses what concerns it."""
+    """What a child process is told: whose library to read, how often, how long to wait for a device."""
 
+    vendor: str
+    interval_seconds: float = 1.0
     gpm: bool = True
     device_wait_seconds: float = 0.5
     device_error_seconds: float = 5.0
+    reopen_seconds: float = 30.0
 
 
 EXIT_CODES: Final = {
@@ -46,10 +60,63 @@ ABSENT: Final = frozenset({"library_not_found", "binding_not_found"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One vendor: the name of its source in health series, and what people call that."""
+    """One vendor: the name of its source in health series, what people call that, and what imports its cards."""
 
     source: str
     title: str
+    load: Callable[[], ModuleType]
 
 
-BACKENDS: Final = {"nvidia": Row("nvml", "NVIDIA GPUs (NVML)"), "amd": Row("amdsmi", "AMD GPUs (amdsmi)")}
+def open_backend(options: Options) -> CardPool:
+    """Load a vendor's library, initialize it and find its cards. Raises BackendError, KeyError for another vendor."""
+    module = BACKENDS[options.vendor].load()
+    cards = module.open_cards(options)
+    return CardPool(cards, options.device_wait_seconds, options.device_error_seconds, module.shutdown)
+
+
+def _load_nvml() -> ModuleType:
+    try:
+        ctypes.CDLL(NVML)
+    except OSError as error:
+        raise BackendError(
+            "library_not_found",
+            f"{NVML} cannot be loaded ({error}); if this machine has NVIDIA GPUs, install the driver or make "
+            "its libraries visible here",
+        ) from error
+    return importlib.import_module("kvpressure.sources.gpu.nvml_card")
+
+
+def _load_amdsmi() -> ModuleType:
+    rocm = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH"))
+    # From where the binding looks, in its order, and first: without the library the binding prints and raises KeyError.
+    places = [*([str(Path(rocm) / "lib" / AMDSMI)] if rocm else []), AMDSMI, f"/opt/rocm/lib/{AMDSMI}"]
+    complaints = []
+    for place in places:
+        try:
+            ctypes.CDLL(place)
+            break
+        except OSError as error:
+            complaints.append(str(error))
+    else:
+        raise BackendError(
+            "library_not_found",
+            f"{AMDSMI} cannot be loaded ({complaints[0]}); if this machine has AMD GPUs, install amd-smi-lib or set "
+            "ROCM_HOME",
+        )
+    try:
+        return importlib.import_module("kvpressure.sources.gpu.amdsmi_card")
+    except ImportError as error:
+        raise BackendError(
+            "binding_not_found",
+            f"{AMDSMI} is here but its Python binding is not ({error}); install kv-pressure-exporter[amd]",
+        ) from error
+    except (KeyError, AttributeError) as error:
+        raise BackendError(
+            "library_mismatch", f"the amdsmi binding and {AMDSMI} are of different versions: {error}"
+        ) from error
+
+
+BACKENDS: Final = {
+    "nvidia": Row("nvml", "NVIDIA GPUs (NVML)", _load_nvml),
+    "amd": Row("amdsmi", "AMD GPUs (amdsmi)", _load_amdsmi),
+}

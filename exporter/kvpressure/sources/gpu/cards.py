@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from kvpressure.model.samples import GpuReport, GpuSample
@@ -40,32 +40,27 @@ def merge(t: float, reports: Iterable[GpuReport], errors: Mapping[str, str]) -> 
         merged_errors.update(report.errors)
         for reason, count in report.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + count
-    gpus.sort(key=_index_order)
+    gpus.sort(key=lambda gpu: tuple(int(part) for part in gpu.index.split(":")))
     return GpuReport(t, tuple(gpus), rejected, merged_errors)
 
 
-def _index_order(gpu: GpuSample) -> tuple[int, ...]:
-    return tuple(int(part) for part in gpu.index.split(":"))
-
-
 class CardPool:
-    """The threads of one backend's cards."""
+    """The threads of one library's cards; `shutdown` lets go of the driver."""
 
-    def __init__(self, cards: Sequence[Card], wait_seconds: float, error_seconds: float) -> None:
+    def __init__(
+        self, cards: Sequence[Card], wait_seconds: float, error_seconds: float, shutdown: Callable[[], None]
+    ) -> None:
         self._wait_seconds = wait_seconds
         self._error_seconds = error_seconds
+        self._shutdown = shutdown
         self._inboxes: dict[str, queue.SimpleQueue[float | None]] = {}
         self._done: queue.SimpleQueue[tuple[str, GpuReport]] = queue.SimpleQueue()
         self._busy_since: dict[str, float] = {}
         previous = threading.stack_size(STACK_BYTES)
         for card in cards:
-            self._start(card)
+            inbox = self._inboxes[card.key] = queue.SimpleQueue()
+            threading.Thread(target=self._serve, args=(card, inbox), name=card.key, daemon=True).start()
         threading.stack_size(previous)
-
-    def _start(self, card: Card) -> None:
-        inbox: queue.SimpleQueue[float | None] = queue.SimpleQueue()
-        self._inboxes[card.key] = inbox
-        threading.Thread(target=self._serve, args=(card, inbox), name=card.key, daemon=True).start()
 
     def _serve(self, card: Card, inbox: queue.SimpleQueue[float | None]) -> None:
         while (t := inbox.get()) is not None:
@@ -78,14 +73,24 @@ class CardPool:
     def read(self, t: float) -> GpuReport:
         """Return the readings that finished since the last call, waiting a bounded time for the slow ones.
 
-        Blocks until the first card answers: when no card answers at all, the silence is what tells the parent.
+        `t` is now, in unix seconds. A device that fails goes to the report's `errors` as "reason: sentence", "reopen"
+        where the library has to be opened again. One that is slow is missing from this report and appears, with its own
+        earlier `t`, in the one after it answered. Blocks until the first card answers: when no card answers at all, the
+        silence is what tells the parent.
         """
         now = time.monotonic()
         for key, inbox in self._inboxes.items():
             if key not in self._busy_since:
                 self._busy_since[key] = now
                 inbox.put(t)
-        return merge(t, self._collect(now + self._wait_seconds), self._stuck())
+        reports, now = self._collect(now + self._wait_seconds), time.monotonic()
+        waited = {key: now - since for key, since in self._busy_since.items()}
+        stuck = {
+            key: f"timeout: no answer from the driver for {seconds:.1f} s"
+            for key, seconds in waited.items()
+            if seconds >= self._error_seconds
+        }
+        return merge(t, reports, stuck)
 
     def _collect(self, until: float) -> list[GpuReport]:
         reports: list[GpuReport] = []
@@ -99,17 +104,9 @@ class CardPool:
             reports.append(report)
         return reports
 
-    def _stuck(self) -> dict[str, str]:
-        now = time.monotonic()
-        waited = {key: now - since for key, since in self._busy_since.items()}
-        return {
-            key: f"timeout: no answer from the driver for {seconds:.1f} s"
-            for key, seconds in waited.items()
-            if seconds >= self._error_seconds
-        }
-
-    def close(self) -> bool:
-        """Let the idle threads end. False when a card is still in the driver: shutting down under it is not safe."""
+    def close(self) -> None:
+        """Let the threads end, and go of the driver unless a card is still in it: that would not be safe."""
         for inbox in self._inboxes.values():
             inbox.put(None)
-        return not self._busy_since
+        if not self._busy_since:
+            self._shutdown()

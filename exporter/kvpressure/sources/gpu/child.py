@@ -1,4 +1,4 @@
-"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child --vendor nvidia`.
+"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child OPTIONS`, which are JSON.
 
 Writes one line of JSON per reading on what was its standard output. Ends with a code of `backend.EXIT_CODES`, its last
 line on standard error being the sentence, and ends when its standard input does: its parent is gone.
@@ -8,18 +8,32 @@ Imports as little as it can: its memory counts towards the exporter's.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
 import sys
 import time
-from typing import BinaryIO, Final
+from dataclasses import fields
+from typing import Any, BinaryIO, Final
 
-from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options
-from kvpressure.sources.gpu.libraries import Backend, make_backend
-from kvpressure.sources.gpu.wire import encode
+from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options, open_backend
+from kvpressure.sources.gpu.cards import CardPool
 
 PR_SET_PDEATHSIG: Final = 1
+_GPU_FIELDS: Final = tuple(field.name for field in fields(GpuSample))
+
+
+def as_dict(report: GpuReport) -> dict[str, Any]:
+    """Return a report as JSON-able values."""
+    gpus = [{name: getattr(gpu, name) for name in _GPU_FIELDS} for gpu in report.gpus]
+    return {"t": report.t, "gpus": gpus, "rejected": dict(report.rejected), "errors": dict(report.errors)}
+
+
+def encode(report: GpuReport) -> bytes:
+    """One line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
+    return json.dumps(as_dict(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def take_stdout() -> BinaryIO:
@@ -60,11 +74,11 @@ class ReopenRule:
         return now - self._since >= self._after_seconds
 
 
-def serve(backend: Backend, out: BinaryIO, interval_seconds: float, reopen: ReopenRule) -> None:
+def serve(pool: CardPool, out: BinaryIO, interval_seconds: float, reopen: ReopenRule) -> None:
     """Report until the parent leaves; raises BackendError when the library has to be opened again."""
     while True:
         started = time.monotonic()
-        report = backend.read(time.time())
+        report = pool.read(time.time())
         out.write(encode(report))
         out.flush()
         if reopen.due(list(report.errors.values()), started):
@@ -73,37 +87,27 @@ def serve(backend: Backend, out: BinaryIO, interval_seconds: float, reopen: Reop
             return
 
 
-def parse(argv: list[str]) -> dict[str, str]:
-    """`--key value` pairs; argparse would cost a MiB for an audience of one."""
-    return {key.removeprefix("--"): value for key, value in zip(argv[::2], argv[1::2], strict=True)}
-
-
-def main(argv: list[str]) -> int:
+def main(options: Options) -> int:
     """Run to the end; the exit code."""
     die_with_parent()
     if wait_for_parent_to_leave(0.0):  # it died while this started, so the kernel will send nothing
         return 0
     out = take_stdout()
-    args = parse(argv)
-    options = Options(
-        gpm=args.get("gpm", "1") == "1",
-        device_wait_seconds=float(args.get("device-wait", "0.5")),
-        device_error_seconds=float(args.get("device-error", "5")),
-    )
-    backend = make_backend(args["vendor"], options)
+    pool: CardPool | None = None
     try:
-        backend.open()
-        serve(backend, out, float(args.get("interval", "1")), ReopenRule(float(args.get("reopen", "30"))))
+        pool = open_backend(options)
+        serve(pool, out, options.interval_seconds, ReopenRule(options.reopen_seconds))
     except BackendError as error:
         print(error.sentence, file=sys.stderr, flush=True)  # noqa: T201 the parent reads it there
         return EXIT_CODES.get(error.reason, EXIT_CODES["driver_error"])
     except BrokenPipeError:
         pass
     finally:
-        backend.close()
+        if pool is not None:
+            pool.close()
     return 0
 
 
 if __name__ == "__main__":
     # Not sys.exit: the library's own goodbye at exit may block behind a sick device, the kernel's does not.
-    os._exit(main(sys.argv[1:]))
+    os._exit(main(Options(**json.loads(sys.argv[1]))))

@@ -1,9 +1,12 @@
-"""Small readings from NVML handles, each with "the driver has no such value" turned into None."""
+"""Small readings from NVML handles, each with "the driver has no such value" turned into None.
+
+Of NVML GPM (Hopper and later) SM, tensor and DRAM activity between two reads of a device or MIG instance.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import pynvml
 
@@ -97,19 +100,16 @@ class UtilizationBuffer:
         rates = absent(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
         return () if rates is None else sieve.shares([rates.gpu])
 
-    def _ask(self, last_seen_us: int) -> Any:
-        """Value type and samples, None where there are none."""
-        try:
-            return absent(pynvml.nvmlDeviceGetSamples, self._handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, last_seen_us)
-        except pynvml.NVMLError as error:
-            if error.value in NO_SAMPLES_CODES:
-                return None
-            raise
-
     def _new_samples(self, t: float, sieve: Sieve) -> list[float]:
         # A clock set back would leave last-seen in the future and the buffer silent until the clock caught up.
         last_seen = min(self._last_seen_us, int(t * 1e6))
-        answer = self._ask(last_seen)
+        try:
+            kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
+            answer = absent(pynvml.nvmlDeviceGetSamples, self._handle, kind, last_seen)
+        except pynvml.NVMLError as error:
+            if error.value in NO_SAMPLES_CODES:
+                return []
+            raise
         if answer is None or answer[0] not in _VALUE_FIELDS:
             return []
         field = _VALUE_FIELDS[answer[0]]
@@ -123,3 +123,78 @@ class UtilizationBuffer:
         self._last_seen_us = fresh[-1][0]
         # The first read finds up to 20 s from before we looked: only the newest belongs to "now".
         return [value for _, value in (fresh if last_seen else fresh[-1:])]
+
+
+METRICS: Final = (
+    pynvml.NVML_GPM_METRIC_SM_UTIL,
+    pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+)
+OFF_CODES: Final = frozenset(
+    {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+)
+
+
+class Activity(NamedTuple):
+    """Ratios 0..1, None where GPM gives none."""
+
+    sm: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+
+
+def supported(handle: Any) -> bool:
+    """Whether the device has GPM and lets us read it."""
+    try:
+        return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    except pynvml.NVMLError:
+        return False
+
+
+class Gpm:
+    """Two samples that take turns; `take` fills one (for a device, or for one MIG instance of it)."""
+
+    def __init__(self, take: Callable[[Any], Any]) -> None:
+        self._take = take
+        self._request = pynvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(METRICS)
+        for slot, metric in enumerate(METRICS):
+            self._request.metrics[slot].metricId = metric
+        self._before: Any = None
+        self._spare: Any = None
+        self._off = False
+
+    def read(self, sieve: Sieve) -> Activity:
+        """Activity since the previous read; all None at the first, and for good where GPM turns out not to be ours.
+
+        Never raises NVMLError: memory and utilization stay worth reading when GPM fails.
+        """
+        if self._off:
+            return Activity()
+        try:
+            return self._read(sieve)
+        except pynvml.NVMLError as error:
+            self._off = error.value in OFF_CODES
+            return Activity()
+
+    def _read(self, sieve: Sieve) -> Activity:
+        now = self._spare or pynvml.nvmlGpmSampleAlloc()
+        self._spare = now  # kept for the next read should `take` raise
+        self._take(now)
+        before, self._before, self._spare = self._before, now, self._before
+        if before is None:
+            return Activity()
+        self._request.sample1, self._request.sample2 = before, now
+        pynvml.nvmlGpmMetricsGet(self._request)
+        metrics = (self._request.metrics[slot] for slot in range(len(METRICS)))
+        values = (metric.value if metric.nvmlReturn == pynvml.NVML_SUCCESS else None for metric in metrics)
+        return Activity(*(sieve.share(value, "activity_out_of_range") for value in values))
+
+    def close(self) -> None:
+        """Give the samples back (an instance that went away)."""
+        for sample in (self._before, self._spare):
+            if sample is not None:
+                pynvml.nvmlGpmSampleFree(sample)
+        self._before = self._spare = None
+        self._off = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,16 @@ import pynvml
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.backend import BackendError, Options
 from kvpressure.sources.gpu.cards import Card
-from kvpressure.sources.gpu.gpm import Activity, Gpm, supported
-from kvpressure.sources.gpu.nvml_calls import UtilizationBuffer, absent, describe, read_memory, reason_of
+from kvpressure.sources.gpu.nvml_calls import (
+    Activity,
+    Gpm,
+    UtilizationBuffer,
+    absent,
+    describe,
+    read_memory,
+    reason_of,
+    supported,
+)
 from kvpressure.sources.gpu.plausible import Sieve
 
 
@@ -27,14 +36,14 @@ def open_cards(options: Options) -> Sequence[Card]:
         raise BackendError(reason_of(error), f"NVML cannot be initialized: {error}") from error
     if count == 0:
         raise BackendError("no_devices", "the NVIDIA driver is loaded and shows no GPU to this process")
-    return [_open_card(index, driver_version, options.gpm) for index in range(count)]
-
-
-def _open_card(index: int, driver_version: str, gpm: bool) -> Card:
-    try:
-        return NvmlCard(index, pynvml.nvmlDeviceGetHandleByIndex(index), driver_version, gpm)
-    except pynvml.NVMLError as error:
-        return FailedCard(str(index), describe(error))
+    cards: list[Card] = []
+    for index in range(count):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            cards.append(NvmlCard(index, handle, driver_version, options.gpm))
+        except pynvml.NVMLError as error:
+            cards.append(FailedCard(str(index), describe(error)))
+    return cards
 
 
 def shutdown() -> None:
@@ -60,7 +69,7 @@ class Instance:
 
     def __init__(self, parent: NvmlCard, handle: Any, uuid: str, number: int) -> None:
         self.handle = handle
-        self.uuid = uuid
+        self.uuid, self.parent_uuid = uuid, parent.uuid
         self.index = f"{parent.index}:{number}"
         self.name, _, self.profile = pynvml.nvmlDeviceGetName(handle).partition(" MIG ")
         gpu_instance = absent(pynvml.nvmlDeviceGetGpuInstanceId, handle) if parent.has_gpm else None
@@ -74,13 +83,15 @@ class NvmlCard:
     def __init__(self, index: int, handle: Any, driver_version: str, gpm: bool) -> None:
         self.index = str(index)
         self.handle = handle
-        self.key: str = pynvml.nvmlDeviceGetUUID(handle)
+        self.uuid: str = pynvml.nvmlDeviceGetUUID(handle)
+        self.key = self.uuid
+        self.parent_uuid = self.profile = ""
         self.has_gpm = gpm and supported(handle)
-        self._name: str = pynvml.nvmlDeviceGetName(handle)
+        self.name: str = pynvml.nvmlDeviceGetName(handle)
         self._driver_version = driver_version
         self._mig = self._mig_enabled()
         self._utilization = UtilizationBuffer(handle)
-        self._gpm = Gpm(partial(pynvml.nvmlGpmSampleGet, handle)) if self.has_gpm and not self._mig else None
+        self.gpm = Gpm(partial(pynvml.nvmlGpmSampleGet, handle)) if self.has_gpm and not self._mig else None
         self._instances: dict[str, Instance] = {}
 
     def _mig_enabled(self) -> bool:
@@ -94,29 +105,14 @@ class NvmlCard:
             if self._mig_enabled() != self._mig:
                 return GpuReport(t, (), errors={self.key: "reopen: MIG mode changed, handles have to be made again"})
             errors: dict[str, str] = {}
-            gpus = (self._read_card(t, sieve), *self._read_instances(t, sieve, errors))
+            card = self._sample(t, self, sieve)
+            utilization = () if self._mig else self._utilization.read(t, sieve)
+            kind = self._memory_kind(card.memory_total_bytes)
+            card = replace(card, utilization=utilization, memory_kind=kind)
+            gpus = (card, *self._read_instances(t, sieve, errors))
         except pynvml.NVMLError as error:
             return GpuReport(t, (), sieve.rejected, {self.key: describe(error)})
         return GpuReport(t, gpus, sieve.rejected, errors)
-
-    def _read_card(self, t: float, sieve: Sieve) -> GpuSample:
-        used, total = read_memory(self.handle, sieve)
-        activity = self._gpm.read(sieve) if self._gpm else Activity()
-        return GpuSample(
-            t=t,
-            uuid=self.key,
-            index=self.index,
-            vendor="nvidia",
-            name=self._name,
-            driver_version=self._driver_version,
-            memory_used_bytes=used,
-            memory_total_bytes=total,
-            utilization=() if self._mig else self._utilization.read(t, sieve),
-            sm_active_ratio=activity.sm,
-            tensor_active_ratio=activity.tensor,
-            dram_active_ratio=activity.dram,
-            memory_kind=self._memory_kind(total),
-        )
 
     def _memory_kind(self, total: float | None) -> str:
         """Only integrated devices have no memory of their own to report."""
@@ -139,7 +135,7 @@ class NvmlCard:
         samples = []
         for instance in instances.values():
             try:
-                samples.append(self._read_instance(t, instance, sieve))
+                samples.append(self._sample(t, instance, sieve))
             except pynvml.NVMLError as error:
                 errors[instance.uuid] = describe(error)
         return samples
@@ -157,21 +153,22 @@ class NvmlCard:
             found[uuid] = known
         return found
 
-    def _read_instance(self, t: float, instance: Instance, sieve: Sieve) -> GpuSample:
-        used, total = read_memory(instance.handle, sieve)
-        activity = instance.gpm.read(sieve) if instance.gpm else Activity()
+    def _sample(self, t: float, device: NvmlCard | Instance, sieve: Sieve) -> GpuSample:
+        """Return what a card and an instance have in common."""
+        used, total = read_memory(device.handle, sieve)
+        activity = device.gpm.read(sieve) if device.gpm else Activity()
         return GpuSample(
             t=t,
-            uuid=instance.uuid,
-            index=instance.index,
+            uuid=device.uuid,
+            index=device.index,
             vendor="nvidia",
-            name=instance.name,
+            name=device.name,
             driver_version=self._driver_version,
             memory_used_bytes=used,
             memory_total_bytes=total,
             sm_active_ratio=activity.sm,
             tensor_active_ratio=activity.tensor,
             dram_active_ratio=activity.dram,
-            profile=instance.profile,
-            parent_uuid=self.key,
+            profile=device.profile,
+            parent_uuid=device.parent_uuid,
         )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import structlog
 
 from kvpressure.model.samples import GpuReport, SourceHealth
-from kvpressure.net.health import bug
-from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES
+from kvpressure.net.threads import bug
+from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES, Options
 from kvpressure.sources.gpu.spawn import ChildProcess, Failure
 from kvpressure.sources.gpu.wire import decode
 from kvpressure.sources.source import Source
@@ -25,35 +27,23 @@ from kvpressure.sources.source import Source
 class GpuSettings:
     """Settings of the GPU sources; the defaults serve a real machine, tests shorten the times.
 
-    `vendors` are rows of `backend.BACKENDS`, or ("auto",) for all of them. `library_paths` are searched for vendor
-    libraries before the loader's own path.
+    `library_paths` are searched for vendor libraries before the loader's own path. A child that has reported once is
+    killed when it is silent for `deadline_seconds`, and for five intervals; one report waits for its slowest device for
+    `device_wait_ratio` of an interval.
     """
 
-    vendors: tuple[str, ...] = ("auto",)
     interval_seconds: float = 1.0
     gpm: bool = True
     library_paths: tuple[str, ...] = ()
     detach_seconds: float = 60.0
     start_seconds: float = 30.0
-    deadline_seconds: float | None = None
-    device_wait_seconds: float | None = None
+    deadline_seconds: float = 5.0
+    device_wait_ratio: float = 0.5
     device_error_seconds: float = 5.0
     reopen_seconds: float = 30.0
     probe_seconds: float = 60.0
     backoff_min_seconds: float = 1.0
     backoff_max_seconds: float = 30.0
-
-    @property
-    def report_deadline_seconds(self) -> float:
-        """How long a child that has reported once may stay silent before it is killed."""
-        if self.deadline_seconds is not None:
-            return self.deadline_seconds
-        return max(5.0, 5 * self.interval_seconds)
-
-    @property
-    def device_patience_seconds(self) -> float:
-        """How long one report waits for its slowest device."""
-        return 0.5 * self.interval_seconds if self.device_wait_seconds is None else self.device_wait_seconds
 
 
 GRACE_SECONDS: Final = 0.5
@@ -68,16 +58,15 @@ log = structlog.get_logger("kvpressure.sources")
 
 def child_command(vendor: str, settings: GpuSettings) -> list[str]:
     """Return the child's command line; -P keeps the working directory from shadowing its imports."""
-    options = {
-        "vendor": vendor,
-        "interval": settings.interval_seconds,
-        "gpm": int(settings.gpm),
-        "device-wait": settings.device_patience_seconds,
-        "device-error": settings.device_error_seconds,
-        "reopen": settings.reopen_seconds,
-    }
-    arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-    return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", *arguments]
+    options = Options(
+        vendor,
+        settings.interval_seconds,
+        settings.gpm,
+        settings.device_wait_ratio * settings.interval_seconds,
+        settings.device_error_seconds,
+        settings.reopen_seconds,
+    )
+    return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", json.dumps(asdict(options))]
 
 
 def child_environment(settings: GpuSettings) -> dict[str, str]:
@@ -233,7 +222,7 @@ class GpuSource(Source):
                 self._accept(decode(line))
             except ValueError as error:
                 return Failure("crashed", f"the child process wrote something else than reports: {error}")
-            patience = self._settings.report_deadline_seconds
+            patience = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
 
     def _accept(self, report: GpuReport) -> None:
         self.latest = report
@@ -259,12 +248,8 @@ class GpuSource(Source):
             return Failure(_REASONS[code], child.last_words())
         if code is None:
             return Failure("crashed", "the child process closed its output and lives on; it was killed")
-        ending = f"ended with {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        name = f"signal {-code}"  # the real-time ones between the first and the last have none
+        with suppress(ValueError):
+            name = signal.Signals(-code).name
+        ending = f"ended with {code}" if code >= 0 else f"was killed by {name}"
         return Failure("crashed", " ".join(f"the child process {ending}. {child.last_words()}".split()))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # the real-time ones between the first and the last have none
-        return f"signal {number}"

@@ -17,11 +17,9 @@ from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kvpressure.sources.gpu.backend import BackendError, Options
-from kvpressure.sources.gpu.child import die_with_parent, parse, take_stdout
-from kvpressure.sources.gpu.libraries import Backend, make_backend
+from kvpressure.sources.gpu.backend import BackendError, Options, open_backend
+from kvpressure.sources.gpu.child import as_dict, die_with_parent, take_stdout
 from kvpressure.sources.gpu.process import GpuSettings, child_environment
-from kvpressure.sources.gpu.wire import as_dict
 
 LONGEST_LIST: Final = 128
 LONGEST_ARRAY: Final = 8
@@ -140,8 +138,8 @@ def record_gpus(vendor: str, settings: GpuSettings, seconds: float) -> dict[str,
     Reads in a process of its own, as the exporter does; blocks for `seconds` and the library's start. `error` says
     why there are no readings, "" otherwise. UUIDs, serials, PCI addresses and the host's name are replaced.
     """
-    command = [sys.executable, "-P", "-m", "kvpressure.sources.gpu.record", "--vendor", vendor]
-    command += ["--seconds", str(seconds), "--interval", str(settings.interval_seconds)]
+    command = [sys.executable, "-P", "-m", "kvpressure.sources.gpu.record", vendor]
+    command += [str(seconds), str(settings.interval_seconds)]
     patience = seconds + settings.start_seconds
     try:
         done = subprocess.run(  # noqa: S603 our own module, no shell
@@ -165,22 +163,17 @@ def _empty(vendor: str, error: str) -> dict[str, Any]:
     return {"format": FORMAT, "vendor": vendor, "error": error, "calls": [], "reports": []}
 
 
-def _read(backend: Backend, seconds: float, interval_seconds: float, reports: list[dict[str, Any]]) -> None:
-    backend.open()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        reports.append(as_dict(backend.read(time.time())))
-        time.sleep(interval_seconds)
-
-
-def _dump(args: dict[str, str]) -> dict[str, Any]:
-    dump, trace = _empty(args["vendor"], ""), Trace()
-    backend = make_backend(args["vendor"], Options())
+def _dump(vendor: str, seconds: float, interval_seconds: float) -> dict[str, Any]:
+    dump, trace = _empty(vendor, ""), Trace()
     try:
         with suppress(ImportError, KeyError, AttributeError):  # opening says it better
-            module, prefix = BINDINGS[args["vendor"]]
+            module, prefix = BINDINGS[vendor]
             trace.wrap(importlib.import_module(module), prefix)
-        _read(backend, float(args["seconds"]), float(args["interval"]), dump["reports"])
+        pool = open_backend(Options(vendor))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            dump["reports"].append(as_dict(pool.read(time.time())))
+            time.sleep(interval_seconds)
     except BackendError as error:
         dump["error"] = error.sentence
     dump["calls"] = trace.calls()
@@ -192,7 +185,7 @@ def main(argv: list[str]) -> None:
     """Run the reading process: one JSON object on standard output."""
     die_with_parent()
     out = take_stdout()
-    out.write(json.dumps(_dump(parse(argv))).encode())
+    out.write(json.dumps(_dump(argv[0], float(argv[1]), float(argv[2]))).encode())
     out.flush()
 
 

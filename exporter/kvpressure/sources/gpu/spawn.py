@@ -160,27 +160,21 @@ class ChildProcess:
 
     async def stop(self, grace_seconds: float, kill_seconds: float = 1.0) -> bool:
         """Ask (by ending its input), then kill. False when it is stuck in the kernel and had to be left behind."""
-        self._close_input()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
         try:
             if not await self.wait(grace_seconds):
                 self.kill()
                 await self.wait(kill_seconds)
         finally:
             self.kill()
-            self._close()
+            if self._resting is not None:
+                self._resting.cancel()
+                self._resting = None
+            for fd in (self._out, self._err):
+                self._loop.remove_reader(fd)
+            for stream in (self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
         return self.exit_code() is not None
-
-    def _close_input(self) -> None:
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
-
-    def _close(self) -> None:
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
-        for fd in (self._out, self._err):
-            self._loop.remove_reader(fd)
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()

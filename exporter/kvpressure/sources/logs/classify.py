@@ -100,20 +100,15 @@ def locate(text: str) -> tuple[str, int] | None:
     low, quiet = text.lower(), _quiet(text)
     for kind, words, pattern in _ROWS:
         if words in low and (kind == _CAPACITY or not quiet) and (match := pattern.search(low)):
-            if _in_a_url(low, match.start()) or _of_a_request(kind, words, low, match.start()):
+            start = match.start()
+            # Part of an address, which a client may have chosen: that of an image, for one.
+            in_a_url = "://" in low[low.rfind(" ", 0, start) + 1 : start]
+            # The message of a ValueError that no server raises for these words: then a request's own.
+            servers_own = kind in _OF_VALUE_ERRORS or words in _REFUSALS
+            if in_a_url or (not servers_own and _REFUSED.search(low, 0, start)):
                 continue
-            return None if quotes_request(text) else (kind, match.start())
+            return None if quotes_request(text) else (kind, start)
     return None
-
-
-def _in_a_url(low: str, start: int) -> bool:
-    """Whether the words are part of an address, which a client may have chosen: that of an image, for one."""
-    return "://" in low[low.rfind(" ", 0, start) + 1 : start]
-
-
-def _of_a_request(kind: str, words: str, low: str, start: int) -> bool:
-    """Whether the words are the message of a ValueError that no server raises for them: then a request's own."""
-    return kind not in _OF_VALUE_ERRORS and words not in _REFUSALS and _REFUSED.search(low, 0, start) is not None
 
 
 def _quiet(text: str) -> bool:

@@ -7,10 +7,10 @@ from typing import Protocol
 from kvpressure.model.environment import ContainerId, LogReport
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health, bug
+from kvpressure.net.guard import Health
+from kvpressure.net.threads import bug
 from kvpressure.sources.logs.classify import is_telling, telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
-from kvpressure.sources.logs.live import Sink
 from kvpressure.sources.logs.tally import Allowance, Tally
 
 NAME = "logs"
@@ -19,8 +19,8 @@ NAME = "logs"
 class Reader(Protocol):
     """Where a log is."""
 
-    def read(self, budget: int, sink: Sink) -> None:
-        """Read on, at most about `budget` bytes. Raises SourceError."""
+    def read(self, budget: int, sink: Follower) -> None:
+        """Read on, at most about `budget` bytes, and hand them on. Raises SourceError."""
 
     def close(self) -> None:
         """Give descriptors and processes back."""
@@ -32,7 +32,6 @@ class Follower:
     def __init__(self, container: ContainerId, reader: Reader, since: float) -> None:
         target = "/".join(part for part in (container.namespace, container.pod, container.container) if part)
         self.id = container
-        self.skipped_bytes = 0
         self._reader = reader
         self._assembler = Assembler(telling_lines)
         self._tally = Tally(container, since)
@@ -66,10 +65,10 @@ class Follower:
         """Stop following."""
         self._reader.close()
 
-    # The reader's sink.
+    # What a reader hands on.
 
     def data(self, data: bytes, *, old: bool) -> None:
-        """Bytes of the file."""
+        """Take a file's bytes in their order; `old` when they were there before the log was first seen."""
         for line in self._assembler.feed(data):
             self._take(line, old=old)
 
@@ -78,22 +77,21 @@ class Follower:
         self._take(line, old=False)
 
     def cut(self) -> None:
-        """Bytes were left out."""
+        """Note that bytes were left out: the next ones begin in the middle of a line."""
         self._assembler.cut()
 
     def file(self) -> None:
-        """Note that the file ended."""
+        """Note that the file ended; the next bytes are the first of the next one."""
         for line in self._assembler.end():
             self._take(line, old=False)
 
     def container(self) -> None:
-        """Another start of the container."""
+        """Note that the next bytes are those of another start of the container."""
         self._assembler.clear()
         self._tally.begin()
 
-    def skipped(self, size: int) -> None:
+    def skipped(self) -> None:
         """Note a skipped backlog; the last start-up line may be out of date, but nothing is counted twice."""
-        self.skipped_bytes += size
         self._health.count("backlog")
 
     def _take(self, line: Line, *, old: bool) -> None:

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 from datetime import UTC, datetime
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.lines import MAX_TEXT_BYTES, Line
-from kvpressure.sources.logs.live import BACKLOG_SECONDS, Sink
+from kvpressure.sources.logs.live import BACKLOG_SECONDS
+
+if TYPE_CHECKING:
+    from kvpressure.sources.logs.follower import Follower
 
 MAX_RECORD_BYTES: Final = 512 * 1024
 HISTORY_LINES: Final = 2000
@@ -38,7 +41,7 @@ class JournalLog:
         self._invocation = ""
         self._full = 0
 
-    def read(self, budget: int, sink: Sink) -> None:
+    def read(self, budget: int, sink: Follower) -> None:
         """Read on, at most `budget` bytes of records. Raises SourceError."""
         if self._process is None and self._rest > 0 and self._error is not None:
             self._rest -= 1
@@ -53,7 +56,10 @@ class JournalLog:
             raise
         self._full = self._full + 1 if done >= budget else 0
         if self._full > BACKLOG_SECONDS:
-            self._skip(sink)
+            self.close()
+            self._cursor = ""
+            self._start(skip=True)
+            sink.skipped()
 
     def close(self) -> None:
         """End journalctl."""
@@ -92,13 +98,7 @@ class JournalLog:
                 os.set_blocking(stream.fileno(), False)
         return self._process
 
-    def _skip(self, sink: Sink) -> None:
-        self.close()
-        self._cursor = ""
-        self._start(skip=True)
-        sink.skipped(0)
-
-    def _take(self, process: subprocess.Popen[bytes], budget: int, sink: Sink) -> int:
+    def _take(self, process: subprocess.Popen[bytes], budget: int, sink: Follower) -> int:
         done = 0
         while done < budget:
             data = _available(process.stdout, budget - done)
@@ -112,10 +112,11 @@ class JournalLog:
             self._pending = self._pending[-MAX_RECORD_BYTES:]
         return done
 
-    def _record(self, record: bytes, sink: Sink) -> None:
+    def _record(self, record: bytes, sink: Follower) -> None:
         try:
             fields = json.loads(record)
-            text = _message(fields["MESSAGE"])
+            message = fields["MESSAGE"]  # a list of byte values where it is not UTF-8
+            text = bytes(message).decode("utf-8", "replace") if isinstance(message, list) else str(message)
             stamp = datetime.fromtimestamp(int(fields["__REALTIME_TIMESTAMP"]) / 1e6, UTC).isoformat()
         except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
             return
@@ -140,11 +141,6 @@ class JournalLog:
         if process.poll() is not None:
             last = words.strip().splitlines()[-1:] or [""]
             raise SourceError("ended", f"journalctl ended with {process.returncode}: {brief(last[0])}")
-
-
-def _message(value: Any) -> str:
-    """Return the text of a record's message: a string, or a list of byte values where it is not UTF-8."""
-    return bytes(value).decode("utf-8", "replace") if isinstance(value, list) else str(value)
 
 
 def _available(stream: IO[bytes] | None, most: int) -> bytes:

@@ -59,15 +59,12 @@ class StartUp:
         if any(banner in low for banner in _BANNERS):
             self._over = True
         for pattern, note in _FACTS:
-            match = pattern.search(low)
-            if match is not None:
-                note(self._of_this_start(t), match)
-
-    def _of_this_start(self, t: float | None) -> Facts:
-        late = t is not None and self._start.t is not None and t - self._start.t > _TOGETHER_SECONDS
-        if self._over or late:
-            self._start, self._over = Facts(t), False
-        return self._start
+            if (match := pattern.search(low)) is None:
+                continue
+            late = t is not None and self._start.t is not None and t - self._start.t > _TOGETHER_SECONDS
+            if self._over or late:
+                self._start, self._over = Facts(t), False
+            note(self._start, match)
 
     @property
     def capacity_tokens(self) -> float | None:

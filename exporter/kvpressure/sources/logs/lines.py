@@ -93,8 +93,12 @@ class Assembler:
         self._headless.clear()
 
     def _chosen(self, block: bytes) -> Iterable[bytes]:
-        # A word may be split over two pieces of a line: then every line is taken.
-        if self._skim is None or self._pieces or self._headless or _has_pieces(block):
+        # A word may be split over two pieces of a line, which skimming could miss: then every line is taken.
+        if block.startswith(_DOCKER) or b"\n" + _DOCKER in block:
+            has_pieces = block.count(b'\\n","') < block.count(b"\n") + 1
+        else:
+            has_pieces = _CRI_PIECE.search(block) is not None
+        if self._skim is None or self._pieces or self._headless or has_pieces:
             return block.split(b"\n")
         return self._skim(block)
 
@@ -132,13 +136,6 @@ class Assembler:
             self._headless.remove(stream)
         else:
             yield Line(_text(joined), stamp)
-
-
-def _has_pieces(block: bytes) -> bool:
-    """Whether a word may be split over two lines of the block, so that skimming it could miss the word."""
-    if block.startswith(_DOCKER) or b"\n" + _DOCKER in block:
-        return block.count(b'\\n","') < block.count(b"\n") + 1
-    return _CRI_PIECE.search(block) is not None
 
 
 def _text(raw: bytes) -> str:

@@ -11,37 +11,17 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from kvpressure.sources.logs.lines import Line
 from kvpressure.sources.logs.safe_open import identity
+
+if TYPE_CHECKING:
+    from kvpressure.sources.logs.follower import Follower
 
 READ_BYTES: Final = 256 * 1024
 BACKLOG_SECONDS: Final = 10
 """A reader that is behind by more than what it may read in so long skips ahead."""
 _FINGERPRINT_BYTES: Final = 64
-
-
-class Sink(Protocol):
-    """Who takes what a reader reads."""
-
-    def data(self, data: bytes, *, old: bool) -> None:
-        """Bytes in their order; `old` when they were there before the log was first seen."""
-
-    def line(self, line: Line) -> None:
-        """One whole line, from a source that is not a file."""
-
-    def cut(self) -> None:
-        """Bytes were left out: the next ones begin in the middle of a line."""
-
-    def file(self) -> None:
-        """Note that the file ended; the next bytes are the first of the next one."""
-
-    def container(self) -> None:
-        """Note that the next bytes are those of another start of the container."""
-
-    def skipped(self, size: int) -> None:
-        """So many bytes were not read because there were too many."""
 
 
 class LiveFile:
@@ -55,7 +35,7 @@ class LiveFile:
         self._old_until = old_until
         self._fingerprint = b""
 
-    def read(self, budget: int, sink: Sink) -> int:
+    def read(self, budget: int, sink: Follower) -> int:
         """Read at most about `budget` bytes to the end; gives how many. Raises OSError."""
         if self._in_a_line:
             self._in_a_line = False
@@ -102,13 +82,13 @@ class LiveFile:
         before = os.pread(self._fd, len(self._fingerprint), self._offset - len(self._fingerprint))
         return before != self._fingerprint
 
-    def _skip_ahead(self, size: int, budget: int, sink: Sink) -> None:
+    def _skip_ahead(self, size: int, budget: int, sink: Follower) -> None:
         behind = size - self._offset
         if behind <= BACKLOG_SECONDS * budget or self._offset < self._old_until:
             return
         self._offset, self._fingerprint = size - budget, b""
         sink.cut()
-        sink.skipped(behind - budget)
+        sink.skipped()
 
 
 HEAD_BYTES: Final = 512 * 1024
@@ -175,7 +155,7 @@ def plan(files: Sequence[LogFile]) -> list[Piece]:
     return pieces
 
 
-def read_piece(fd: int, piece: Piece, sink: Sink) -> int:
+def read_piece(fd: int, piece: Piece, sink: Follower) -> int:
     """Hand the piece's bytes to `sink` and close `fd`; gives how many. A damaged archive gives what can be unpacked.
 
     Raises OSError.
@@ -188,7 +168,7 @@ def read_piece(fd: int, piece: Piece, sink: Sink) -> int:
         return _hand_on(file, piece, sink)
 
 
-def _hand_on(file: BinaryIO, piece: Piece, sink: Sink) -> int:
+def _hand_on(file: BinaryIO, piece: Piece, sink: Follower) -> int:
     size, total = file.seek(0, os.SEEK_END), 0
     whole = size <= piece.head + piece.tail
     for start, length in [(0, size)] if whole else [(0, piece.head), (size - piece.tail, piece.tail)]:

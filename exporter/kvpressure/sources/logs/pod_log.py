@@ -12,37 +12,49 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvpressure.model.environment import ContainerState
 from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
-from kvpressure.sources.logs.live import (
-    HEAD_BYTES,
-    TAIL_BYTES,
-    LiveFile,
-    LogFile,
-    Piece,
-    Sink,
-    log_files,
-    plan,
-    read_piece,
-)
+from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, Piece, log_files, plan, read_piece
 from kvpressure.sources.logs.safe_open import Tree, open_regular
 
+if TYPE_CHECKING:
+    from kvpressure.sources.logs.follower import Follower
 
-class FileLog:
+
+class _OpenFile:
+    _live: LiveFile | None = None
+
+    def close(self) -> None:
+        """Close the file being read."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def _following(self, open_again: Callable[[], int]) -> LiveFile | None:
+        """Return the file that took the place of the one being read, None while there is none."""
+        try:
+            fd = open_again()
+        except SourceError as error:
+            if error.reason == "missing":  # renamed, and not yet made anew
+                return None
+            raise
+        return LiveFile(fd) if self._live is None else self._live.follower(fd)
+
+
+class FileLog(_OpenFile):
     """Reads one file as it grows; not safe for use from several threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._live: LiveFile | None = None
         self._appeared = False
 
-    def read(self, budget: int, sink: Sink) -> None:
+    def read(self, budget: int, sink: Follower) -> None:
         """Read on, at most about `budget` bytes. Raises SourceError; what was not read comes with the next call."""
         try:
             if self._live is None:
@@ -51,13 +63,7 @@ class FileLog:
         except OSError as error:
             raise SourceError("io", f"{brief(self._path)}: {brief(error.strerror or error)}") from None
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._live is not None:
-            self._live.close()
-            self._live = None
-
-    def _begin(self, sink: Sink) -> int:
+    def _begin(self, sink: Follower) -> int:
         try:
             fd = open_regular(self._path)
         except SourceError as error:
@@ -70,24 +76,15 @@ class FileLog:
         self._live = LiveFile(fd, size - TAIL_BYTES, old_until=size)
         return read_piece(open_regular(self._path), Piece(self._path.name, head=HEAD_BYTES), sink)
 
-    def _read(self, budget: int, sink: Sink) -> None:
+    def _read(self, budget: int, sink: Follower) -> None:
         while self._live is not None and budget > 0:
             budget -= self._live.read(budget, sink)
-            following = self._following() if self._live.at_end() else None
+            following = self._following(lambda: open_regular(self._path)) if self._live.at_end() else None
             if following is None:
                 return
             sink.file()
             self.close()
             self._live = following
-
-    def _following(self) -> LiveFile | None:
-        try:
-            fd = open_regular(self._path)
-        except SourceError as error:
-            if error.reason == "missing":  # renamed, and not yet made anew
-                return None
-            raise
-        return self._live.follower(fd) if self._live is not None else None
 
 
 _MAX_SWITCHES: Final = 8
@@ -98,7 +95,7 @@ def directory_of(state: ContainerState) -> tuple[str, str]:
     return f"{state.id.namespace}_{state.id.pod}_{state.pod_uid}", state.id.container
 
 
-class PodLog:
+class PodLog(_OpenFile):
     """Reads one container's files as they come; not safe for use from several threads."""
 
     def __init__(self, tree: Tree, directory: Sequence[str]) -> None:
@@ -106,9 +103,8 @@ class PodLog:
         self._directory = tuple(directory)
         self._history: deque[Piece] | None = None
         self._number = -1
-        self._live: LiveFile | None = None
 
-    def read(self, budget: int, sink: Sink) -> None:
+    def read(self, budget: int, sink: Follower) -> None:
         """Read on, at most about `budget` bytes. Raises SourceError; what was not read comes with the next call."""
         files = log_files(self._tree.names(self._directory))
         if not files and self._live is None:
@@ -121,21 +117,14 @@ class PodLog:
         except OSError as error:
             raise SourceError("io", f"{brief('/'.join(self._directory))}: {brief(error.strerror or error)}") from None
 
-    def close(self) -> None:
-        """Close the file being read."""
-        if self._live is not None:
-            self._live.close()
-            self._live = None
-
-    def _path(self, name: str) -> tuple[str, ...]:
-        return (*self._directory, name)
+    def _open(self, name: str) -> int:
+        return self._tree.open_file((*self._directory, name))
 
     def _begin(self, files: Sequence[LogFile]) -> None:
-        newest = files[-1]
-        pieces = plan(files)
+        newest, pieces = files[-1], plan(files)
         self._number = newest.number
         if newest.live:
-            fd = self._tree.open_file(self._path(newest.name))
+            fd = self._open(newest.name)
             size = os.fstat(fd).st_size
             first = not any(piece.starts_container for piece in pieces)
             # One start's only file: its beginning tells the size of the cache, so it is read from there.
@@ -145,19 +134,19 @@ class PodLog:
             self._live = LiveFile(fd, offset, old_until=size)
         self._history = deque(pieces)
 
-    def _read_history(self, budget: int, sink: Sink) -> int:
+    def _read_history(self, budget: int, sink: Follower) -> int:
         done = 0
         while self._history and done < budget:
             piece = self._history.popleft()
             # What was rotated away or became unreadable meanwhile is left out: the rest is worth telling.
             with suppress(SourceError, OSError):
                 if piece.head or piece.tail:
-                    done += read_piece(self._tree.open_file(self._path(piece.name)), piece, sink)
+                    done += read_piece(self._open(piece.name), piece, sink)
                 elif piece.starts_container:
                     sink.container()
         return done
 
-    def _read_live(self, files: Sequence[LogFile], budget: int, sink: Sink) -> None:
+    def _read_live(self, files: Sequence[LogFile], budget: int, sink: Follower) -> None:
         if self._history:
             return
         for _ in range(_MAX_SWITCHES):
@@ -170,28 +159,17 @@ class PodLog:
             if not self._next({file.number: file.name for file in files if file.live}, sink):
                 return
 
-    def _next(self, live: Mapping[int, str], sink: Sink) -> bool:
+    def _next(self, live: Mapping[int, str], sink: Follower) -> bool:
         """Go to the file that follows the one read to its end; false when there is none."""
-        following = self._rotated(live.get(self._number))
+        name = live.get(self._number)  # of the same start, anew
+        following = None if name is None else self._following(lambda: self._open(name))
         number = min((n for n in live if n > self._number), default=None)
         if following is None and number is None:
             return False
         sink.file()
         if following is None and number is not None:
-            following, self._number = LiveFile(self._tree.open_file(self._path(live[number]))), number
+            following, self._number = LiveFile(self._open(live[number])), number
             sink.container()
         self.close()
         self._live = following
         return True
-
-    def _rotated(self, name: str | None) -> LiveFile | None:
-        """Return the same start's next file."""
-        if name is None:
-            return None
-        try:
-            fd = self._tree.open_file(self._path(name))
-        except SourceError as error:
-            if error.reason == "missing":  # between the kubelet's rename and the runtime's new file
-                return None
-            raise
-        return LiveFile(fd) if self._live is None else self._live.follower(fd)

@@ -55,7 +55,9 @@ class Tree:
         try:
             fd = _open_root(here)
             while todo:
-                name = _checked(todo.popleft(), shown)
+                name = todo.popleft()
+                if name in ("", ".", "..") or "/" in name or "\0" in name:
+                    raise SourceError("outside", f"{brief(shown)} is not a path below the log directory")
                 target = _link(fd, name)
                 if target is None:
                     wants_directory = bool(todo) or directory
@@ -104,12 +106,6 @@ def identity(fd: int) -> tuple[int, int]:
 
 def _open_root(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _checked(name: str, shown: str) -> str:
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise SourceError("outside", f"{brief(shown)} is not a path below the log directory")
-    return name
 
 
 def _link(parent: int, name: str) -> str | None:

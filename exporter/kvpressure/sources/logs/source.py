@@ -9,15 +9,15 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.model import LogFileSettings, LogsSettings
+from kvpressure.config.settings.logs import LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health
+from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.net.threads import Worker
 from kvpressure.printable import brief
-from kvpressure.sources.logs.follower import NAME, Follower, Reader
+from kvpressure.sources.logs.follower import NAME, Follower
 from kvpressure.sources.logs.journal import JournalLog
 from kvpressure.sources.logs.pod_log import FileLog, PodLog, directory_of
 from kvpressure.sources.logs.safe_open import Tree
@@ -38,7 +38,6 @@ class _Swept:
 
     reports: Mapping[ContainerId, LogReport] = field(default_factory=dict)
     health: tuple[SourceHealth, ...] = ()
-    skipped_bytes: Mapping[ContainerId, int] = field(default_factory=dict)
     error: SourceError | None = None
 
 
@@ -69,11 +68,6 @@ class LogsSource(Source):
     def reports(self) -> Mapping[ContainerId, LogReport]:
         """The newest report of each log that could be read."""
         return self._swept.reports
-
-    @property
-    def skipped_bytes(self) -> Mapping[ContainerId, int]:
-        """Bytes of each log that were never read because too many came."""
-        return self._swept.skipped_bytes
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record for all of it (target "") and one for each log; none where no log is to be read."""
@@ -114,22 +108,16 @@ class LogsSource(Source):
         except SourceError as error:
             self._health.down(now, error)
             return
-        self._swept, took = swept, self._clock.monotonic() - began
+        self._swept, took, found = swept, self._clock.monotonic() - began, swept.error
+        is_off = found is not None and self._settings.enabled == "auto" and found.reason == "missing"
         if wanted:
-            self._tell_absence(swept.error)
-        if swept.error is not None and not self._is_off(swept.error):
-            self._health.down(now, swept.error, took)
+            before, self._absent = self._absent, found.sentence if found is not None and is_off else ""
+            if self._absent and not before:
+                log.info("pod logs are not read", reason=self._absent)
+        if found is not None and not is_off:
+            self._health.down(now, found, took)
         else:
             self._health.up(now, took)
-
-    def _is_off(self, error: SourceError) -> bool:
-        return self._settings.enabled == "auto" and error.reason == "missing"
-
-    def _tell_absence(self, error: SourceError | None) -> None:
-        before = self._absent
-        self._absent = error.sentence if error is not None and self._is_off(error) else ""
-        if self._absent and not before:
-            log.info("pod logs are not read", reason=self._absent)
 
     async def aclose(self) -> None:
         """Close everything; a thread that hangs in the kernel is left behind."""
@@ -144,12 +132,13 @@ class LogsSource(Source):
         for follower in self._followers.values():
             follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now)
         followers = self._followers.values()
-        # Of a container that has ended nobody promises a log: the kubelet takes those of evicted pods away at once.
+        # Nobody promises a log of one whose image is pulled, or that has ended: those of evicted pods go at once.
         idle = {_key(state) for state in wanted if not state.runtime_id or state.started is None}
         return _Swept(
             reports={f.id: report for f in followers if (report := f.report()) is not None},
-            health=tuple(f.health for key, f in self._followers.items() if not _excused(f.health, key in idle)),
-            skipped_bytes={f.id: f.skipped_bytes for f in followers if f.skipped_bytes},
+            health=tuple(
+                f.health for key, f in self._followers.items() if key not in idle or f.health.reason != "missing"
+            ),
             error=error,
         )
 
@@ -170,7 +159,8 @@ class LogsSource(Source):
         chosen: dict[_Key, Follower] = {}
         for file in self._settings.files:
             key = (ContainerId("", "", file.target), "")
-            chosen[key] = self._followers.get(key) or Follower(key[0], _reader(file), self._since)
+            reader = FileLog(file.path) if file.path is not None else JournalLog(file.journal_unit or "")
+            chosen[key] = self._followers.get(key) or Follower(key[0], reader, self._since)
         for state in wanted:
             key = _key(state)
             chosen[key] = self._followers.get(key) or Follower(
@@ -188,17 +178,6 @@ class LogsSource(Source):
 
 def _key(state: ContainerState) -> _Key:
     return state.id, state.pod_uid
-
-
-def _excused(health: SourceHealth, idle: bool) -> bool:
-    """Whether a log is missing because its container does not run: its image is pulled, or it has ended."""
-    return idle and health.reason == "missing"
-
-
-def _reader(file: LogFileSettings) -> Reader:
-    if file.path is not None:
-        return FileLog(file.path)
-    return JournalLog(file.journal_unit or "")
 
 
 SOURCE: Final = Registration[LogsSettings](

@@ -91,17 +91,12 @@ class Tally:
         if happened is not None:
             self._latest[kind] = max(happened, self._latest.get(kind, happened))
         before = stamped < self._since if stamped is not None else old
-        # Lines from before count as begun incidents: the rest of a traceback that is half old is no new one.
-        if self._opens_incident(kind, happened if happened is not None else now) and not before:
-            self._counts[kind] += 1
-        return True
-
-    def _opens_incident(self, kind: str, t: float) -> bool:
-        began = self._began.get(kind)
+        t = happened if happened is not None else now
         # Lines of two streams may be a little out of order, and a clock may be set back.
-        if began is not None and abs(t - began) < INCIDENT_SECONDS[kind]:
-            return False
-        self._began[kind] = t
+        if kind not in self._began or abs(t - self._began[kind]) >= INCIDENT_SECONDS[kind]:
+            self._began[kind] = t
+            # Lines from before count as begun incidents: the rest of a traceback that is half old is no new one.
+            self._counts[kind] += not before
         return True
 
     def report(self, t: float) -> LogReport:

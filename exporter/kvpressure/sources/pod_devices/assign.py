@@ -12,7 +12,6 @@ from kvpressure.sources.pod_devices.ids import (
     ContainerDevices,
     Gpu,
     KubeletAnswer,
-    PluginDevice,
     claimed_gpus,
     pci_address,
     plugin_gpu,
@@ -34,39 +33,23 @@ def assignments(
     patterns of `fnmatch`; containers that have `ended` (kubelets before 1.34 go on listing them) are left out.
     """
     held: dict[ContainerId, list[Gpu]] = {}
-    for container in answer.containers:
+    for container in answer:
         if not ended(container.id) and (gpus := list(_gpus(container, resource_names, names))):
             held.setdefault(container.id, []).extend(gpus)
-    holders = _holders(held)
-    return {container: _assignment(container, gpus, holders) for container, gpus in held.items()}
-
-
-def allocatable_gpus(answer: KubeletAnswer, resource_names: Sequence[str], names: KernelNames) -> tuple[str, ...]:
-    """Return the GPUs that device plugins offer on this node, each once; those of resource drivers are not told."""
-    offered = _matching(answer.allocatable or (), resource_names)
-    return tuple(sorted({gpu.name for device in offered if (gpu := plugin_gpu(device, names)).name}))
-
-
-def _matching(devices: Iterable[PluginDevice], resource_names: Sequence[str]) -> Iterator[PluginDevice]:
-    for device in devices:
-        if any(fnmatchcase(device.resource, pattern) for pattern in resource_names):
-            yield device
+    holders: dict[str, list[ContainerId]] = {}
+    for holder, gpus in held.items():
+        for name in {gpu.name for gpu in gpus}:
+            holders.setdefault(name, []).append(holder)
+    return {holder: _assignment(holder, gpus, holders) for holder, gpus in held.items()}
 
 
 def _gpus(container: ContainerDevices, resource_names: Sequence[str], names: KernelNames) -> Iterator[Gpu]:
-    for device in _matching(container.plugin, resource_names):
-        yield plugin_gpu(device, names)
+    for device in container.plugin:
+        if any(fnmatchcase(device.resource, pattern) for pattern in resource_names):
+            yield plugin_gpu(device, names)
     for claimed in container.claimed:
         if claimed.driver in GPU_DRIVERS:
             yield from claimed_gpus(claimed, names)
-
-
-def _holders(held: Mapping[ContainerId, Sequence[Gpu]]) -> Holders:
-    holders: dict[str, list[ContainerId]] = {}
-    for container, gpus in held.items():
-        for name in {gpu.name for gpu in gpus}:
-            holders.setdefault(name, []).append(container)
-    return holders
 
 
 def _assignment(container: ContainerId, gpus: Sequence[Gpu], holders: Holders) -> Assignment:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from kvpressure.model.environment import ContainerId
 from kvpressure.printable import brief
@@ -30,7 +30,6 @@ class ClaimDevice:
 
     claim: str
     driver: str
-    pool: str
     device: str
     cdi_names: tuple[str, ...] = ()
     share_id: str = ""
@@ -45,13 +44,8 @@ class ContainerDevices:
     claimed: tuple[ClaimDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletAnswer:
-    """Containers that hold any device, and what device plugins offer on this node; `allocatable` is None if unknown."""
-
-    containers: tuple[ContainerDevices, ...]
-    allocatable: tuple[PluginDevice, ...] | None = None
-
+KubeletAnswer: TypeAlias = tuple[ContainerDevices, ...]
+"""The containers that hold any device."""
 
 GPU_DRIVERS: Final = ("gpu.nvidia.com", "gpu.amd.com")
 """Drivers of dynamic resource allocation whose devices are GPUs; others (network cards, channels) are not looked at."""
@@ -154,7 +148,7 @@ def _gpu(text: str, names: KernelNames) -> Gpu:
         # AMD's plugin gives the address of a split card for its first partition.
         return Gpu(f"{address}/0" if f"{address}/0" in names.amd_order else address)
     if match := _MINOR.fullmatch(text):
-        return _minor(int(match[1]), names)
+        return _minor(int(match[1]), names.nvidia_minors)
     if _GKE_INSTANCE.fullmatch(text):
         return Gpu(unknown=f"{text} is a MIG instance by its GPU instance id, which no reading of the GPU carries")
     if _AMD_PARTITION.fullmatch(text):
@@ -162,11 +156,11 @@ def _gpu(text: str, names: KernelNames) -> Gpu:
     return Gpu()
 
 
-def _minor(minor: int, names: KernelNames) -> Gpu:
-    if names.nvidia_minors is None:
+def _minor(minor: int, uuids: Mapping[int, str] | None) -> Gpu:
+    if uuids is None:
         return Gpu(str(minor))
-    if minor in names.nvidia_minors:
-        return Gpu(nvidia_uuid(names.nvidia_minors[minor]) or names.nvidia_minors[minor])
+    if minor in uuids:
+        return Gpu(nvidia_uuid(uuids[minor]) or uuids[minor])
     return Gpu(unknown=f"the NVIDIA driver shows no GPU with device minor {minor} to the exporter")
 
 

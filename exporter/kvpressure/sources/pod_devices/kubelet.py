@@ -24,7 +24,6 @@ from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, Ku
 
 PACKAGE: Final = "v1"
 LIST: Final = f"/{PACKAGE}.PodResourcesLister/List"
-GET_ALLOCATABLE: Final = f"/{PACKAGE}.PodResourcesLister/GetAllocatableResources"
 
 # The messages of k8s.io/kubelet/pkg/apis/podresources/v1, with no more fields than are read here; others are skipped.
 # Made when this is imported, in a pool of their own: generated code is tied to the protobuf versions around the one of
@@ -33,8 +32,6 @@ GET_ALLOCATABLE: Final = f"/{PACKAGE}.PodResourcesLister/GetAllocatableResources
 _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
     "ListPodResourcesRequest": {},
     "ListPodResourcesResponse": {"pod_resources": (1, "PodResources", True)},
-    "AllocatableResourcesRequest": {},
-    "AllocatableResourcesResponse": {"devices": (1, "ContainerDevices", True)},
     "PodResources": {
         "name": (1, "string", False),
         "namespace": (2, "string", False),
@@ -54,7 +51,6 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
     "ClaimResource": {
         "cdi_devices": (1, "CDIDevice", True),
         "driver_name": (2, "string", False),
-        "pool_name": (3, "string", False),
         "device_name": (4, "string", False),
         "share_id": (5, "string", False),
     },
@@ -62,7 +58,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
 }
 
 
-def _file() -> descriptor_pb2.FileDescriptorProto:
+def _classes() -> Mapping[str, Any]:
     kind = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="podresources.proto", package=PACKAGE, syntax="proto3")
     for message, fields in _FIELDS.items():
@@ -73,12 +69,8 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
             field.type = kind.TYPE_STRING if type_name == "string" else kind.TYPE_MESSAGE
             if type_name != "string":
                 field.type_name = f".{PACKAGE}.{type_name}"
-    return file
-
-
-def _classes() -> Mapping[str, Any]:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file())
+    pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _FIELDS}
 
 
@@ -87,9 +79,6 @@ _CLASSES: Final = _classes()
 # The classes are made at run time, so their fields have no types that a checker could know.
 ListPodResourcesRequest: Final[Any] = _CLASSES["ListPodResourcesRequest"]
 ListPodResourcesResponse: Final[Any] = _CLASSES["ListPodResourcesResponse"]
-AllocatableResourcesRequest: Final[Any] = _CLASSES["AllocatableResourcesRequest"]
-AllocatableResourcesResponse: Final[Any] = _CLASSES["AllocatableResourcesResponse"]
-
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 """What gRPC clients in Go accept by default; 110 pods with 8 devices each are 100 KB."""
@@ -105,37 +94,20 @@ async def ask(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> KubeletAnswer:
     channel = _Channel(socket, max_bytes)
     try:
         async with channel:
-            return await _ask(channel)
+            method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(
+                channel, LIST, ListPodResourcesRequest, ListPodResourcesResponse
+            )
+            return tuple(_containers(await method(ListPodResourcesRequest())))
     except OSError as error:
         raise _unreachable(socket, error) from error
     except GRPCError as error:
         raise _refused(socket, error) from error
     except (StreamTerminatedError, ProtocolError, DecodeError, AssertionError, NotImplementedError) as error:
-        if channel.exceeded:
+        if channel.bytes_left < 0:
             sentence = f"the answer of the kubelet at {socket} is larger than {max_bytes} bytes"
             raise SourceError("too_large", sentence) from error
         said = brief(error) or type(error).__name__
         raise SourceError("garbage", f"what answers at {socket} does not speak pod-resources v1: {said}") from error
-
-
-async def _ask(channel: Channel) -> KubeletAnswer:
-    listed = await _call(channel, LIST, ListPodResourcesRequest, ListPodResourcesResponse)
-    try:
-        offered = await _call(
-            channel,
-            GET_ALLOCATABLE,
-            AllocatableResourcesRequest,
-            AllocatableResourcesResponse,
-        )
-    except GRPCError:
-        # Kubelets before 1.28 may have it switched off; what is allocated is known all the same.
-        return KubeletAnswer(tuple(_containers(listed)))
-    return KubeletAnswer(tuple(_containers(listed)), tuple(_plugin_devices(offered.devices)))
-
-
-async def _call(channel: Channel, name: str, request: Any, reply: Any) -> Any:
-    method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(channel, name, request, reply)
-    return await method(request())
 
 
 def _containers(listed: Any) -> Iterator[ContainerDevices]:
@@ -144,15 +116,9 @@ def _containers(listed: Any) -> Iterator[ContainerDevices]:
             if container.devices or container.dynamic_resources:
                 yield ContainerDevices(
                     ContainerId(pod.namespace, pod.name, container.name),
-                    tuple(_plugin_devices(container.devices)),
+                    tuple(PluginDevice(one.resource_name, id_) for one in container.devices for id_ in one.device_ids),
                     tuple(_claimed(container.dynamic_resources)),
                 )
-
-
-def _plugin_devices(given: Iterable[Any]) -> Iterator[PluginDevice]:
-    for devices in given:
-        for device_id in devices.device_ids:
-            yield PluginDevice(devices.resource_name, device_id)
 
 
 def _claimed(resources: Iterable[Any]) -> Iterator[ClaimDevice]:
@@ -161,7 +127,6 @@ def _claimed(resources: Iterable[Any]) -> Iterator[ClaimDevice]:
             yield ClaimDevice(
                 f"{resource.claim_namespace}/{resource.claim_name}",
                 device.driver_name,
-                device.pool_name,
                 device.device_name,
                 tuple(cdi.name for cdi in device.cdi_devices),
                 device.share_id,
@@ -190,17 +155,7 @@ class _Channel(Channel):
 
     def __init__(self, socket: Path, max_bytes: int) -> None:
         super().__init__(path=str(socket))
-        self._bytes_left = max_bytes
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether more than that was sent."""
-        return self._bytes_left < 0
-
-    def count(self, size: int) -> bool:
-        """Take note of `size` more bytes; false when they are too many."""
-        self._bytes_left -= size
-        return not self.exceeded
+        self.bytes_left = max_bytes
 
     def _protocol_factory(self) -> H2Protocol:
         return _Protocol(self, Handler(), self._config, self._h2_config)
@@ -212,7 +167,8 @@ class _Protocol(H2Protocol):
         self._channel = channel
 
     def data_received(self, data: bytes) -> None:
-        if not self._channel.count(len(data)):
+        self._channel.bytes_left -= len(data)
+        if self._channel.bytes_left < 0:
             self.processor.close("too large")
             return
         try:

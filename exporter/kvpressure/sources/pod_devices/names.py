@@ -50,13 +50,13 @@ def read_kernel_names(proc: Path = PROC, sys: Path = SYS) -> KernelNames:
         if card.get("Device Minor", "").isdecimal() and "GPU UUID" in card
     }
     order = list(_kfd_gpus(sys))
-    render = {f"renderD{minor}": name for minor, name in order}
-    return KernelNames(
-        minors if cards else None,
-        frozenset(card["Model"] for card in cards if "Model" in card),
-        render | dict(_partitions(sys, render)),
-        tuple(name for _, name in order),
-    )
+    amd = {f"renderD{minor}": name for minor, name in order}
+    with suppress(OSError):
+        for path in (sys / "devices/platform").glob("amdgpu_xcp_*/drm/renderD*"):
+            if path.name in amd:
+                amd[path.parent.parent.name] = amd[path.name]
+    models = frozenset(card["Model"] for card in cards if "Model" in card)
+    return KernelNames(minors if cards else None, models, amd, tuple(name for _, name in order))
 
 
 def _texts(directory: Path, file: str) -> Iterator[str]:
@@ -87,10 +87,3 @@ def _kfd_gpus(sys: Path) -> Iterator[tuple[int, str]]:
     split = {address for _, address, partition in nodes if partition}
     for minor, address, partition in nodes:
         yield minor, f"{address}/{partition}" if address in split else address
-
-
-def _partitions(sys: Path, render: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    with suppress(OSError):
-        for path in (sys / "devices/platform").glob("amdgpu_xcp_*/drm/renderD*"):
-            if path.name in render:
-                yield path.parent.parent.name, render[path.name]

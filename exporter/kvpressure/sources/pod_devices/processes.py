@@ -1,12 +1,18 @@
-"""What /proc says of sockets and processes; what may not be read is absent, and nothing here raises for it."""
+"""What /proc says of sockets and processes, and which GPUs one may use by its environment and command line.
+
+What may not be read is absent, and nothing raises for it; no driver is asked.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from kvpressure.sources.pod_devices.ids import is_index, nvidia_uuid
+from kvpressure.sources.pod_devices.names import KernelNames
 
 _LISTEN: Final = "0A"
 _MAX_FILE_BYTES: Final = 4 << 20
@@ -96,3 +102,101 @@ def read(path: Path) -> str:
             return file.read(_MAX_FILE_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+_CUDA: Final = ("CUDA_VISIBLE_DEVICES",)
+_HIP: Final = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_ROCR: Final = "ROCR_VISIBLE_DEVICES"
+_CONTAINER: Final = "NVIDIA_VISIBLE_DEVICES"
+_NO_LIST: Final = frozenset({"", "all", "none", "void"})
+
+
+class NotToldError(Exception):
+    """The environment names GPUs in a way that cannot be followed; the text is the sentence."""
+
+
+def visible_gpus(environ: Mapping[str, str], names: KernelNames, *, amd: bool) -> tuple[str, ...] | None:
+    """Return the GPUs that the variables of CUDA or HIP leave visible, in the process's order; None when none is set.
+
+    Raises NotToldError.
+    """
+    if amd:
+        return _visible_amd(environ, names)
+    entries = _first(environ, _CUDA)
+    within = _entries(environ.get(_CONTAINER, ""))
+    if entries is None:
+        return None
+    own_order = len(names.nvidia_models) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    if own_order and any(is_index(entry) for entry in entries):
+        raise NotToldError("CUDA orders GPUs of different kinds as it likes: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    return tuple(_inside(entry, within) for entry in entries)
+
+
+def ranks(argv: Sequence[str], flags: Sequence[Sequence[str]]) -> int | None:
+    """How many GPUs an engine's command line asks for on this machine; None where a file may say more.
+
+    `flags` are the spellings of each size that is multiplied: tensor, pipeline and local data parallel. With several
+    machines it is more than there are here.
+    """
+    if any(arg == "--config" or arg.startswith("--config=") for arg in argv):
+        return None
+    count = 1
+    for spellings in flags:
+        text = next((value for flag in spellings if (value := _option(argv, flag)) is not None), "1")
+        if not text.isdecimal() or not 0 < int(text) <= 4096:
+            return None
+        count *= int(text)
+    return count
+
+
+def _visible_amd(environ: Mapping[str, str], names: KernelNames) -> tuple[str, ...] | None:
+    hip, rocr = _first(environ, _HIP), _first(environ, (_ROCR,))
+    if hip is None and rocr is None:
+        return None
+    if not names.amd_order:
+        raise NotToldError("HIP numbers GPUs in the order of the driver's topology, which cannot be read here")
+    left = names.amd_order if rocr is None else _pick(rocr, names.amd_order)
+    return left if hip is None else _pick(hip, left)
+
+
+def _pick(entries: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    if not all(entry.isdecimal() and int(entry) < len(order) for entry in entries):
+        raise NotToldError(
+            f"the visible devices {','.join(entries)[:80]} are not numbers of GPUs that can be seen here"
+        )
+    return tuple(order[int(entry)] for entry in entries)
+
+
+def _inside(entry: str, within: Sequence[str]) -> str:
+    """Return an entry of CUDA's list; in a container that was given certain GPUs, numbers count those."""
+    if not (within and entry.isdecimal()):
+        return nvidia_uuid(entry) or entry
+    if int(entry) >= len(within):
+        raise NotToldError(
+            f"CUDA_VISIBLE_DEVICES counts to {entry}, but NVIDIA_VISIBLE_DEVICES names {len(within)} GPUs"
+        )
+    return nvidia_uuid(within[int(entry)]) or within[int(entry)]
+
+
+def _first(environ: Mapping[str, str], variables: Sequence[str]) -> list[str] | None:
+    return next((_entries(environ[name]) for name in variables if name in environ), None)
+
+
+def _entries(text: str) -> list[str]:
+    if text.strip() in _NO_LIST:
+        return []
+    entries = [entry.strip() for entry in text.split(",")]
+    # CUDA stops at the first entry that is no device.
+    end = next((n for n, entry in enumerate(entries) if entry in ("", "-1") or entry.startswith("No")), len(entries))
+    return entries[:end]
+
+
+def _option(argv: Sequence[str], flag: str) -> str | None:
+    """Return the last value of a flag, `--flag value` or `--flag=value`, with underscores or dashes."""
+    found = None
+    for position, arg in enumerate(argv):
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") != flag:
+            continue
+        found = value if equals else next(iter(argv[position + 1 : position + 2]), "")
+    return found

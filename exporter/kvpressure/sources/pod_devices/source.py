@@ -11,15 +11,14 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.model import PodResourcesSettings
+from kvpressure.config.settings.pod_resources import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId, Environment
-from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.threads import SingleFlightThread
-from kvpressure.sources.pod_devices.assign import allocatable_gpus, assignments
+from kvpressure.sources.pod_devices.assign import assignments
 from kvpressure.sources.pod_devices.ids import KubeletAnswer
 from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
 from kvpressure.sources.source import Known, Registration, Source
@@ -66,23 +65,18 @@ class PodDevicesSource(Source):
             str(self._socket),
             interval_seconds=settings.interval_seconds,
             clock=self._clock,
-            on_timeout=self._hung,
+            silence=f"the kubelet at {self._socket} did not answer",
         )
         self._on = settings.enabled == "true"
         self._answer: KubeletAnswer | None = None
         self._answered = float("-inf")
         self._devices: Mapping[ContainerId, Assignment] = {}
-        self._allocatable: tuple[str, ...] = ()
 
     @property
     def devices(self) -> Mapping[ContainerId, Assignment]:
         """What each container holds; empty once the last answer is older than `keep_seconds`."""
-        return self._devices if self._holds() else {}
-
-    @property
-    def allocatable(self) -> tuple[str, ...]:
-        """The GPUs that device plugins offer on this node, held or not; empty if not known."""
-        return self._allocatable if self._holds() else ()
+        kept = self._clock.monotonic() - self._answered <= self._settings.keep_seconds
+        return self._devices if kept else {}
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record; none while the source is off, or on `auto` and the directory was never there."""
@@ -117,29 +111,16 @@ class PodDevicesSource(Source):
 
         answer = await ask(self._socket)
         if answer != self._answer or self._names.empty:
-            await self._refresh_names()
+            try:
+                async with asyncio.timeout(KERNEL_NAMES_SHARE * self._guard.deadline_seconds):
+                    self._names = await self._reader.get()
+            except TimeoutError:  # those of before stay
+                log.debug("reading the kernel's GPU device names is slow", source=NAME)
         return answer
 
-    async def _refresh_names(self) -> None:
-        """Read the kernel's names; those of before stay when it takes long."""
-        try:
-            async with asyncio.timeout(KERNEL_NAMES_SHARE * self._guard.deadline_seconds):
-                self._names = await self._reader.get()
-        except TimeoutError:
-            log.debug("reading the kernel's GPU device names is slow", source=NAME)
-
     def _take(self, answer: KubeletAnswer) -> None:
-        patterns = self._settings.resource_names
-        self._devices = assignments(answer, patterns, self._names, self._ended)
-        self._allocatable = allocatable_gpus(answer, patterns, self._names)
+        self._devices = assignments(answer, self._settings.resource_names, self._names, self._ended)
         self._answer, self._answered = answer, self._clock.monotonic()
-
-    def _holds(self) -> bool:
-        return self._clock.monotonic() - self._answered <= self._settings.keep_seconds
-
-    def _hung(self) -> SourceError:
-        deadline = self._guard.deadline_seconds
-        return SourceError("timeout", f"the kubelet at {self._socket} did not answer within {deadline:g} s")
 
 
 def _absence(directory: Path) -> str:

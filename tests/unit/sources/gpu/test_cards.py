@@ -22,23 +22,29 @@ class FakeCard:
         return GpuReport(t, (GpuSample(t, self.key, self.index, "fake"),), {"bad": 1})
 
 
+def nothing() -> None:
+    pass
+
+
 class BrokenCard(FakeCard):
     def read(self, t: float) -> GpuReport:
         raise RuntimeError("a bug")
 
 
 def test_all_cards_are_in_one_report_in_the_order_of_their_index() -> None:
-    pool = CardPool([FakeCard(10), FakeCard(2)], wait_seconds=5, error_seconds=5)
+    ended: list[str] = []
+    pool = CardPool([FakeCard(10), FakeCard(2)], wait_seconds=5, error_seconds=5, shutdown=lambda: ended.append("shut"))
     report = pool.read(7.0)
     assert [gpu.index for gpu in report.gpus] == ["2", "10"]
     assert report.rejected == {"bad": 2}
-    assert pool.close()
+    pool.close()
+    assert ended == ["shut"]
 
 
 def test_a_slow_card_delays_no_other_and_comes_later_with_its_own_time() -> None:
     gate = threading.Event()
     slow = FakeCard(1, gate)
-    pool = CardPool([FakeCard(0), slow], wait_seconds=0.05, error_seconds=60)
+    pool = CardPool([FakeCard(0), slow], wait_seconds=0.05, error_seconds=60, shutdown=nothing)
     assert [(gpu.index, gpu.t) for gpu in pool.read(1.0).gpus] == [("0", 1.0)]
     assert [(gpu.index, gpu.t) for gpu in pool.read(2.0).gpus] == [("0", 2.0)]
     gate.set()
@@ -51,17 +57,20 @@ def test_a_slow_card_delays_no_other_and_comes_later_with_its_own_time() -> None
 def test_a_card_that_does_not_answer_is_asked_once_and_named_after_a_while() -> None:
     gate = threading.Event()
     stuck = FakeCard(1, gate)
-    pool = CardPool([FakeCard(0), stuck], wait_seconds=0.01, error_seconds=0.0)
+    ended: list[str] = []
+    cards = [FakeCard(0), stuck]
+    pool = CardPool(cards, wait_seconds=0.01, error_seconds=0.0, shutdown=lambda: ended.append("shut"))
     for _ in range(5):
         report = pool.read(1.0)
     assert stuck.reads == 1
     assert report.errors["GPU-1"].startswith("timeout: ")
-    assert not pool.close(), "the library must not be shut down under a card that is still in it"
+    pool.close()
+    assert ended == [], "the library must not be shut down under a card that is still in it"
     gate.set()
 
 
 def test_a_card_that_raises_is_an_error_and_is_asked_again() -> None:
-    pool = CardPool([FakeCard(0), BrokenCard(1)], wait_seconds=5, error_seconds=5)
+    pool = CardPool([FakeCard(0), BrokenCard(1)], wait_seconds=5, error_seconds=5, shutdown=nothing)
     for _ in range(2):
         report = pool.read(1.0)
         assert report.errors == {"GPU-1": "driver_error: RuntimeError: a bug"}

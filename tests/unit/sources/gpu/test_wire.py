@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from kvpressure.cli.demo_gpus import InProcessGpuSource
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.sources.gpu.child import encode
 from kvpressure.sources.gpu.process import Failure, Status
 from kvpressure.sources.gpu.record import Redactor
-from kvpressure.sources.gpu.wire import as_report, decode, encode
+from kvpressure.sources.gpu.wire import decode
 from tests.support.tools import FIXTURES
 
 pytestmark = pytest.mark.process
@@ -54,7 +55,7 @@ def test_a_recorded_dump_is_redacted_and_its_reports_are_readable(path: Path) ->
     dump = json.loads(path.read_text(encoding="utf-8"))
     assert dump["calls"]
     assert Redactor().tree(dump) == dump, "redacting a redacted dump changes nothing"
-    reports = [as_report(report) for report in dump["reports"]]
+    reports = [decode(json.dumps(report).encode()) for report in dump["reports"]]
     for gpu in (gpu for report in reports for gpu in report.gpus):
         assert gpu.memory_used_bytes is None or gpu.memory_used_bytes <= (gpu.memory_total_bytes or 0)
         assert all(0 <= share <= 1 for share in gpu.utilization)

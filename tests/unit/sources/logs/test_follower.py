@@ -7,7 +7,7 @@ import pytest
 from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs import follower as follower_module
 from kvpressure.sources.logs.follower import Follower
-from kvpressure.sources.logs.live import READ_BYTES, Sink
+from kvpressure.sources.logs.live import READ_BYTES
 from kvpressure.sources.logs.tally import MAX_LINES, Tally
 
 STAMP = b"2026-01-01T00:00:00.000000000Z stderr"
@@ -21,7 +21,7 @@ class Flood:
     def __init__(self, block: bytes) -> None:
         self.block = block
 
-    def read(self, budget: int, sink: Sink) -> None:
+    def read(self, budget: int, sink: Follower) -> None:
         for _ in range(4):
             sink.data(self.block, old=False)
 

@@ -1,9 +1,19 @@
-"""CPU pressure of the node and throttling of the engines' containers, read every few seconds."""
+"""CPU pressure of the node and throttling of the engines' containers, read every few seconds.
+
+A container's control group is found by the runtime's id of it. Both drivers of the kubelet and all runtimes put the id
+last in the directory's name: `cri-containerd-<id>.scope`, `crio-<id>.scope`, `docker-<id>.scope` (systemd), `<id>`
+(cgroupfs), `...slice:cri-containerd:<id>` (drivers that differ). What is above it (`kubepods.slice/...`,
+`kubepods/burstable/pod<uid>`, or a whole node nested in another's container) is walked, in bounds.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,18 +22,10 @@ from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.health import Health
+from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.net.threads import Worker
 from kvpressure.printable import brief
-from kvpressure.sources.host.cgroups import find
-from kvpressure.sources.host.readings import (
-    Periods,
-    periods,
-    pressure_ratio,
-    stalled_microseconds,
-    throttled_ratio,
-)
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "host"
@@ -33,6 +35,108 @@ SEARCH_SECONDS: Final = 30.0
 _READ_BYTES: Final = 4096
 _NO_PSI: Final = (errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 """Switched off, not there, or kept from containers: newer SELinux policies give the files a type of their own."""
+
+
+MAX_DEPTH: Final = 12
+MAX_DIRECTORIES: Final = 20_000
+_V1_CONTROLLERS: Final = ("cpu,cpuacct", "cpu", "cpuacct,cpu")
+_ID: Final = re.compile(r"[A-Za-z0-9]{12,128}")
+_WORKLOADS_FIRST: Final = ("kubepods", "kubelet", "docker", "machine", "system.slice")
+_SOME: Final = re.compile(r"^some\b.*\btotal=(\d{1,20})\b", re.MULTILINE)
+_PERIODS: Final = re.compile(r"^nr_periods (\d{1,20})$", re.MULTILINE)
+_THROTTLED: Final = re.compile(r"^nr_throttled (\d{1,20})$", re.MULTILINE)
+
+
+def stalled_microseconds(text: str) -> int | None:
+    """Time in which some task waited for a CPU since boot, of `/proc/pressure/cpu`; None where the text has none.
+
+    `total=` of the line `some` (Linux, Documentation/accounting/psi.rst).
+    """
+    match = _SOME.search(text)
+    return int(match[1]) if match else None
+
+
+def pressure_ratio(before: int, after: int, seconds: float) -> float | None:
+    """Share of `seconds` in which some task waited: (total after - total before) / time between.
+
+    The difference of the total covers all of the time between two readings; `avg10` would alias. None when the total
+    went back (another machine's file) or no time passed.
+    """
+    if seconds <= 0 or after < before:
+        return None
+    return min(1.0, (after - before) / 1e6 / seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Scheduling periods in which a cgroup wanted to run, and those in which it hit its CPU limit."""
+
+    periods: int
+    throttled: int
+
+
+def periods(text: str) -> Periods | None:
+    """`nr_periods` and `nr_throttled` of a `cpu.stat`, the same in both versions of cgroups; None without them.
+
+    Linux, Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst.
+    """
+    total, throttled = _PERIODS.search(text), _THROTTLED.search(text)
+    return Periods(int(total[1]), int(throttled[1])) if total and throttled else None
+
+
+def throttled_ratio(before: Periods, after: Periods) -> float | None:
+    """Share of the periods between two readings in which the container ran into its limit.
+
+    None when there were no periods: it has no limit, or did not run, which is not the same as never throttled. None too
+    when the counters went back (a new container under the same name).
+    """
+    passed, throttled = after.periods - before.periods, after.throttled - before.throttled
+    return min(1.0, throttled / passed) if passed > 0 and throttled >= 0 else None
+
+
+def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
+    """Return each container id's `cpu.stat` below `root`, where it has one; one walk for all, no links are followed."""
+    wanted = {name for name in ids if _ID.fullmatch(name)}
+    found: dict[str, Path] = {}
+    for directory in _walk(cpu_hierarchy(root)):
+        if len(found) == len(wanted):
+            break
+        name = container_id(directory.name)
+        if name in wanted and name not in found and (directory / "cpu.stat").is_file():
+            found[name] = directory / "cpu.stat"
+    return found
+
+
+def cpu_hierarchy(root: Path) -> Path:
+    """Where CPU limits live below the mount of the cgroups: v2 has one hierarchy, v1 one for each controller."""
+    if (root / "cgroup.controllers").exists():
+        return root
+    return next((root / name for name in _V1_CONTROLLERS if (root / name).is_dir()), root)
+
+
+def container_id(name: str) -> str | None:
+    """Return the container's id in a cgroup's name, None for other cgroups (slices, pods, conmon's)."""
+    stem = name.removesuffix(".scope")
+    prefix, _, last = stem.rpartition(":") if ":" in stem else stem.rpartition("-")
+    return last if _ID.fullmatch(last) and "conmon" not in prefix and not name.endswith(".slice") else None
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    """Directories below `top`, nearer ones first and workloads before the host's own."""
+    queue, seen = deque([(top, 0)]), 0
+    while queue:
+        directory, depth = queue.popleft()
+        children: list[Path] = []
+        with suppress(OSError), os.scandir(directory) as entries:  # gone meanwhile, or not ours to see
+            children = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for path in children:
+            seen += 1
+            if seen > MAX_DIRECTORIES:
+                return
+            yield path
+            if depth + 1 < MAX_DEPTH:
+                first = path.name.startswith(_WORKLOADS_FIRST)
+                (queue.appendleft if first else queue.append)((path, depth + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-"""Which text of a ConfigMap was in force when a container started: the server read it then, and never again. PURE.
+"""Configuration files that a pod mounts from ConfigMaps, and which text was in force when the container started. PURE.
 
+The server read it then, and never again.
 A mounted ConfigMap may change while the server goes on with what it read. So the text of now counts only where its
 newest change is older than the start; one that was read earlier counts for a start that lies between its change and
 the last time it was seen. Everything else is not known.
@@ -7,12 +8,14 @@ the last time it was seen. Everything else is not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kvpressure.kubernetes.objects.fields import Object, at, mapping, moment, objects, truth
+from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, moment, objects, text, truth
+from kvpressure.launch.start import Start
 
 LAG_SECONDS: Final = 120.0
 """How long the kubelet may show a running pod the former text: its sync period, a minute, and its cache, as long."""
@@ -23,6 +26,13 @@ MAX_TEXT: Final = 64 << 10
 MAX_MAP_TEXT: Final = 4 * MAX_TEXT
 MAX_VERSIONS: Final = 4
 _PARTS: Final = ("f:data", "f:binaryData")
+
+MAX_MAPS: Final = 4
+"""ConfigMaps read for one container."""
+
+_MAX_FILES: Final = 64
+_MAX_LEADING: Final = 4  # `tini -- /bin/bash /scripts/start.sh`
+_FLAG: Final = "--config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +45,6 @@ class StartedAt:
     t: float
     anew: bool = False
 
-    @property
-    def sure_before(self) -> float:
-        """The moment before which a change was certainly in force (unix seconds)."""
-        return self.t - LAG_SECONDS if self.anew else self.t
-
 
 @dataclass(frozen=True, slots=True)
 class MapVersion:
@@ -51,7 +56,8 @@ class MapVersion:
 
     def was_in_force(self, start: StartedAt) -> bool:
         """Return whether the container certainly started with this version."""
-        return self.changed is not None and self.changed <= start.sure_before and start.t <= self.seen
+        sure_before = start.t - LAG_SECONDS if start.anew else start.t
+        return self.changed is not None and self.changed <= sure_before and start.t <= self.seen
 
 
 def read_version(found: Object, now: float) -> MapVersion:
@@ -64,11 +70,6 @@ def read_version(found: Object, now: float) -> MapVersion:
             break
         kept[key], room = texts[key], room - len(texts[key]) - len(key)
     return MapVersion({"data": kept}, changed_at(found), now)
-
-
-def missing_version(now: float) -> MapVersion:
-    """Return the version that stands for a ConfigMap that does not exist."""
-    return MapVersion({}, None, now)
 
 
 def changed_at(found: Object) -> float | None:
@@ -115,3 +116,48 @@ def why_not(versions: Sequence[MapVersion], start: StartedAt) -> str:
     if changed > start.t:
         return f"it changed at {when}, after the container started; the server read the former text"
     return f"it changed at {when}, so shortly before the restart that the former text may have been mounted"
+
+
+def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
+    """Return the names of the ConfigMaps that may hold the server's `--config` file or its start script."""
+    paths = {
+        after
+        for server in start.servers
+        for word, after in zip(server.words, server.words[1:], strict=False)
+        if word == _FLAG
+    }
+    if not start.seen:
+        paths |= {word for word in (*start.command, *start.args)[:_MAX_LEADING] if word.startswith("/")}
+    found = dict.fromkeys(
+        dns_name(source, "name")
+        for path, only, source in _mounts(pod, container)
+        if any(one == path if only else one.startswith(f"{path.rstrip('/')}/") for one in paths)
+    )
+    return tuple(name for name in found if name)[:MAX_MAPS]
+
+
+def files_of(pod: Object, container: str, maps: Mapping[str, Object]) -> dict[str, str]:
+    """Return the texts of files by their path in the container, from the ConfigMaps given by name."""
+    found: dict[str, str] = {}
+    for path, only, source in _mounts(pod, container):
+        data = mapping(maps.get(text(source, "name")), "data")
+        items = objects(source, "items", limit=_MAX_FILES)
+        names = {text(item, "key"): text(item, "path") for item in items} if items else {key: key for key in data}
+        for key, name in names.items():
+            if isinstance(data.get(key), str) and len(found) < _MAX_FILES and only in ("", name):
+                found[path if only else posixpath.join(path, name)] = data[key]
+    return found
+
+
+def _mounts(pod: Object, container: str) -> Iterator[tuple[str, str, Object]]:
+    """Yield path, subPath and ConfigMap source of every mount of the container."""
+    volumes = {text(one, "name"): one for one in objects(pod, "spec", "volumes")}
+    for entry in objects(pod, "spec", "containers"):
+        if text(entry, "name") != container:
+            continue
+        for mount in objects(entry, "volumeMounts", limit=_MAX_FILES):
+            volume = volumes.get(text(mount, "name"), {})
+            projected = [mapping(one, "configMap") for one in objects(volume, "projected", "sources", limit=16)]
+            for source in (mapping(volume, "configMap"), *projected):
+                if source:
+                    yield text(mount, "mountPath"), text(mount, "subPath"), source

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.sources.host import cgroups
-from kvpressure.sources.host.cgroups import container_id, find
-from kvpressure.sources.host.readings import (
+from kvpressure.sources import host
+from kvpressure.sources.host import (
     Periods,
+    container_id,
+    find,
     periods,
     pressure_ratio,
     stalled_microseconds,
@@ -103,8 +104,8 @@ def test_links_are_not_followed_and_the_walk_is_bounded(tmp_path: Path, monkeypa
     assert find(tmp_path, {ID}) == {}
     for number in range(50):
         (tmp_path / f"crowd-{number}").mkdir()
-    monkeypatch.setattr(cgroups, "MAX_DIRECTORIES", 20)
-    assert len(list(cgroups._walk(tmp_path))) == 20
+    monkeypatch.setattr(host, "MAX_DIRECTORIES", 20)
+    assert len(list(host._walk(tmp_path))) == 20
 
 
 @pytest.mark.parametrize("odd", ["", "../../etc", "a/b", "*"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.kubernetes.objects.map_versions import (
+from kvpressure.kubernetes.objects.config_maps import (
     LAG_SECONDS,
     MAX_TEXT,
     MAX_VERSIONS,
@@ -16,7 +16,6 @@ from kvpressure.kubernetes.objects.map_versions import (
     changed_at,
     in_force,
     is_answered,
-    missing_version,
     read_version,
     why_not,
     with_version,
@@ -95,7 +94,7 @@ def test_what_did_not_change_is_seen_again_and_old_versions_go():
         (seen("new"), StartedAt(CHANGED - 1), "it changed at 2025-11-03T07:00:00Z, after the container started"),
         (seen("new"), StartedAt(CHANGED + 9, anew=True), "shortly before the restart"),
         (seen("new", None), StartedAt(CHANGED), "does not say when it changed"),
-        (missing_version(CHANGED + 1), StartedAt(CHANGED), "it is not there any more"),
+        (MapVersion({}, None, CHANGED + 1), StartedAt(CHANGED), "it is not there any more"),
     ],
 )
 def test_one_that_does_not_count_says_why_and_is_not_asked_for_again(version: MapVersion, start: StartedAt, why: str):

@@ -11,7 +11,8 @@ import pytest
 
 from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, HostReport
-from kvpressure.sources.host import HostSource, source
+from kvpressure.sources import host as source
+from kvpressure.sources.host import HostSource
 from tests.support.engine_kit import VirtualClock
 
 POD = ContainerId("ns", "vllm-0", "vllm")
