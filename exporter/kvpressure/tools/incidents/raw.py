@@ -19,7 +19,7 @@ from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import Series, in_one_go
 from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, all_names, one_of
+from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, all_names, label_names, one_of, quoted
 from kvpressure.tools.incidents.paging import Series as Answer
 from kvpressure.tools.incidents.paging import Span, asked, pages
 
@@ -39,11 +39,7 @@ class PageMaker:
         self._table, self._step = table, step
         self._dropped = {name for name, _ in target.labels} | set(REPLICA_LABELS) | {"__name__"}
         self._plans: dict[tuple[Series, ...], Plan | None] = {}
-        self._label_names = {
-            spelling + row.name.removeprefix(table.prefix)
-            for row in table.label_signals
-            for spelling in table.spellings
-        }
+        self._label_names = label_names(table)
 
     def pages(self, answer: Answer) -> Iterator[EnginePage]:
         """Return the pages of an answer, oldest first, at most one a step."""
@@ -52,16 +48,13 @@ class PageMaker:
         chosen = _filled(whole)
         for t in _times(chosen, self._step):
             columns, labelled = copies[chosen[t]]
-            names = tuple(columns)
-            held = [(name, columns[name].get(t)) for name in names]
-            series = tuple(name for name, value in held if value is not None)
+            held = {name: values[t] for name, values in columns.items() if t in values}
+            series = tuple(held)
             if series not in self._plans:
                 self._plans[series] = make_plan(self._table, series)
-            plan = self._plans[series]
-            if plan is None:
-                continue
-            page = plan.read([value for _, value in held if value is not None], t)
-            yield self._with_labels(page, labelled, t) if labelled else page
+            if (plan := self._plans[series]) is not None:
+                page = plan.read(list(held.values()), t)
+                yield self._with_labels(page, labelled, t) if labelled else page
 
     def _columns(self, answer: Answer) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
         """Values by time of every series, and of those whose labels tell something."""
@@ -80,7 +73,7 @@ class PageMaker:
 
     def _with_labels(self, page: EnginePage, labelled: Mapping[Series, Mapping[float, float]], t: float) -> EnginePage:
         lines = [
-            f"{name}{{{','.join(f'{key}={_escaped(value)}' for key, value in labels)}}} {values[t]!r}\n"
+            f"{name}{{{','.join(f'{key}={quoted(value)}' for key, value in labels)}}} {values[t]!r}\n"
             for (name, labels), values in labelled.items()
             if t in values
         ]
@@ -105,7 +98,7 @@ def read_pages(
 
     last = float("-inf")
     for page in pages(span, 1.0, PAGE_SECONDS):
-        for _, answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
+        for answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
             for one in maker.pages(answer):
                 # A sample on the border of two pieces is in both; what nobody asked for may be anywhere.
                 if last + SAME_SCRAPE_SECONDS < one.t <= page.end + SAME_SCRAPE_SECONDS and one.t >= page.start:
@@ -177,8 +170,3 @@ def _on_one_clock(
         for part in (columns, labelled)
     )
     return next(whole), next(whole)
-
-
-def _escaped(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -5,17 +5,17 @@ Its digests tell of damage. What stands in a file that somebody else wrote is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from kvpressure.model.schemas.fit import misfit
 from kvpressure.model.schemas.incidents import SCHEMA
 from kvpressure.model.verdict import Cause
+from kvpressure.tools.incidents.names import Json
 
 MAX_SECONDS: Final = 1e12
-Json: TypeAlias = dict[str, Any]
 
 _Time = Annotated[float, Field(strict=True, ge=-MAX_SECONDS, le=MAX_SECONDS)]
 _Text = Annotated[str, StringConstraints(strict=True)]
@@ -51,7 +51,6 @@ rule_rows: Final[Callable[[Any], RuleRows]] = _reader(RuleRows)
 told_rows: Final[Callable[[Any], ToldRows]] = _reader(ToldRows)
 warnings: Final[Callable[[Any], list[str]]] = _reader(Annotated[list[_Warning], Field(max_length=1000)])
 
-_DEFS: Final[Mapping[str, Any]] = SCHEMA["$defs"]
 _INCIDENTS: Final = {"type": "array", "items": {"$ref": "#/$defs/incident"}}
 _TARGET: Final = {
     "type": "object",
@@ -72,12 +71,13 @@ def target_found(settings: int) -> Callable[[Any], Json]:
     """Return what reads the outcome of one target, judged by so many settings of thresholds."""
 
     def read(value: Any) -> Json:
-        if why := misfit(_TARGET, value, _DEFS):
+        if why := misfit(_TARGET, value, SCHEMA["$defs"]):
             raise ValueError(why)
         if len(value["others"]) != settings - 1:
             raise ValueError("it was judged by another number of thresholds")
-        for one in (one for its in (value["incidents"], *value["others"]) for one in its):
-            _check(one)
+        for its in (value["incidents"], *value["others"]):
+            for one in its:
+                _check(one)
         found: Json = value
         return found
 

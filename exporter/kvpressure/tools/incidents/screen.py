@@ -9,14 +9,15 @@ engine. What shows none of them is not read sample by sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, target_of
-from kvpressure.tools.incidents.paging import Series, Span, asked, joined, pages
+from kvpressure.tools.incidents.paging import Series, Span, asked, joined
+from kvpressure.tools.incidents.remembered import ScreenRows
 
 SHORTEST_SECONDS: Final = 120.0
 """Incidents of at least this length are looked for."""
@@ -106,8 +107,8 @@ def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: floa
     return f"{grown} >= {least:.3f} * {count} and {count} > 0"
 
 
-def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> Mapping[Target, list[Span]]:
-    """Where one screen has a value in a page, by target. Raises PrometheusError."""
+def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> ScreenRows:
+    """Where one screen has a value in a page, by the labels of targets. Raises PrometheusError."""
     found: dict[Target, list[Span]] = {}
 
     def ask(span: Span) -> Series:
@@ -115,19 +116,12 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
         steps = math.ceil(round((span.end - span.start) / screen.step, 6))
         return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
 
-    for _, series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
+    for series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
         for one in series:
             spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
             target = target_of(one.get("metric", {}), spelled.table)
             found[target] = joined([*found.get(target, ()), *spans], screen.step)
-    return found
-
-
-def page_list(screens_: Sequence[Screen], span: Span) -> Iterator[tuple[Screen, Span]]:
-    """Every page of every screen."""
-    for screen in screens_:
-        for page in pages(span, screen.step, screen.page_seconds):
-            yield screen, page
+    return [(list(target.labels), [(span.start, span.end) for span in its]) for target, its in found.items()]
 
 
 def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:

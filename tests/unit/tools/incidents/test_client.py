@@ -82,10 +82,11 @@ def test_what_is_too_much_is_asked_for_in_halves(status: int, said: str) -> None
         return failure(status, said) if seconds > 3600 else EMPTY
 
     with FakePrometheus(behaviour) as server, client(server) as prometheus:
-        pieces = [
-            span for span, _ in asked(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60))
-        ]
-        assert pieces == [Span(0, 3600), Span(3600, 7200), Span(7200, 10_800), Span(10_800, 14_400)]
+        answers = list(asked(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60)))
+        pieces = [Span(float(one.query["start"]), float(one.query["end"])) for one in server.requests]
+        answered = [one for one in pieces if one.seconds <= 3600]
+        assert answered == [Span(0, 3600), Span(3600, 7200), Span(7200, 10_800), Span(10_800, 14_400)]
+        assert answers == [[], [], [], []]
         with pytest.raises(TooMuchError, match="so much at once"):
             list(asked(Span(0, 14_400), 60, 7200, lambda one: prometheus.range("up", *_of(one), 60)))
 
