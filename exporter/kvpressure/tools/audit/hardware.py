@@ -17,8 +17,6 @@ _LABELS: Final = re.compile(
     r"gpu[./_-](product|name|model|type|class)|accelerator|instance-gpu-name|product-name", re.IGNORECASE
 )
 _TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-
-
 _SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 
 
@@ -33,9 +31,7 @@ def slice_asked(resources: Mapping[str, Any]) -> str:
 
 def gpu_text(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
     """Return the GPU's name as written on the pod or in what it selects nodes by; "" where neither says one."""
-    if told := annotations.get(GPU_ANNOTATION, "").strip():
-        return told
-    return next((value for value in _selected(pod) if value), "")
+    return annotations.get(GPU_ANNOTATION, "").strip() or next(filter(None, _selected(pod)), "")
 
 
 def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
@@ -60,6 +56,12 @@ def gpus_asked(resources: Mapping[str, Any]) -> tuple[int | str | None, str]:
                 number = whole(text(count))
                 return (text(count) if number is None else int(number)), name
     return None, "nvidia.com/gpu"
+
+
+def of_memory(requests: Any, limits: Any) -> dict[str, dict[str, Any]]:
+    """Return memory as pods ask for it, without what is not given."""
+    known = {"requests": requests, "limits": limits}
+    return {name: {"memory": value} for name, value in known.items() if value is not None}
 
 
 def shared_memory(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> str:

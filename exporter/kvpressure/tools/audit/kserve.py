@@ -9,15 +9,13 @@ from typing import Any, Final
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, annotated, read_limits
+from kvpressure.launch.declared import Reading, read_limits
 from kvpressure.launch.start import read_start
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
-from kvpressure.tools.audit.engine import Engine, Replicas
-from kvpressure.tools.audit.hardware import gpu_text, gpus_asked
+from kvpressure.tools.audit.engine import Engine, Replicas, counted, replicas, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import Container, cautious, container, misplaced
-from kvpressure.tools.audit.scaling import counted, replicas, scaled
+from kvpressure.tools.audit.pods import Container, annotations_of, cautious, container, engine_in, misplaced
 
 _PREDICTOR: Final[Path] = ("spec", "predictor")
 
@@ -28,52 +26,28 @@ def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem
     model = mapping(predictor.get("model"))
     yield from misplaced(item, (*_PREDICTOR, "containers"))
     for position, spec in enumerate(sequence(predictor.get("containers"))):
-        at: Path = (*_PREDICTOR, "containers", position)
-        read = container(mapping(spec), predictor, item, given, at)
+        read = container(mapping(spec), predictor, item, given, (*_PREDICTOR, "containers", position))
         if read.runtime is not None:
             yield from read.wrong
-            yield _predictor(item, given, read, mapping(spec), at)
+            yield _predictor(read, predictor, read.reading)
     if model and any(one.kserve.serves(model) for one in RUNTIMES):
         read = container(model, predictor, item, given, (*_PREDICTOR, "model"))
         yield from read.wrong
-        yield _predictor(item, given, read, model, (*_PREDICTOR, "model"), model=model)
+        runtime = _runtime(given, text(model.get("runtime")))
+        engine = _predictor(read, predictor, _with_runtime(given, read, model, runtime))
+        behind = None if runtime is None else (runtime, ("spec", "containers", 0))
+        yield replace(engine, behind=behind, model=text(model.get("storageUri")) or engine.model)
 
 
-def _predictor(
-    item: Item,
-    given: Manifests,
-    read: Container,
-    spec: Mapping[str, Any],
-    at: Path,
-    *,
-    model: Mapping[str, Any] | None = None,
-) -> Engine:
-    annotations = strings(get(item.data, "metadata", "annotations"))
-    annotations |= strings(get(item.data, *_PREDICTOR, "annotations"))
-    runtime = None if model is None else _runtime(given, text(model.get("runtime")))
-    reading = read.reading if model is None else _with_runtime(given, read, model, runtime)
-    reading = annotated(reading, annotations)
-    asked, key = gpus_asked(mapping(spec.get("resources")))
-    return Engine(
-        item=item,
-        title=f"{item.kind}/{item.name}",
-        container=read.name or "model",
-        at=at,
-        pod=_PREDICTOR if get(item.data, *_PREDICTOR, "annotations") is not None else ("metadata",),
-        style="shell" if read.in_shell else "args",
-        reading=reading,
-        replicas=_bounds(item),
-        annotations=annotations,
-        labels={"serving.kserve.io/inferenceservice": item.name, **strings(get(item.data, "metadata", "labels"))},
-        resources=mapping(spec.get("resources")),
-        resources_at=(*at, "resources"),
-        mounted=read.mounted,
-        behind=None if runtime is None else (runtime, ("spec", "containers", 0)),
-        model=text(get(model, "storageUri")) or reading.model,
-        gpu=gpu_text(mapping(get(item.data, *_PREDICTOR)), annotations),
-        gpus=asked,
-        gpu_key=key,
-    )
+def _predictor(read: Container, predictor: Mapping[str, Any], reading: Reading) -> Engine:
+    item = read.item
+    scaling = get(item.data, *_PREDICTOR, "maxReplicas") is not None
+    bounds = ("minReplicas", "maxReplicas")
+    count = scaled(item, _PREDICTOR, bounds, "KServe") if scaling else counted(item, (*_PREDICTOR, bounds[0]))
+    metadata = ("metadata",) if predictor.get("annotations") is None else _PREDICTOR
+    engine = engine_in(read, predictor, metadata, count, annotations_of(item, *_PREDICTOR), reading)
+    labels = {"serving.kserve.io/inferenceservice": item.name, **strings(get(item.data, "metadata", "labels"))}
+    return replace(engine, container=read.name or "model", labels=labels)
 
 
 def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None) -> Reading:
@@ -91,12 +65,6 @@ def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], f
 
 def _runtime(given: Manifests, name: str) -> Item | None:
     return next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
-
-
-def _bounds(item: Item) -> Replicas:
-    if get(item.data, *_PREDICTOR, "maxReplicas") is None:
-        return counted(item, (*_PREDICTOR, "minReplicas"))
-    return scaled(item, _PREDICTOR, ("minReplicas", "maxReplicas"), "KServe")
 
 
 def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
@@ -117,35 +85,22 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine 
     where: Path = (*at, "template", "containers", main) if containers else at
     read = container(spec, pod, item, given, where)
     yield from misplaced(item, (*at, "template", "containers"))
-    if read.runtime is None and (read.image or not ASSUMED.kserve.by_default):
+    if read.runtime is None and (text(spec.get("image")) or not ASSUMED.kserve.by_default):
         return
     yield from read.wrong
-    annotations = strings(get(item.data, "metadata", "annotations"))
-    annotations |= strings(get(item.data, *at, "annotations"))
-    reading = annotated(read.reading, annotations)
-    references = [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]
-    if references:
+    metadata = ("metadata",) if get(item.data, *at, "annotations") is None else at
+    engine = engine_in(read, pod, metadata, _llm_replicas(item, given, at), annotations_of(item, *at))
+    reading = engine.reading
+    if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
-    reading = _divided(reading, mapping(get(item.data, *at, "parallelism")))
-    asked, key = gpus_asked(mapping(spec.get("resources")))
-    yield Engine(
-        item=item,
-        title=f"{item.kind}/{item.name}{role}",
+    yield replace(
+        engine,
+        title=f"{engine.title}{role}",
         container=read.name or "main",
-        at=where,
-        pod=at if get(item.data, *at, "annotations") is not None else ("metadata",),
-        style="shell" if read.in_shell else "args" if read.args else "env",
-        reading=reading,
-        replicas=_llm_replicas(item, given, at),
-        annotations=annotations,
+        style=engine.style if read.in_shell or read.args else "env",
+        reading=_divided(reading, mapping(get(item.data, *at, "parallelism"))),
         labels={"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))},
-        resources=mapping(spec.get("resources")),
-        resources_at=(*where, "resources"),
-        mounted=read.mounted,
-        model=text(get(item.data, "spec", "model", "uri")) or reading.model,
-        gpu=gpu_text(pod, annotations),
-        gpus=asked,
-        gpu_key=key,
+        model=text(get(item.data, "spec", "model", "uri")) or engine.model,
     )
 
 

@@ -1,4 +1,4 @@
-"""Containers of pod templates: their command, environment, and the files that ConfigMaps mount into them."""
+"""Containers of pod templates: their command, environment, the files that ConfigMaps mount, and the engine in one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.commandline.shell import MORE
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, read_limits
+from kvpressure.launch.declared import Reading, annotated, read_limits
 from kvpressure.launch.start import Start, read_start, runtime_of
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.tools.audit.engine import Engine, Replicas
+from kvpressure.tools.audit.hardware import gpu_text, gpus_asked
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts
 from kvpressure.tools.audit.model import Problem
 
@@ -29,8 +31,9 @@ class Container:
     `wrong` is what cannot be read of that: then nothing is said of the options.
     """
 
-    name: str
-    image: str
+    item: Item
+    at: Path
+    spec: Mapping[str, Any]
     command: tuple[str, ...]
     args: tuple[str, ...]
     env: Mapping[str, str]
@@ -38,6 +41,11 @@ class Container:
     mounted: Mounted
     start: Start
     wrong: tuple[Problem, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the container is called."""
+        return text(self.spec.get("name"))
 
     @property
     def reading(self) -> Reading:
@@ -52,7 +60,7 @@ class Container:
     @property
     def runtime(self) -> Runtime | None:
         """Whose server image, command or arguments show, None for no engine's."""
-        return runtime_of(self.image, self.start)
+        return runtime_of(text(self.spec.get("image")), self.start)
 
 
 def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests, at: Path) -> Container:
@@ -65,9 +73,46 @@ def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given
         if not is_list(spec.get(key), str if of == "strings" else dict)
     )
     command, args, env = _words(spec.get("command")), _words(spec.get("args")), _env(spec, maps)
-    files = {path: text(get(source.data, *at)) for path, (source, at) in mounted.items()}
+    files = {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()}
     start = read_start(command, args, env, Budget(), files)
-    return Container(text(spec.get("name")), text(spec.get("image")), command, args, env, files, mounted, start, wrong)
+    return Container(item, at, spec, command, args, env, files, mounted, start, wrong)
+
+
+def engine_in(
+    read: Container,
+    pod: Mapping[str, Any],
+    metadata: Path,
+    replicas: Replicas,
+    annotations: Mapping[str, str],
+    reading: Reading | None = None,
+) -> Engine:
+    """Return the engine in a container of a pod's spec; `reading` where more than the container says how it starts."""
+    resources = mapping(read.spec.get("resources"))
+    asked, key = gpus_asked(resources)
+    known = annotated(reading or read.reading, annotations)
+    return Engine(
+        item=read.item,
+        title=f"{read.item.kind}/{read.item.name}",
+        container=read.name,
+        at=read.at,
+        pod=metadata,
+        style="shell" if read.in_shell else "args",
+        reading=known,
+        replicas=replicas,
+        annotations=annotations,
+        resources=resources,
+        resources_at=(*read.at, "resources"),
+        mounted=read.mounted,
+        model=known.model,
+        gpu=gpu_text(pod, annotations),
+        gpus=asked,
+        gpu_key=key,
+    )
+
+
+def annotations_of(item: Item, *inner: str | int) -> dict[str, str]:
+    """Return the annotations of an object, in which those of its pods, below `inner`, are in force."""
+    return strings(get(item.data, "metadata", "annotations")) | strings(get(item.data, *inner, "annotations"))
 
 
 def cautious(reading: Reading, wrong: Sequence[Problem]) -> Reading:
@@ -85,7 +130,16 @@ def wrong_list(value: Any, item: Item, at: Path, of: str) -> Problem:
     where = f"{item.kind} {item.name}".strip()
     name = ".".join(map(str, at))
     message = f"{name}{f' of {where}' if where else ''} is {found} and should be a list of {of}"
-    return Problem(f"{message}; what it says is not judged", item.place(at))
+    return Problem(f"{message}; {NOT_JUDGED}", item.place(at))
+
+
+NOT_FOUND: Final = "no engine is found in it"
+NOT_JUDGED: Final = "what it says is not judged"
+
+
+def wrong_mapping(value: Any, item: Item, at: Path, so: str = NOT_JUDGED, whose: str = "") -> Problem:
+    """Return what to say of a value that is no mapping, and `so` what follows from it."""
+    return Problem(f"{'.'.join(map(str, at))}{whose} is {shape(value)} and should be a mapping; {so}", item.place(at))
 
 
 def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
@@ -93,11 +147,7 @@ def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
     for end in range(1, len(listed)):
         value = get(item.data, *listed[:end])
         if value is not None and not isinstance(value, (dict, list)):
-            name = ".".join(map(str, listed[:end]))
-            message = (
-                f"{name} of {item.kind} {item.name} is {shape(value)} and should be a mapping; no engine is found in it"
-            )
-            yield Problem(message, item.place(listed[:end]))
+            yield wrong_mapping(value, item, listed[:end], NOT_FOUND, f" of {item.kind} {item.name}")
     if not is_list(get(item.data, *listed), dict):
         yield wrong_list(get(item.data, *listed), item, listed, "mappings")
 
@@ -165,17 +215,12 @@ def _mounted(spec: Mapping[str, Any], pod: Mapping[str, Any], maps: Mapping[str,
 
 def _keys(volume: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, Item, str]]:
     """File name, ConfigMap and key of every file in a volume."""
-    sources: Sequence[Any] = [get(volume, "configMap"), *(get(s, "configMap") for s in _projected(volume))]
-    for source in sources:
-        item = maps.get(text(get(source, "name")))
+    for source in (volume, *sequence(get(volume, "projected", "sources"))):
+        item = maps.get(text(get(source, "configMap", "name")))
         if item is None:
             continue
-        listed = sequence(get(source, "items"))
+        listed = sequence(get(source, "configMap", "items"))
         names = {text(get(one, "key")): text(get(one, "path")) for one in listed}
         for key in mapping(item.data.get("data")):
             if not listed or key in names:
                 yield names.get(key, key), item, key
-
-
-def _projected(volume: Any) -> Sequence[Any]:
-    return sequence(get(volume, "projected", "sources"))

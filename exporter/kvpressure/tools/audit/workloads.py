@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import annotated
-from kvpressure.tools.audit.engine import Engine, Replicas
-from kvpressure.tools.audit.hardware import gpu_text, gpus_asked, shared_memory
+from kvpressure.tools.audit.engine import Engine, Replicas, replicas
+from kvpressure.tools.audit.hardware import shared_memory
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import container, misplaced
-from kvpressure.tools.audit.scaling import replicas
+from kvpressure.tools.audit.pods import annotations_of, container, engine_in, misplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +65,10 @@ def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> 
         if read.runtime is None:
             continue
         yield from read.wrong
-        annotations = strings(get(item.data, "metadata", "annotations"))
-        annotations |= strings(get(item.data, *template, "metadata", "annotations"))
-        reading = annotated(read.reading, annotations)
-        asked, key = gpus_asked(mapping(get(spec, "resources")))
-        yield Engine(
-            item=item,
-            title=f"{item.kind}/{item.name}",
-            container=read.name,
-            at=at,
-            pod=(*template, "metadata"),
-            style="shell" if read.in_shell else "args",
-            reading=reading,
-            replicas=_replicas(item, given, shape),
-            annotations=annotations,
+        annotations = annotations_of(item, *template, "metadata")
+        yield replace(
+            engine_in(read, pod, (*template, "metadata"), _replicas(item, given, shape), annotations),
             labels=strings(get(item.data, *template, "metadata", "labels")),
-            resources=mapping(get(spec, "resources")),
-            resources_at=(*at, "resources"),
-            mounted=read.mounted,
-            model=reading.model,
-            gpu=gpu_text(pod, annotations),
-            gpus=asked,
-            gpu_key=key,
             shared_memory=shared_memory(mapping(spec), pod),
         )
 
