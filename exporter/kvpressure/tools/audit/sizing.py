@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
-from kvpressure.capacity.division import smallest_pool, smallest_tensor_parallel
+from kvpressure.capacity.division import smallest_pool
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
-from kvpressure.capacity.parallel import Parallel, RefusedError, length_refused, refusals
+from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory, weights_step
 from kvpressure.capacity.traffic import Traffic
 from kvpressure.commandline.numbers import human, whole
@@ -53,7 +54,7 @@ NOTHING_KNOWN: Final = Knowledge()
 class Sized:
     """An engine whose memory can be computed.
 
-    `longest` is the longest request in force, `declared` that of a flag, `own` the model's own length.
+    `longest` is the longest request in force, `declared` that of a flag.
     `refused` is why the server would not start at all; `plan` is there where traffic is known. `command` computes it.
     """
 
@@ -70,11 +71,6 @@ class Sized:
     _pools: dict[int, tuple[Memory, BytePool]] = field(default_factory=dict, compare=False, repr=False)
     """By the id of the memory, which is kept too: several checks need the same pool, and computing it is slow."""
 
-    @property
-    def own(self) -> int | None:
-        """The model's own context length."""
-        return self.geometry.max_model_len
-
     def pool(self, memory: Memory | None = None) -> BytePool:
         """Return what is left for the cache."""
         used = memory or self.memory
@@ -87,15 +83,6 @@ class Sized:
         """Whether the weights fit, and one longest request where the server ends at once without."""
         least = self.longest if self.memory.runtime.planning.needs_longest else self.cost.block_tokens
         return not self.refused and self.pool(memory).fit(least, 1.0) >= 1
-
-    def starts_at(self, utilization: float) -> bool:
-        """Return the same at another share of the memory."""
-        return self.starts(self.memory.at(utilization))
-
-    @property
-    def needs(self) -> Parallel | None:
-        """The fewest GPUs with which it starts, None where no usual number does."""
-        return smallest_tensor_parallel(self.geometry, self.memory, self.starts)
 
     @property
     def weights_bytes(self) -> float:
@@ -250,25 +237,23 @@ def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None, longest: int | None) -> str:
     """`kvpressure plan` with the same values."""
-    words = ["kvpressure", "plan", "--model", engine.model, "--gpu", memory.gpu]
-    for kind, count in (
-        ("tensor", memory.tensor_parallel),
-        ("pipeline", memory.pipeline_parallel),
-        ("data", memory.data_parallel),
-    ):
-        words += [f"--{kind}-parallel-size", str(count)] if count > 1 else []
-    words += ["--runtime", engine.runtime.name] if not engine.runtime.assumed else []
-    words += ["--enable-expert-parallel"] if memory.expert_parallel else []
-    words += ["--kv-cache-dtype", kv_cache_dtype] if kv_cache_dtype != "auto" else []
-    dtype = _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES)
-    words += ["--dtype", dtype] if dtype is not None else []
-    words += ["--max-model-len", str(longest)] if longest is not None else []
-    step = memory.max_num_batched_tokens
-    words += ["--max-num-batched-tokens", str(step)] if step is not None else []
     share = memory.gpu_memory_utilization
-    words += ["--gpu-memory-utilization", f"{share:g}"] if share != engine.runtime.planning.memory_share else []
-    if traffic is None:
-        words += ["--prompt-p95", "TOKENS", "--output-p95", "TOKENS"]
-    else:
-        words += ["--prompt-p95", f"{traffic.prompt_p95:g}", "--output-p95", f"{traffic.output_p95:g}"]
-    return shlex.join(words)
+    lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")
+    given = {
+        "model": engine.model,
+        "gpu": memory.gpu,
+        "tensor-parallel-size": memory.tensor_parallel if memory.tensor_parallel > 1 else None,
+        "pipeline-parallel-size": memory.pipeline_parallel if memory.pipeline_parallel > 1 else None,
+        "data-parallel-size": memory.data_parallel if memory.data_parallel > 1 else None,
+        "runtime": None if engine.runtime.assumed else engine.runtime.name,
+        "enable-expert-parallel": "" if memory.expert_parallel else None,
+        "kv-cache-dtype": None if kv_cache_dtype == "auto" else kv_cache_dtype,
+        "dtype": _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES),
+        "max-model-len": longest,
+        "max-num-batched-tokens": memory.max_num_batched_tokens,
+        "gpu-memory-utilization": None if share == engine.runtime.planning.memory_share else f"{share:g}",
+        "prompt-p95": lengths[0],
+        "output-p95": lengths[1],
+    }
+    flags = ((f"--{name}", str(value)) for name, value in given.items() if value is not None)
+    return shlex.join(["kvpressure", "plan", *filter(None, itertools.chain.from_iterable(flags))])

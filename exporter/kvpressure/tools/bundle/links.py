@@ -37,31 +37,24 @@ _OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace"
 
 def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
     """Return the annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base URL is set."""
-    found = {}
+    found, labels = {}, _LABELS[component]
     if options.runbook_url:
-        found["runbook_url"] = _runbook(options, alert, component, exporter_answers=exporter_answers)
+        found["runbook_url"] = _runbook(options, alert, labels, exporter_answers=exporter_answers)
     if options.dashboard_url:
-        found["dashboard_url"] = _board(options, component, exporter_answers=exporter_answers)
+        board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
+        wanted = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
+        own = {_VARIABLES[name]: label for name, label in labels.items() if name in wanted}
+        found["dashboard_url"] = f"{board}?{_query(own, prefix='var-')}" if exporter_answers else board
     return found
 
 
-def _runbook(options: Options, alert: str, component: str, *, exporter_answers: bool) -> str:
+def _runbook(options: Options, alert: str, labels: dict[str, str], *, exporter_answers: bool) -> str:
     """Return the runbook's URL: of any other exporter that answers where the alert is about one that does not."""
-    labels = _LABELS[component]
     if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
         another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")
         otherwise = f"{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"
         return f"{{{{ with query `up{{{options.selector}}} == 1` }}}}{another}/{alert}{otherwise}"
     return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
-
-
-def _board(options: Options, component: str, *, exporter_answers: bool) -> str:
-    board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
-    if not exporter_answers:
-        return board
-    wanted = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
-    own = {_VARIABLES[name]: label for name, label in _LABELS[component].items() if name in wanted}
-    return f"{board}?{_query(own, prefix='var-')}"
 
 
 def _query(labels: dict[str, str], prefix: str = "") -> str:

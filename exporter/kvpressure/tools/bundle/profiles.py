@@ -67,24 +67,13 @@ def _share(average: re.Match[str]) -> str:
 
 
 def _less(file: RuleFile, exported: set[str], recorded: set[str]) -> RuleFile:
-    groups = []
-    for group in file.groups:
-        rules = [_sparse(rule) for rule in group["rules"] if _kept(rule, exported, recorded)]
-        groups += [{**group, "rules": rules}] if rules else []
-    return dataclasses.replace(
-        file,
-        groups=tuple(groups),
-        alerts=tuple(
-            dataclasses.replace(alert, rule=_sparse(alert.rule))
-            for alert in file.alerts
-            if _reads(alert.rule, exported, recorded)
-        ),
-    )
+    def less(rules: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [
+            {**one, "expr": of_sparse(one["expr"])}
+            for one in rules
+            if (one["record"] in recorded if "record" in one else _reads(one, exported, recorded))
+        ]
 
-
-def _sparse(rule: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**rule, "expr": of_sparse(rule["expr"])}
-
-
-def _kept(rule: Mapping[str, Any], exported: set[str], recorded: set[str]) -> bool:
-    return rule["record"] in recorded if "record" in rule else _reads(rule, exported, recorded)
+    groups = tuple({**group, "rules": rules} for group in file.groups if (rules := less(group["rules"])))
+    alerts = tuple(dataclasses.replace(one, rule=rule) for one in file.alerts for rule in less([one.rule]))
+    return dataclasses.replace(file, groups=groups, alerts=alerts)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
-from kvpressure.tools.bundle import links, windows
+from kvpressure.tools.bundle import links
 from kvpressure.tools.bundle.options import Options
 
 SEVERITIES: Final = ("critical", "warning", "info")
@@ -26,6 +26,16 @@ _REQUIRED: Final = ("alert", "expr", "for", "labels", "annotations", "words")
 _ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers", "runbook")
 _ANNOTATIONS: Final = ("facts", "run", "summary")
 _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
+
+SCRAPES_IN_A_RANGE: Final = 4
+"""Two for a rate, one that may be missed, and one because a range seldom begins with a scrape."""
+
+SCRAPES_TO_WAIT: Final = 2
+"""`for` asks for two scrapes, or one bad sample would have lasted."""
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(r"(?:[0-9]+[smhd])+")
+_RANGE: Final = re.compile(rf"\[({_DURATION.pattern})\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,36 @@ class RuleFile:
         return "/".join(self.path.split("/")[-2:])
 
 
+def seconds(duration: str) -> int:
+    """Return the seconds of a duration as Prometheus writes it, such as 1m30s. Raises ValueError."""
+    if not _DURATION.fullmatch(duration):
+        raise ValueError(f"{duration!r} is no duration such as 30s or 1m30s")
+    return sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"([0-9]+)([smhd])", duration))
+
+
+def duration(total_seconds: int) -> str:
+    """Return seconds as Prometheus writes them: 90 is 1m30s."""
+    parts = []
+    for unit, size in reversed(_UNITS.items()):
+        count, total_seconds = divmod(total_seconds, size)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
+def ranges(expr: str, scrape_seconds: int) -> str:
+    """Return an expression, or a template with queries in it, whose ranges hold four scrapes each.
+
+    A range with one sample in it proves nothing, and `rate` of one is nothing. Templates are written for the shortest
+    interval; a longer one stretches what is too short for it.
+    """
+    return _RANGE.sub(lambda found: f"[{at_least(found[1], SCRAPES_IN_A_RANGE * scrape_seconds)}]", expr)
+
+
+def at_least(given: str, least_seconds: int) -> str:
+    """Return a duration, or the shortest there may be."""
+    return given if seconds(given) >= least_seconds else duration(least_seconds)
+
+
 def read_rules(path: str, template: str, rendered: str, options: Options) -> RuleFile:
     """Read one rendered file; `path` is relative to `rules/`. Raises ConfigError with everything wrong in it."""
     document = strict_yaml.load(rendered, path)
@@ -102,23 +142,20 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
 def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Return Prometheus' own keys in its order, with windows that hold enough scrapes, and with the links."""
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
-    texts = {key: " ".join(windows.ranges(text, every).split()) for key, text in rule["annotations"].items()}
+    texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
     annotations |= links.links(
         options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
     )
-    complete = {
-        "alert": name,
-        "expr": _expr(rule, options),
-        "for": windows.waiting(rule["for"], every),
-    }
-    if "keep_firing_for" in rule:
-        complete["keep_firing_for"] = windows.keeping(rule["keep_firing_for"], every)
+    waits = rule["for"] if not seconds(rule["for"]) else at_least(rule["for"], SCRAPES_TO_WAIT * every)
+    complete = {"alert": name, "expr": _expr(rule, options), "for": waits}
+    if "keep_firing_for" in rule:  # bridges missed scrapes
+        complete["keep_firing_for"] = at_least(rule["keep_firing_for"], SCRAPES_IN_A_RANGE * every)
     return {**complete, "labels": rule["labels"], "annotations": annotations}
 
 
 def _expr(rule: Mapping[str, Any], options: Options) -> str:
-    return windows.ranges(rule["expr"].strip(), options.scrape_seconds)
+    return ranges(rule["expr"].strip(), options.scrape_seconds)
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.tools.audit.checks import evidence, gpus, headroom, memory, separation, sequences, tokens
+from kvpressure.tools.audit.checks import evidence, gpus, headroom, sequences, tokens
 from kvpressure.tools.audit.checks.context import Context
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Level, Verdict
@@ -70,7 +70,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "The server starts with its share of the GPU, and leaves room beside it",
         "Weights and one longest request must fit into gpu_memory_utilization, or the server ends at once. A lower "
         "share shrinks the KV cache and is right after a device OOM alone; above 0.95 little is left for all else.",
-        memory.target,
+        gpus.memory_share,
     ),
     Check(
         "gpus",
@@ -94,7 +94,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "Long and short requests have deployments of their own",
         "A long prompt holds the KV cache of many short ones, and where prompts are admitted whole it blocks everybody "
         "behind it.",
-        separation.separate,
+        tokens.separate,
     ),
     Check(
         "replicas",

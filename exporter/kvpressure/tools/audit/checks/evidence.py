@@ -20,6 +20,7 @@ LIMITS: Final = f"{ANNOTATION_PREFIX}limits"
 LOAD_TEST: Final = f"{ANNOTATION_PREFIX}load-test"
 """Annotation: the address of a load test's result, or the day it was run."""
 
+_ANYTHING: Final = re.compile(r".*", re.DOTALL)
 _EVIDENCE: Final = re.compile(r"https?://\S+|\d{4}-\d{2}-\d{2}([T ].*)?")
 _PREFIXES: Final = sorted({re.escape(spelling) for table in TABLES for spelling in table.spellings})
 _SERIES: Final = re.compile(rf"\b(kvpressure_|{'|'.join(_PREFIXES)})")
@@ -28,20 +29,20 @@ _EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
 
 def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
     """Check that the annotation says where the limits come from."""
-    place = engine.annotation_place(LIMITS)
-    if told := engine.annotations.get(LIMITS, "").strip():
-        return Verdict("pass", told[:100], place)
-    fix = fixes.annotation(LIMITS, "https://wiki.example.com/llm/limits")
-    return Verdict("fail", f"annotation {LIMITS} is missing", place, fix)
+    return _annotated(engine, LIMITS)
 
 
 def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
     """Check that the annotation is an address or a day."""
-    place, told = engine.annotation_place(LOAD_TEST), engine.annotations.get(LOAD_TEST, "").strip()
-    fix = fixes.annotation(LOAD_TEST, "https://wiki.example.com/llm/load-test")
+    return _annotated(engine, LOAD_TEST, _EVIDENCE)
+
+
+def _annotated(engine: Engine, name: str, form: re.Pattern[str] = _ANYTHING) -> Verdict:
+    place, told = engine.annotation_place(name), engine.annotations.get(name, "").strip()
+    fix = fixes.annotation(name, f"https://wiki.example.com/llm/{name.removeprefix(ANNOTATION_PREFIX)}")
     if not told:
-        return Verdict("fail", f"annotation {LOAD_TEST} is missing", place, fix)
-    if not _EVIDENCE.fullmatch(told):
+        return Verdict("fail", f"annotation {name} is missing", place, fix)
+    if not form.fullmatch(told):
         return Verdict("fail", f"{told[:60]!r} is neither an address nor a day such as 2025-06-30", place, fix)
     return Verdict("pass", told[:100], place)
 
@@ -50,9 +51,8 @@ def monitored(engine: Engine, context: Context) -> Verdict:
     """Check that a PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
     for who in _watchers(engine, context):
         return Verdict("pass", who, engine.place())
-    monitors = list(context.given.of("PodMonitor", "ServiceMonitor"))
-    if monitors:
-        named = ", ".join(f"{one.kind} {one.name}" for one in monitors[:3])
+    if monitors := [f"{one.kind} {one.name}" for one in context.given.of("PodMonitor", "ServiceMonitor")]:
+        named = ", ".join(monitors[:3])
         return Verdict("fail", f"not selected by {named}", engine.place(), _pod_monitor(engine))
     reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
     if context.given.complete:
@@ -104,9 +104,8 @@ def selects(selector: Any, labels: Mapping[str, str]) -> bool:
 def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     key, operator = text(expression.get("key")), text(expression.get("operator"))
     among = labels.get(key) in [text(value) for value in sequence(expression.get("values"))]
-    return {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}.get(
-        operator, False
-    )
+    known = {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}
+    return known.get(operator, False)
 
 
 def _reaches(monitor: Item, engine: Engine) -> bool:
@@ -131,12 +130,9 @@ def _expressions(rule: Item) -> Iterator[str]:
 def _pod_monitor(engine: Engine) -> str:
     """Return a PodMonitor for this engine, with two of its labels at most."""
     labels = [f"      {key}: {fixes.quoted(value)}" for key, value in list(engine.labels.items())[:2]]
-    head = [
-        "apiVersion: monitoring.coreos.com/v1",
-        "kind: PodMonitor",
-        "metadata:",
-        f"  name: {engine.item.name or engine.runtime.name}",
-    ]
-    chosen = ["    matchLabels:", *labels] if labels else ["    matchLabels: {}"]
-    tail = ["  podMetricsEndpoints:", "    - path: /metrics", "      interval: 15s"]
-    return "\n".join([*head, "spec:", "  selector:", *chosen, *tail])
+    chosen = "\n".join(["    matchLabels:", *labels]) if labels else "    matchLabels: {}"
+    return (
+        "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata:\n"
+        f"  name: {engine.item.name or engine.runtime.name}\nspec:\n  selector:\n{chosen}\n"
+        "  podMetricsEndpoints:\n    - path: /metrics\n      interval: 15s"
+    )

@@ -1,12 +1,96 @@
-"""As many GPUs as the server divides its model among, and the memory that their processes share."""
+"""GPUs: as many as the server divides its model among, the memory that their processes share, and their own.
+
+The share of a GPU's memory is enough for weights and one longest request, and leaves room for everything else.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
+from kvpressure.capacity.arithmetic import size
+from kvpressure.capacity.division import smallest_tensor_parallel
 from kvpressure.commandline.numbers import whole
-from kvpressure.tools.audit.checks.context import Context
+from kvpressure.tools.audit import fixes
+from kvpressure.tools.audit.checks.context import Context, number, unseen
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.hardware import slice_asked
 from kvpressure.tools.audit.model import Verdict
+from kvpressure.tools.audit.sizing import Sized
+
+_LIMIT: Final = "gpu_memory_utilization"
+
+
+def memory_share(engine: Engine, context: Context) -> Verdict:
+    """Check that the server starts with it, and that it is not above the largest that is safe.
+
+    What is not declared is the default.
+    """
+    place, flags = engine.limit_place(_LIMIT), engine.runtime.starting.flags
+    if flags.sizes_pool in engine.reading.options:
+        reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
+        return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
+    if why := engine.reading.unclear.get(flags.sizes_pool):
+        return Verdict("unknown", why, place)
+    if (verdict := unseen(engine, _LIMIT)) is not None:
+        return verdict
+    limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
+    share = default if limit is None else limit.value
+    shown = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}" if limit is None else number(share)
+    sized, most = context.sized(engine), context.thresholds.advice_memory_target_max_ratio
+    if share > most:
+        reason = f"{shown} is above {number(most)}: what is needed beside weights and KV cache may not find room"
+        return Verdict("fail", reason, place, _share(engine, sized, default))
+    if isinstance(sized, str):
+        return Verdict("pass", f"{shown}, at most {number(most)}", place)
+    return _measured(engine, sized, shown)
+
+
+def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
+    place, default = engine.limit_place(_LIMIT), engine.runtime.planning.memory_share
+    if sized.refused:
+        return Verdict("fail", sized.refused[0], place)
+    pool, longest, weights = sized.pool(), f"({number(sized.longest)} tokens)", size(sized.weights_bytes)
+    if sized.starts():
+        fits = pool.fit(sized.longest, 1.0)
+        room = f"beside weights of {weights} the {sized.gpu.name} holds {number(fits)} longest request"
+        return Verdict("pass", f"{shown}: {room}{'' if fits == 1 else 's'} {longest}", place)
+    usable = sized.memory.smallest_gpu_bytes * sized.memory.gpu_memory_utilization
+    reason = (
+        f"{shown}: {engine.runtime.title} would not start, weights take {weights} of {size(usable)} on the "
+        f"{sized.gpu.name}, leaving {size(pool.size_bytes)} to the KV cache; one longest request {longest} needs "
+        f"{size(pool.cost.request_bytes(sized.longest))}"
+    )
+    fix = _share(engine, sized, default) or _shorter(engine, sized) or _gpus(engine, sized)
+    return Verdict("fail", reason, place, fix)
+
+
+def _share(engine: Engine, sized: Sized | str, share: float) -> str:
+    """Return the default share, where the server starts with it and it is another than in force."""
+    if (
+        isinstance(sized, str)
+        or share == sized.memory.gpu_memory_utilization
+        or not sized.starts(sized.memory.at(share))
+    ):
+        return ""
+    return fixes.limit(engine, _LIMIT, number(share), "weights and one longest request fit")
+
+
+def _shorter(engine: Engine, sized: Sized) -> str:
+    if sized.plan is None or not sized.plan.max_num_seqs:
+        return ""
+    return fixes.limit(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
+
+
+def _gpus(engine: Engine, sized: Sized) -> str:
+    """Return the fewest GPUs with which it starts, "" where no usual number is enough."""
+    needs = smallest_tensor_parallel(sized.geometry, sized.memory, sized.starts)
+    flags = engine.runtime.starting.flags.sizing
+    if needs is None:
+        return ""
+    why = f"{needs.gpus} {sized.gpu.name} for each replica, in resources too; {sized.command}"
+    lines = [fixes.flag(engine, flags.tensor, str(needs.tensor), why)]
+    lines += [fixes.flag(engine, flags.pipeline, str(needs.pipeline), why)] if needs.pipeline > 1 else []
+    return "\n".join(lines)
 
 
 def enough(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -25,16 +109,14 @@ def enough(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every
 
 
 def _compared(engine: Engine, needed: int, asked: int) -> Verdict:
-    place = engine.item.place(engine.resources_at or engine.at)
+    place, fix = engine.item.place(engine.resources_at or engine.at), f"{engine.gpu_key}: {needed}"
     if asked == needed:
         return Verdict("pass", f"{asked}, as the command needs", place)
     if asked > needed:
-        reason = f"{asked} GPUs are asked for and the command uses {needed}"
-        return Verdict("fail", reason, place, f"{engine.gpu_key}: {needed}")
+        return Verdict("fail", f"{asked} GPUs are asked for and the command uses {needed}", place, fix)
     if engine.item.kind == "LeaderWorkerSet" or engine.runtime.starting.flags.sizing.data in engine.reading.options:
         return Verdict("unknown", f"the command needs {needed}, which may be on several machines; {asked} here", place)
-    reason = f"the command needs {needed} GPUs and gets {asked}: it does not start"
-    return Verdict("fail", reason, place, f"{engine.gpu_key}: {needed}")
+    return Verdict("fail", f"the command needs {needed} GPUs and gets {asked}: it does not start", place, fix)
 
 
 def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -48,13 +130,11 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
     if given is None:
         return Verdict("unknown", "whether /dev/shm is larger than 64 MiB is not known", place)
-    if engine.item.kind:
-        fix = (
-            "volumes:\n  - name: shm\n    emptyDir: {medium: Memory}  # counts against the memory limit\n"
-            "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
-        )
-    else:
-        fix = "ipc: host  # or shm_size"
+    mounted = (
+        "volumes:\n  - name: shm\n    emptyDir: {medium: Memory}  # counts against the memory limit\n"
+        "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
+    )
+    fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
     return Verdict("fail", f"{needed} GPUs exchange data in /dev/shm, which has 64 MiB here", place, fix)
 
 

@@ -42,27 +42,22 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
         return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}", place)
     if engine.style == "kwargs" and not engine.resources:
         return Verdict("unknown", "the pods of Ray's workers are not given here", place)
+    if engine.style == "values":
+        key, written = "requestMemory", "requestMemory: {}Gi"
+    elif not engine.item.kind:
+        key = "deploy.resources.reservations.memory"
+        written = "deploy:\n  resources:\n    reservations:\n      memory: {}G"
+    else:
+        key, written = "resources.requests.memory", "resources:\n  requests:\n    memory: {}Gi"
     needed = _needed(context.sized(engine))
-    key = "resources.requests.memory" if engine.item.kind else "deploy.resources.reservations.memory"
-    key = "requestMemory" if engine.style == "values" else key
-    return Verdict("fail", f"{key} is not set", place, "" if needed is None else _request(engine, *needed))
+    fix = "" if needed is None else f"{written.format(needed[0])}  # {needed[1]}"
+    return Verdict("fail", f"{key} is not set", place, fix)
 
 
 def _needed(sized: Sized | str) -> tuple[int, str] | None:
     """GiB of host memory, and what they are of; None where the model is not known."""
-    if isinstance(sized, str):
+    if isinstance(sized, str) or (weights := sized.geometry.weights) is None:
         return None
     processes = sized.memory.parallel.gpus + 1
-    weights = sized.geometry.weights
-    if weights is None:
-        return None
     total = weights.bytes + processes * PROCESS_BYTES
     return math.ceil(total / GIB), f"weights of {size(weights.bytes)} in the page cache, {processes} processes of 4 GiB"
-
-
-def _request(engine: Engine, gib: int, why: str) -> str:
-    if engine.style == "values":
-        return f"requestMemory: {gib}Gi  # {why}"
-    if not engine.item.kind:
-        return f"deploy:\n  resources:\n    reservations:\n      memory: {gib}G  # {why}"
-    return f"resources:\n  requests:\n    memory: {gib}Gi  # {why}"
