@@ -240,20 +240,20 @@ def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traff
     share = memory.gpu_memory_utilization
     lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")
     given = {
-        "model": engine.model,
-        "gpu": memory.gpu,
-        "tensor-parallel-size": memory.tensor_parallel if memory.tensor_parallel > 1 else None,
-        "pipeline-parallel-size": memory.pipeline_parallel if memory.pipeline_parallel > 1 else None,
-        "data-parallel-size": memory.data_parallel if memory.data_parallel > 1 else None,
-        "runtime": None if engine.runtime.assumed else engine.runtime.name,
-        "enable-expert-parallel": "" if memory.expert_parallel else None,
-        "kv-cache-dtype": None if kv_cache_dtype == "auto" else kv_cache_dtype,
-        "dtype": _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES),
-        "max-model-len": longest,
-        "max-num-batched-tokens": memory.max_num_batched_tokens,
-        "gpu-memory-utilization": None if share == engine.runtime.planning.memory_share else f"{share:g}",
-        "prompt-p95": lengths[0],
-        "output-p95": lengths[1],
+        "--model": engine.model,
+        "--gpu": memory.gpu,
+        "--tensor-parallel-size": memory.tensor_parallel if memory.tensor_parallel > 1 else None,
+        "--pipeline-parallel-size": memory.pipeline_parallel if memory.pipeline_parallel > 1 else None,
+        "--data-parallel-size": memory.data_parallel if memory.data_parallel > 1 else None,
+        "--runtime": None if engine.runtime.assumed else engine.runtime.name,
+        "--enable-expert-parallel": "" if memory.expert_parallel else None,
+        "--kv-cache-dtype": None if kv_cache_dtype == "auto" else kv_cache_dtype,
+        "--dtype": _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES),
+        "--max-model-len": longest,
+        "--max-num-batched-tokens": memory.max_num_batched_tokens,
+        "--gpu-memory-utilization": None if share == engine.runtime.planning.memory_share else f"{share:g}",
+        "--prompt-p95": lengths[0],
+        "--output-p95": lengths[1],
     }
-    flags = ((f"--{name}", str(value)) for name, value in given.items() if value is not None)
+    flags = ((name, str(value)) for name, value in given.items() if value is not None)
     return shlex.join(["kvpressure", "plan", *filter(None, itertools.chain.from_iterable(flags))])

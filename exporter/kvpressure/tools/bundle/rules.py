@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
-from kvpressure.tools.bundle import links
 from kvpressure.tools.bundle.options import Options
 
 SEVERITIES: Final = ("critical", "warning", "info")
@@ -36,6 +35,35 @@ SCRAPES_TO_WAIT: Final = 2
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"(?:[0-9]+[smhd])+")
 _RANGE: Final = re.compile(rf"\[({_DURATION.pattern})\]")
+
+
+_ENGINE: Final = {
+    "namespace": "namespace",
+    "pod": "pod",
+    "target": "target",
+    "model": "model_name",
+    "engine": "engine",
+    "instance": "instance",
+}
+_LABELS: Final[dict[str, dict[str, str]]] = {
+    "deployment": {"namespace": "namespace", "model": "model_name"},
+    "engine": _ENGINE,
+    "gpu": _ENGINE,
+    "limits": _ENGINE,
+    "node": _ENGINE,
+    "container": {"namespace": "namespace", "pod": "pod", "instance": "instance"},
+    "exporter": {"target": "target", "instance": "instance"},
+    "vllm": {name: label for name, label in _ENGINE.items() if name != "target"},
+}
+"""By component: what a runbook's address says of the alert, and the label that each of it comes from."""
+
+COMPONENTS: Final = tuple(_LABELS)
+BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet", "vllm": "kvpressure-vllm-only"}
+"""Grafana uid by component; the engine's board for all others."""
+
+_INSTANCE: Final = "{{ $labels.instance }}"
+_VARIABLES: Final = {"namespace": "namespace", "target": "target", "instance": "instance", "model": "model_name"}
+_OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace", "model", "instance"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +94,7 @@ class Alert:
 
     @property
     def component(self) -> str:
-        """What the alert is about: one of `links.COMPONENTS`."""
+        """What the alert is about: one of `COMPONENTS`."""
         return str(self.rule["labels"]["component"])
 
 
@@ -144,7 +172,7 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
     texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
-    annotations |= links.links(
+    annotations |= links(
         options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
     )
     waits = rule["for"] if not seconds(rule["for"]) else at_least(rule["for"], SCRAPES_TO_WAIT * every)
@@ -152,6 +180,32 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     if "keep_firing_for" in rule:  # bridges missed scrapes
         complete["keep_firing_for"] = at_least(rule["keep_firing_for"], SCRAPES_IN_A_RANGE * every)
     return {**complete, "labels": rule["labels"], "annotations": annotations}
+
+
+def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
+    """Return the annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base URL is set."""
+    found, labels = {}, _LABELS[component]
+    if options.runbook_url:
+        found["runbook_url"] = _runbook(options, alert, labels, exporter_answers=exporter_answers)
+    if options.dashboard_url:
+        board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
+        wanted = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
+        own = {_VARIABLES[name]: label for name, label in labels.items() if name in wanted}
+        found["dashboard_url"] = f"{board}?{_query(own, prefix='var-')}" if exporter_answers else board
+    return found
+
+
+def _runbook(options: Options, alert: str, labels: dict[str, str], *, exporter_answers: bool) -> str:
+    """Return the runbook's URL: of any other exporter that answers where the alert is about one that does not."""
+    if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
+        another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")
+        otherwise = f"{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"
+        return f"{{{{ with query `up{{{options.selector}}} == 1` }}}}{another}/{alert}{otherwise}"
+    return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
+
+
+def _query(labels: dict[str, str], prefix: str = "") -> str:
+    return "&".join(f"{prefix}{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in labels.items())
 
 
 def _expr(rule: Mapping[str, Any], options: Options) -> str:
@@ -192,7 +246,7 @@ def _alert_problems(where: Path, rule: Mapping[str, Any]) -> Iterator[tuple[Path
     labels, annotations = rule["labels"], rule["annotations"]
     if not isinstance(labels, dict) or labels.get("severity") not in SEVERITIES:
         yield (*where, "labels"), f"severity must be one of {', '.join(SEVERITIES)}"
-    elif labels.get("component") not in links.COMPONENTS:
-        yield (*where, "labels"), f"component must be one of {', '.join(links.COMPONENTS)}"
+    elif labels.get("component") not in COMPONENTS:
+        yield (*where, "labels"), f"component must be one of {', '.join(COMPONENTS)}"
     if not isinstance(annotations, dict) or tuple(sorted(annotations)) != _ANNOTATIONS:
         yield (*where, "annotations"), "must be summary, facts and run; the description and links are made"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.journal import RuleRows
 from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Selection, Spelled, target_of
 from kvpressure.tools.incidents.paging import Span, joined, ranged
-from kvpressure.tools.incidents.remembered import RuleRows
 
 USAGE: Final = "vllm:kv_cache_usage_perc"
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
@@ -80,18 +80,16 @@ def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows
 
 def fired(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineName, list[Fired]]:
     """Return where it held long enough, by the answers of all pages."""
-    held: dict[EngineName, list[Span]] = {}
+    held, found = dict[EngineName, list[Span]](), dict[EngineName, list[Fired]]()
     for key, spans in (row for answer in answers for row in answer):
         held.setdefault(EngineName(*key), []).extend(Span(*span) for span in spans)
-    found = {key: [_fired(rule, span, until) for span in joined(its, _GAP_SECONDS)] for key, its in held.items()}
-    return {key: long for key, its in found.items() if (long := [one for one in its if one is not None])}
-
-
-def _fired(rule: Rule, held: Span, until: float) -> Fired | None:
-    if held.seconds < rule.for_seconds:
-        return None
-    ended = None if held.end > until - EVERY_SECONDS else held.end
-    return Fired(rule.name, held.start + rule.for_seconds, ended, copied=True)
+    for engine, its in held.items():
+        for span in joined(its, _GAP_SECONDS):
+            if span.seconds >= rule.for_seconds:
+                ended = None if span.end > until - EVERY_SECONDS else span.end
+                one = Fired(rule.name, span.start + rule.for_seconds, ended, copied=True)
+                found.setdefault(engine, []).append(one)
+    return found
 
 
 def _there(name: str, spelled: Spelled) -> str | None:

@@ -1,10 +1,15 @@
-"""One target's stretches through the pipeline: pages in, incidents out as JSON. What a worker does."""
+"""Targets' stretches through the pipeline, here or in processes beside each other: pages in, incidents out as JSON."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from kvpressure.advice import Place, advise
@@ -17,6 +22,7 @@ from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
 from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.journal import Key
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.paging import Span
@@ -218,14 +224,15 @@ def follow(server: Prometheus, task: Task) -> Json:
             for follower in eras[-1]:
                 follower.stretch_ends(last=last)
     firsts = [era[0] for era in eras]
-    incidents, *others = [_incidents([era[place] for era in eras]) for place in range(len(task.settings))]
+    found = [[one for era in eras for one in era[place].incidents()] for place in range(len(task.settings))]
+    incidents, *others = [sorted(its, key=lambda one: one["began"]) for its in found]
     return {
         "incidents": incidents,
         "others": others,
         "unjudged": [row for follower in firsts for row in follower.unjudged()],
         "samples": sum(follower.samples for follower in firsts),
         "unread": unread,
-        "warnings": list(server.asked.warnings),
+        "warnings": list(server.warnings),
     }
 
 
@@ -234,5 +241,32 @@ def _another(step: float, before: float) -> bool:
     return max(step, before) > STEP_FACTOR * min(step, before)
 
 
-def _incidents(followers: Sequence[Follower]) -> list[Json]:
-    return sorted((one for follower in followers for one in follower.incidents()), key=lambda one: one["began"])
+def work(task: Task) -> Json:
+    """Follow one target, with a connection of its own. Raises PrometheusError."""
+    with Prometheus(task.server) as client:
+        return follow(client, task)
+
+
+def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
+    """In `workers` processes; the longest first, so that none is left alone at the end. Raises PrometheusError."""
+    longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    # Ctrl-C is left to the parent, which ends the others: a terminal sends it to every process.
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=ignore)
+    over = False
+    try:
+        running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finished(running.pop(future), future.result())
+        over = True
+    except BrokenProcessPool as error:
+        text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
+        raise PrometheusError("killed", text) from error
+    finally:
+        if not over:  # nobody waits for what the others read
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)

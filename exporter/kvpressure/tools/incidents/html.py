@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import jinja2
 from markupsafe import Markup
@@ -42,7 +42,8 @@ def report(document: Json) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        # Texts without what moves a cursor or turns text around; markup stays.
+        finalize=lambda value: clean(value) if type(value) is str else value,
     )
     return environment.get_template("incidents.html.j2").render(
         document=document,
@@ -55,11 +56,6 @@ def report(document: Json) -> str:
         duration=duration,
         percent=percent,
     )
-
-
-def _shown(value: Any) -> Any:
-    """Texts without what moves a cursor or turns text around; markup stays."""
-    return clean(value) if type(value) is str else value
 
 
 def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:

@@ -62,17 +62,18 @@ def _of_cause(alert: str) -> Holds:
     return lambda diagnosis: CATALOGUE[diagnosis.cause].alert == alert
 
 
-def _shows(diagnosis: Diagnosis, *symptoms: str) -> bool:
-    shown = map(diagnosis.symptoms.get, symptoms)
-    return any(one is not None and one.state is True for one in shown)
+def _shows(*symptoms: str) -> Holds:
+    """Whether one of these symptoms is there."""
+
+    def holds(diagnosis: Diagnosis) -> bool:
+        shown = map(diagnosis.symptoms.get, symptoms)
+        return any(one is not None and one.state is True for one in shown)
+
+    return holds
 
 
 def _plain(diagnosis: Diagnosis) -> bool:
-    return _of_cause(CACHE_TOO_SMALL)(diagnosis) and _shows(diagnosis, "admission_blocked", "kv_saturated")
-
-
-def _preempts(diagnosis: Diagnosis) -> bool:
-    return _shows(diagnosis, "preempting")
+    return _of_cause(CACHE_TOO_SMALL)(diagnosis) and _shows("admission_blocked", "kv_saturated")(diagnosis)
 
 
 def ours(limits: Thresholds) -> tuple[Judged, ...]:
@@ -87,7 +88,7 @@ def ours(limits: Thresholds) -> tuple[Judged, ...]:
         Judged(deferred, "warning", _of_cause(deferred), *ten),
         Judged(host, "warning", _of_cause(host), *ten),
         Judged(cap, "info", _of_cause(cap), *ten),
-        Judged("KVPressurePreemptionThrash", "warning", _preempts, 180.0, often, 60.0, 60.0, above=True),
+        Judged("KVPressurePreemptionThrash", "warning", _shows("preempting"), 180.0, often, 60.0, 60.0, above=True),
     )
 
 

@@ -9,19 +9,27 @@ from typing import Final, TypeVar
 
 from kvpressure import __version__
 from kvpressure.model.schemas.incidents import VERSION
-from kvpressure.tools.incidents import copied, remembered, reported
+from kvpressure.tools.incidents import copied, reported
 from kvpressure.tools.incidents.backtest import compared
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.discover import Seen, names_there, slowest, targets_there
 from kvpressure.tools.incidents.errors import PrometheusError
-from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow
-from kvpressure.tools.incidents.journal import LARGEST_BYTES, Journal, Key
+from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
+from kvpressure.tools.incidents.journal import (
+    LARGEST_BYTES,
+    Journal,
+    Key,
+    read_rule,
+    read_screen,
+    read_target,
+    read_told,
+    read_warnings,
+)
 from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import Span, joined, pages
 from kvpressure.tools.incidents.question import Question
 from kvpressure.tools.incidents.screen import screened, screens, stretches
-from kvpressure.tools.incidents.tasks import in_parallel
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
@@ -36,14 +44,14 @@ def look_back(server: Server, question: Question, journal: Journal, progress: Pr
     journal.begin(question.asked(server))
     with Prometheus(server) as client:
         look = _Look(server, question, journal, progress, client)
-        look.warned.update(dict.fromkeys(journal.done(WARNED, remembered.warnings) or ()))
+        look.warned.update(dict.fromkeys(journal.done(WARNED, read_warnings) or ()))
         look.discover()
         look.screen()
         look.ask_copied()
         look.ask_exporter()
         tasks = list(look.tasks())
         found = look.follow(tasks, workers)
-        warnings = [*look.warnings, *look.warned, *client.asked.warnings]
+        warnings = [*look.warnings, *look.warned, *client.warnings]
         if journal.full:
             text = f"not all fits into a --resume file, of {LARGEST_BYTES >> 20} MiB: the rest will be asked for again"
             warnings.append(text)
@@ -79,8 +87,8 @@ class _Look:
     def finish(self, key: Key, found: object) -> None:
         """Remember a piece."""
         # What was warned of is kept first: an answer that is not complete must not look so the next time.
-        if self.client.asked.warnings.keys() - self.warned.keys():
-            self.warned.update(self.client.asked.warnings)
+        if self.client.warnings.keys() - self.warned.keys():
+            self.warned.update(self.client.warnings)
             self.journal.finish(WARNED, list(self.warned))
         self.journal.finish(key, found)
 
@@ -114,7 +122,7 @@ class _Look:
         for number, (one, screen, page) in enumerate(parts):
             self.progress("screening", number, len(parts))
             key = ("screen", screen.expr, page.start)
-            rows = self.piece(key, remembered.screen_rows, partial(screened, self.client, screen, one, page))
+            rows = self.piece(key, read_screen, partial(screened, self.client, screen, one, page))
             for labels, its in rows:
                 if (target := by_labels.get(tuple(labels))) is not None:
                     self.suspects.setdefault(target, []).extend(Span(start, end) for start, end in its)
@@ -130,7 +138,7 @@ class _Look:
                 self.progress("copied rules", number * len(days) + place, len(asked) * len(days))
                 key = ("rule", one.spelling, rule.name, page.start)
                 ask = partial(copied.ask, self.client, expr, one, page)
-                answers.append(self.piece(key, remembered.rule_rows, ask))
+                answers.append(self.piece(key, read_rule, ask))
             found = copied.fired(rule, answers, self.question.span.end)
             for engine, its in found.items():
                 self.copied.setdefault(engine, []).extend(its)
@@ -145,7 +153,7 @@ class _Look:
         for number, page in enumerate(days):
             self.progress("the exporter's verdicts", number, len(days))
             key = ("exporter told", page.start)
-            if (found := self.journal.done(key, remembered.told_rows)) is None:
+            if (found := self.journal.done(key, read_told)) is None:
                 try:
                     found = reported.ask(self.client, page, known)
                 except PrometheusError as error:
@@ -173,7 +181,7 @@ class _Look:
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
         """Return what came of each target."""
-        kind = remembered.target_found(len(self.question.settings))
+        kind = read_target(len(self.question.settings))
         known = {task.key: value for task in tasks if (value := self.journal.done(task.key, kind)) is not None}
         left = [task for task in tasks if task.key not in known]
         self.progress("reading", len(known), len(tasks))

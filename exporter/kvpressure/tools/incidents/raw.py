@@ -28,6 +28,9 @@ SHORTEST_PAGE_SECONDS: Final = 300.0
 SAME_SCRAPE_SECONDS: Final = 1.0
 """Samples of one scrape that went through another system may be told apart by milliseconds."""
 
+Columns = dict[Series, dict[float, float]]
+"""Values by time of each series."""
+
 _EARLY_RATIO: Final = 0.9
 """Of a step: a scrape that comes so early is still the next."""
 
@@ -56,10 +59,9 @@ class PageMaker:
                 page = plan.read(list(held.values()), t)
                 yield self._with_labels(page, labelled, t) if labelled else page
 
-    def _columns(self, answer: Answer) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
+    def _columns(self, answer: Answer) -> tuple[Columns, Columns]:
         """Values by time of every series, and of those whose labels tell something."""
-        columns: dict[Series, dict[float, float]] = {}
-        labelled: dict[Series, dict[float, float]] = {}
+        columns, labelled = Columns(), Columns()
         for one in answer:
             metric: Mapping[str, str] = one.get("metric", {})
             name = metric.get("__name__", "")
@@ -71,7 +73,7 @@ class PageMaker:
                 into[Series(name, own)] = values
         return _on_one_clock(columns, labelled)
 
-    def _with_labels(self, page: EnginePage, labelled: Mapping[Series, Mapping[float, float]], t: float) -> EnginePage:
+    def _with_labels(self, page: EnginePage, labelled: Columns, t: float) -> EnginePage:
         lines = [
             f"{name}{{{','.join(f'{key}={quoted(value)}' for key, value in labels)}}} {values[t]!r}\n"
             for (name, labels), values in labelled.items()
@@ -118,8 +120,8 @@ def _copies(answer: Answer) -> list[Answer]:
     """
     found: dict[tuple[str, ...], Answer] = {}
     for one in answer:
-        metric: Mapping[str, str] = one.get("metric", {})
-        found.setdefault(tuple(metric.get(name, "") for name in REPLICA_LABELS), []).append(one)
+        replica = tuple(one.get("metric", {}).get(name, "") for name in REPLICA_LABELS)
+        found.setdefault(replica, []).append(one)
     return sorted(found.values(), key=lambda copy: -sum(len(one.get("values", ())) for one in copy))
 
 
@@ -151,22 +153,17 @@ def _times(times: Any, step: float) -> list[float]:
     return found
 
 
-def _on_one_clock(
-    columns: dict[Series, dict[float, float]], labelled: dict[Series, dict[float, float]]
-) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
+def _on_one_clock(columns: Columns, labelled: Columns) -> tuple[Columns, Columns]:
     """Return the same with samples of one scrape at the same time."""
-    times = sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values()))))
     moved: dict[float, float] = {}
     first = float("-inf")
-    for t in times:
+    for t in sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values())))):
         if t - first > SAME_SCRAPE_SECONDS:
             first = t
         elif t != first:
             moved[t] = first
-    if not moved:
-        return columns, labelled
-    whole = (
-        {series: {moved.get(t, t): value for t, value in values.items()} for series, values in part.items()}
-        for part in (columns, labelled)
-    )
-    return next(whole), next(whole)
+
+    def on_it(part: Columns) -> Columns:
+        return {series: {moved.get(t, t): value for t, value in values.items()} for series, values in part.items()}
+
+    return (on_it(columns), on_it(labelled)) if moved else (columns, labelled)

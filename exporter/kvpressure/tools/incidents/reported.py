@@ -19,9 +19,9 @@ from kvpressure.model.verdict import DETAILS
 from kvpressure.printable import distinct
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.journal import ToldRows
 from kvpressure.tools.incidents.names import Json, Target, quoted
 from kvpressure.tools.incidents.paging import Span, ranged
-from kvpressure.tools.incidents.remembered import ToldRows
 
 EVERY_SECONDS: Final = 30.0
 PAGE_SECONDS: Final = 86_400.0

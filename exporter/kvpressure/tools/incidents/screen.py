@@ -15,9 +15,9 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.journal import ScreenRows
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, target_of
 from kvpressure.tools.incidents.paging import Series, Span, asked, joined
-from kvpressure.tools.incidents.remembered import ScreenRows
 
 SHORTEST_SECONDS: Final = 120.0
 """Incidents of at least this length are looked for."""
@@ -65,9 +65,8 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     # queue that is there at one scrape, however long, is not enough.
     share = SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / queue_window
     if waiting := named("waiting"):
-        found.append(
-            Screen("queue", f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0", *coarse)
-        )
+        expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
+        found.append(Screen("queue", expr, *coarse))
     if preempted := named("preemptions"):
         bursts = max(1, round(limits.preempting_min_burst_count))
         found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
@@ -90,21 +89,17 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
 def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: float, limits: Thresholds) -> str | None:
     """Mean seconds of a request outside the engine, by the sums and counts that the verdict uses too."""
 
-    def grew(signal: str) -> str | None:
-        name = spelled.named(signal)
+    def grew(signal: str, suffix: str = "") -> str | None:
+        name = spelled.named(signal, suffix=suffix)
         return None if name is None else f"increase({chosen(name, window)})"
 
-    ended, whole, queued, inside = (
-        grew(name) for name in ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
-    )
+    signals = ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
+    ended, whole, queued, inside = map(grew, signals)
     least = SLACK * limits.frontend_slow_min_seconds
     if ended and whole and queued and inside:
         return f"({whole} - {queued} - {inside}) >= {least:.3f} * {ended} and {ended} > 0"
-    first, started = spelled.named("ttft", suffix="_sum"), spelled.named("started")
-    if first is None or started is None:
-        return None
-    grown, count = f"increase({chosen(first, window)})", f"increase({chosen(started, window)})"
-    return f"{grown} >= {least:.3f} * {count} and {count} > 0"
+    first, started = grew("ttft", "_sum"), grew("started")
+    return f"{first} >= {least:.3f} * {started} and {started} > 0" if first and started else None
 
 
 def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> ScreenRows:

@@ -59,7 +59,6 @@ def fired(incident: Json) -> Iterator[str]:
 
 def peak(incident: Json) -> str:
     """Its highest readings."""
-    known = incident["peak"]
     words = {
         "running": ("running", "sequences"),
         "waiting": ("waiting", "sequences"),
@@ -67,9 +66,8 @@ def peak(incident: Json) -> str:
         "preemptions_per_second": ("preemptions/s", "score"),
         "desired_replicas": ("desired replicas in its place", "sequences"),
     }
-    return ", ".join(
-        f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if known.get(name) is not None
-    )
+    known = ((incident["peak"].get(name), *shown) for name, shown in words.items())
+    return ", ".join(f"{word} {quantity(value, unit)}" for value, word, unit in known if value is not None)
 
 
 def exporter(incident: Json) -> str:
