@@ -66,7 +66,10 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             # A second server needs GPUs and a port of its own, which no number gives it.
             replicas=replace(counted(item, scale), key=""),
             annotations=annotations,
-            resources=_resources(spec),
+            resources=of_memory(
+                get(spec, "deploy", "resources", "reservations", "memory") or spec.get("mem_reservation"),
+                get(spec, "deploy", "resources", "limits", "memory") or spec.get("mem_limit"),
+            ),
             resources_at=(*at, "deploy", "resources"),
             model=reading.model,
             gpu=gpu_text({}, annotations),
@@ -103,13 +106,6 @@ def _pairs(value: Any) -> dict[str, str]:
     if isinstance(value, dict):
         return strings(value)
     return dict(word.split("=", 1) for word in texts(sequence(value)) if "=" in word)
-
-
-def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Memory as pods call it."""
-    found = mapping(get(spec, "deploy", "resources"))
-    asked = get(found, "reservations", "memory") or spec.get("mem_reservation")
-    return of_memory(asked, get(found, "limits", "memory") or spec.get("mem_limit"))
 
 
 def _shared(spec: Mapping[str, Any]) -> str:

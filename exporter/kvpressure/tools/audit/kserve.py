@@ -33,7 +33,9 @@ def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem
     if model and any(one.kserve.serves(model) for one in RUNTIMES):
         read = container(model, predictor, item, given, (*_PREDICTOR, "model"))
         yield from read.wrong
-        runtime = _runtime(given, text(model.get("runtime")))
+        name = text(model.get("runtime"))
+        runtimes = given.of("ServingRuntime", "ClusterServingRuntime")
+        runtime = next((one for one in runtimes if one.name == name), None)
         engine = _predictor(read, predictor, _with_runtime(given, read, model, runtime))
         behind = None if runtime is None else (runtime, ("spec", "containers", 0))
         yield replace(engine, behind=behind, model=text(model.get("storageUri")) or engine.model)
@@ -53,18 +55,13 @@ def _predictor(read: Container, predictor: Mapping[str, Any], reading: Reading) 
 def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None) -> Reading:
     if found is None:
         name = text(model.get("runtime"))
-        reading = read.reading
         which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
-        return replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
+        return replace(read.reading, hidden=(*read.reading.hidden, f"{which} is not among the manifests"))
     spec = mapping(get(found.data, "spec", "containers", 0))
     base = container(spec, mapping(found.data.get("spec")), found, given, ("spec", "containers", 0))
     words = (read.command or base.command, (*base.args, *read.args))
     start = read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files})
     return cautious(read_limits(start), (*base.wrong, *read.wrong))
-
-
-def _runtime(given: Manifests, name: str) -> Item | None:
-    return next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
 
 
 def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from kvpressure.capacity.gpus import GPUS, gpu_named, nearest_gpus
@@ -21,20 +21,14 @@ from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowled
 Progress = Callable[[int, int], None]
 
 
-def _without_kind(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """Return a chart's values, a Ray Serve configuration, or a compose file."""
-    for rule in (values.engines, ray_serve.serve_config, compose.engines):
-        yield from rule(item, given)
-
-
-KINDS: Final[Mapping[str, Callable[[Item, Manifests], Iterator[Engine | Problem]]]] = {
-    **dict.fromkeys(workloads.SHAPES, workloads.engines),
-    "InferenceService": kserve.inference_service,
-    "LLMInferenceService": kserve.llm_inference_service,
-    "RayService": ray_serve.ray_service,
-    "": _without_kind,
+KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine | Problem]]]]] = {
+    **dict.fromkeys(workloads.SHAPES, (workloads.engines,)),
+    "InferenceService": (kserve.inference_service,),
+    "LLMInferenceService": (kserve.llm_inference_service,),
+    "RayService": (ray_serve.ray_service,),
+    "": (values.engines, ray_serve.serve_config, compose.engines),
 }
-"""Kinds that can hold engines."""
+"""Kinds that can hold engines; "" for a chart's values, a Ray Serve configuration, or a compose file."""
 
 
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
@@ -45,9 +39,9 @@ def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
     owners = {(item.kind, item.name, item.namespace) for item in given.items if item.kind in KINDS}
     found: list[Engine | Problem] = []
     for item in given.items:
-        rule = KINDS.get(item.kind)
-        if rule is not None and not _owned(item, owners):
-            found += rule(item, given)
+        rules = KINDS.get(item.kind, ())
+        if rules and not _owned(item, owners):
+            found += (one for rule in rules for one in rule(item, given))
     return (
         [one for one in found if isinstance(one, Engine)],
         list(dict.fromkeys(one for one in found if isinstance(one, Problem))),

@@ -13,7 +13,7 @@ from kvpressure.capacity.division import smallest_pool
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
 from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
-from kvpressure.capacity.pool import BytePool, Memory, weights_step
+from kvpressure.capacity.pool import BytePool, Memory
 from kvpressure.capacity.traffic import Traffic
 from kvpressure.commandline.numbers import human, whole
 from kvpressure.config.thresholds import Thresholds
@@ -84,11 +84,6 @@ class Sized:
         least = self.longest if self.memory.runtime.planning.needs_longest else self.cost.block_tokens
         return not self.refused and self.pool(memory).fit(least, 1.0) >= 1
 
-    @property
-    def weights_bytes(self) -> float:
-        """On one GPU."""
-        return weights_step(self.geometry, self.memory).value
-
 
 def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized | str:
     """Return the engine's memory, or why it cannot be computed, as a sentence without a full stop."""
@@ -136,7 +131,9 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
-    for name in ("gpu_memory_utilization", "max_model_len", *_options(engine)):
+    sizing = (getattr(flags, field.name) for field in fields(flags) if field.name != "stretches")
+    options = (*sizing, *flags.stretches, engine.runtime.starting.flags.sizes_pool)
+    for name in ("gpu_memory_utilization", "max_model_len", *options):
         if name in engine.reading.unclear:
             raise ValueError(engine.reading.unclear[name])
     if engine.runtime.starting.flags.sizes_pool in engine.reading.options:
@@ -162,12 +159,11 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     traffic = traffic_of(engine)
     # Without known lengths a request is the longest one, which fewer of fit than of any other.
     assumed = traffic or Traffic(longest, 1)
+    known_step = memory.max_num_batched_tokens or traffic
     sized = Sized(
         geometry=geometry,
         cost=geometry.cost(kv, memory.tensor_parallel),
-        memory=memory
-        if memory.max_num_batched_tokens or traffic
-        else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
+        memory=memory if known_step else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
         traffic=assumed,
         longest=longest,
         command=_command(engine, memory, kv, traffic, limit),
@@ -176,13 +172,6 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         refused=refused,
     )
     return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
-
-
-def _options(engine: Engine) -> tuple[str, ...]:
-    """Return the options that memory follows from."""
-    flags = engine.runtime.starting.flags
-    named = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
-    return (*named, *flags.sizing.stretches, flags.sizes_pool)
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:

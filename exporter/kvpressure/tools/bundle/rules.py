@@ -145,8 +145,7 @@ def at_least(given: str, least_seconds: int) -> str:
 def read_rules(path: str, template: str, rendered: str, options: Options) -> RuleFile:
     """Read one rendered file; `path` is relative to `rules/`. Raises ConfigError with everything wrong in it."""
     document = strict_yaml.load(rendered, path)
-    problems = [document.problem(where, message) for where, message in _problems(document)]
-    if problems:
+    if problems := [document.problem(where, message) for where, message in _problems(document)]:
         raise ConfigError(problems)
     used = tuple(dict.fromkeys(_LIMIT.findall(template)))
     alerts: list[Alert] = []
@@ -158,9 +157,8 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
                 rules.append({**given, "expr": _expr(given, options)})
             elif options.all_alerts or "off_because" not in given:
                 rules.append(_complete(given, options))
-                muted_by = tuple(given.get("muted_by", ()))
-                off = " ".join(given.get("off_because", "").split())
-                words, book = " ".join(given["words"].split()), given.get("runbook", "")
+                words, off = (" ".join(given.get(key, "").split()) for key in ("words", "off_because"))
+                muted_by, book = tuple(given.get("muted_by", ())), given.get("runbook", "")
                 alerts.append(Alert(path, rules[-1], words, muted_by, used, off, book))
         if rules:
             groups.append({**group, "rules": rules})
@@ -235,8 +233,7 @@ def _rule_problems(where: Path, rule: Any) -> Iterator[tuple[Path, str]]:
     else:
         for key in rule.keys() - set(_ALLOWED):
             yield (*where, key), f"is no key of an alert; known are {', '.join(_ALLOWED)}"
-        missing = [key for key in _REQUIRED if key not in rule]
-        if missing:
+        if missing := [key for key in _REQUIRED if key not in rule]:
             yield where, f"lacks {', '.join(missing)}"
         else:
             yield from _alert_problems(where, rule)

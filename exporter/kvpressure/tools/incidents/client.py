@@ -72,6 +72,8 @@ class Prometheus:
         # A loop for the deadline: only there does it hold for an exchange as a whole, however it drips in.
         self._loop = asyncio.Runner()
         self.deadline_seconds = server.deadline_seconds
+        self.received_bytes = 0
+        """Of answers, unpacked."""
         self.warnings: dict[str, None] = {}
         """The server's own, each once."""
 
@@ -182,6 +184,7 @@ class Prometheus:
                 raise httpx2.DecodingError(brief(error)) from error
             if len(body) > most:
                 break
+        self.received_bytes += len(body)
         if len(body) > most and response.status_code == 200:
             sentence = f"one answer of {self._shown} is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"
             raise TooMuchError("too_large", f"{sentence}; narrow --selector")

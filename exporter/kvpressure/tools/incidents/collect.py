@@ -18,7 +18,7 @@ from kvpressure.model.codec import evidence_json, limits_json, missing_json
 from kvpressure.model.incident import LOSING, Incident
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import EngineView
 from kvpressure.tools.incidents.judged_alerts import Alarm, Fired, ours
 from kvpressure.tools.incidents.names import Json
@@ -52,7 +52,7 @@ class _Open:
     """Seconds of each."""
     confidence: float = 0.0
     judged: int = 0
-    best: dict[tuple[Cause, str], EngineView] = field(default_factory=dict)
+    best: dict[tuple[Cause, str], tuple[EngineView, Diagnosis]] = field(default_factory=dict)
     cost: Incident | None = None
     stage: Stage = Stage.NONE
     peak: dict[str, float] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Collector:
             if self._open is None:
                 self._open = _Open(max(known, t - self._step), t)
                 self._open.points = list(self._before)
-            self._trouble(self._open, view, point)
+            self._trouble(self._open, view, diagnosis, point)
         elif self._open is not None:
             self._keep(self._open, point)
         self._before.append(point)
@@ -118,19 +118,15 @@ class Collector:
         """Ours, of the whole time."""
         return sorted((one for alarm in self._alarms for one in alarm.shown()), key=lambda one: one.at)
 
-    def _trouble(self, open_: _Open, view: EngineView, point: _Point) -> None:
-        diagnosis = view.diagnosis
-        if diagnosis is None:
-            return
+    def _trouble(self, open_: _Open, view: EngineView, diagnosis: Diagnosis, point: _Point) -> None:
         seconds = min(self._step * 2, point.t - open_.last) or self._step
         key = (diagnosis.cause, diagnosis.detail)
         open_.causes[key] = open_.causes.get(key, 0.0) + seconds
         open_.confidence += diagnosis.confidence
         open_.judged += 1
-        best = open_.best.get(key)
         # The newest of the surest: by then windows hold nothing but trouble.
-        if best is None or best.diagnosis is None or diagnosis.confidence >= best.diagnosis.confidence:
-            open_.best[key] = view
+        if key not in open_.best or diagnosis.confidence >= open_.best[key][1].confidence:
+            open_.best[key] = view, diagnosis
         if view.incident is not None:
             open_.cost = view.incident
         open_.stage = max(open_.stage, diagnosis.stage, key=_STAGES.index)
@@ -164,13 +160,12 @@ class Collector:
 
     def _values(self, t: float, sample: EngineSample) -> tuple[float | None, ...]:
         """Values of PICTURE_SERIES; tokens as a rate since the sample before."""
-        tokens, rate = sample.counters.get("generation_tokens"), None
+        tokens, rate, gauges = sample.counters.get("generation_tokens"), None, sample.gauges
         if tokens is not None and self._tokens is not None:
             before, count = self._tokens
             if 0 < t - before <= 4 * self._step and tokens >= count:
                 rate = (tokens - count) / (t - before)
         self._tokens = None if tokens is None else (t, tokens)
-        gauges = sample.gauges
         return gauges.get("running"), gauges.get("waiting"), gauges.get("kv_usage"), rate
 
     def _ended(self, open_: _Open, *, ended: bool) -> Ended:
@@ -180,10 +175,7 @@ class Collector:
             by_cause[one] = by_cause.get(one, 0.0) + seconds
         cause = max(by_cause, key=by_cause.__getitem__)
         key = max((key for key in open_.causes if key[0] is cause), key=open_.causes.__getitem__)
-        view, cost = open_.best[key], open_.cost
-        diagnosis = view.diagnosis
-        if diagnosis is None:
-            raise AssertionError("a view of an incident has a verdict")
+        (view, diagnosis), cost = open_.best[key], open_.cost
         seconds, lost = open_.last - open_.began, None if cost is None else cost.lost_tokens
         incident = {
             "target": view.key.target,

@@ -23,8 +23,6 @@ MEMORY: Final = "gpu_memory_used_ratio"
 EVERY_SECONDS: Final = 60.0
 """Prometheus evaluates rules so often unless somebody says otherwise."""
 
-PAGE_SECONDS: Final = 86_400.0
-SHORTEST_PAGE_SECONDS: Final = 900.0
 _GAP_SECONDS: Final = 1.5 * EVERY_SECONDS
 _NAME: Final = re.compile(r"\bvllm:\w+")
 _FORMERLY: Final = {"vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc"}
@@ -69,7 +67,7 @@ def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]
 def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows:
     """Return the times at which an expression holds in a page, by engine. Raises PrometheusError."""
     table, times = spelled.table, dict[EngineName, list[Span]]()
-    for one in ranged(server, expr, page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS):
+    for one in ranged(server, expr, page, EVERY_SECONDS):
         labels = one.get("metric", {})
         model, rank = labels.get(table.model_label, ""), labels.get(table.engine_label, "0")
         # Copies of several Prometheus servers are one engine's, and each begins anew.

@@ -27,7 +27,7 @@ from kvpressure.tools.incidents.journal import (
 )
 from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
-from kvpressure.tools.incidents.paging import Span, joined, pages
+from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.tools.incidents.question import Question
 from kvpressure.tools.incidents.screen import screened, screens, stretches
 
@@ -131,7 +131,7 @@ class _Look:
     def ask_copied(self) -> None:
         """Ask when the rules that people copy would have fired."""
         asked = [(one, *pair) for one in self.spelled for pair in copied.askable(one, self.question.selection)]
-        days = list(pages(self.question.span, copied.EVERY_SECONDS, copied.PAGE_SECONDS))
+        days = list(pages(self.question.span, copied.EVERY_SECONDS, DAY_SECONDS))
         for number, (one, rule, expr) in enumerate(asked):
             answers = []
             for place, page in enumerate(days):
@@ -148,7 +148,7 @@ class _Look:
 
     def ask_exporter(self) -> None:
         """Ask what an exporter told, where one was; the engines' own series do without it."""
-        days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, reported.PAGE_SECONDS)), []
+        days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), []
         known = reported.known_names(seen.target for _, seen in self.seen)
         for number, page in enumerate(days):
             self.progress("the exporter's verdicts", number, len(days))

@@ -9,6 +9,8 @@ from typing import Any, Final
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.errors import TooMuchError
 
+DAY_SECONDS: Final = 86_400.0
+SHORTEST_PAGE_SECONDS: Final = 900.0
 MAX_POINTS: Final = 10_000
 """Of one series in one answer; Prometheus refuses more than 11,000."""
 
@@ -59,7 +61,9 @@ def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series
     yield found
 
 
-def ranged(server: Prometheus, expr: str, span: Span, step: float, shortest: float) -> Iterator[dict[str, Any]]:
+def ranged(
+    server: Prometheus, expr: str, span: Span, step: float, shortest: float = SHORTEST_PAGE_SECONDS
+) -> Iterator[dict[str, Any]]:
     """Return the series of a range query, asked for as `asked` does."""
     for series in asked(span, step, shortest, lambda part: server.range(expr, part.start, part.end, step)):
         yield from series

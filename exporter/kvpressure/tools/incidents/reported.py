@@ -24,9 +24,6 @@ from kvpressure.tools.incidents.names import Json, Target, quoted
 from kvpressure.tools.incidents.paging import Span, ranged
 
 EVERY_SECONDS: Final = 30.0
-PAGE_SECONDS: Final = 86_400.0
-SHORTEST_PAGE_SECONDS: Final = 900.0
-
 MAX_LOOK_BACK_SECONDS: Final = 30 * 86_400.0
 WHERE: Final = "the exporter's series"
 _OF: Final = "max by (cluster, namespace, pod, limit)"
@@ -109,7 +106,7 @@ def ask(server: Prometheus, page: Span, known: frozenset[str]) -> ToldRows:
     """
     return [
         (one["metric"], spans_of(t for t, _ in one["values"]))
-        for one in ranged(server, _EXPR, page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS)
+        for one in ranged(server, _EXPR, page, EVERY_SECONDS)
         if not known.isdisjoint(((key := _key(one["metric"])).pod, _address(key)))
     ]
 

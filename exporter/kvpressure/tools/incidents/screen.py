@@ -17,7 +17,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.journal import ScreenRows
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, target_of
-from kvpressure.tools.incidents.paging import Series, Span, asked, joined
+from kvpressure.tools.incidents.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, asked, joined
 
 SHORTEST_SECONDS: Final = 120.0
 """Incidents of at least this length are looked for."""
@@ -29,10 +29,6 @@ QUEUE_WINDOW: Final = 420.0
 FINE_STEP: Final = 60.0
 SLACK: Final = 0.7
 """A screen lets through what is so much less than what a verdict asks for: it must not miss what that would find."""
-
-COARSE_PAGE_SECONDS: Final = 7 * 86_400.0
-FINE_PAGE_SECONDS: Final = 86_400.0
-SHORTEST_PAGE_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +54,8 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     named = spelled.named
     queue_window = max(QUEUE_WINDOW, QUEUE_STEP + 2 * scrape_seconds)
     window = max(FINE_STEP, 2 * scrape_seconds)
-    coarse = (QUEUE_STEP, queue_window, COARSE_PAGE_SECONDS)
-    fine = (FINE_STEP, window, FINE_PAGE_SECONDS)
+    coarse = (QUEUE_STEP, queue_window, 7 * DAY_SECONDS)
+    fine = (FINE_STEP, window, DAY_SECONDS)
     found: list[Screen] = []
     # Somebody waits in `waiting_min_ratio` of the polls of an incident: so in this share of the window's, at least. A
     # queue that is there at one scrape, however long, is not enough.

@@ -141,7 +141,7 @@ def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
     with FakePrometheus(lambda _: bomb) as server, client(server) as prometheus:
         with pytest.raises(TooMuchError, match="larger than 24 MiB"):
             prometheus.range("up", 0, 60, 15)
-        assert prometheus.asked.received_bytes == LARGEST_ANSWER_BYTES + 1
+        assert prometheus.received_bytes == LARGEST_ANSWER_BYTES + 1
 
 
 def test_an_error_keeps_its_words_on_its_way_from_another_process() -> None:
@@ -175,7 +175,7 @@ def test_warnings_of_answers_that_are_not_complete_are_kept() -> None:
     with FakePrometheus(lambda _: partial) as server, client(server) as prometheus:
         prometheus.range("up", 0, 60, 15)
         prometheus.range("up", 60, 120, 15)
-        assert list(prometheus.asked.warnings) == ["store 10.0.0.1 timed out"]
+        assert list(prometheus.warnings) == ["store 10.0.0.1 timed out"]
 
 
 def test_a_path_prefix_stays_and_what_the_api_adds_does_not_come_twice() -> None:

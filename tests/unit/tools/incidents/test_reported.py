@@ -14,10 +14,9 @@ from bench.simulator.scenarios import episode
 from kvpressure.cli import main
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.names import Target
-from kvpressure.tools.incidents.paging import Span, pages
+from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, pages
 from kvpressure.tools.incidents.reported import (
     EVERY_SECONDS,
-    PAGE_SECONDS,
     Key,
     ask,
     attach,
@@ -118,7 +117,7 @@ def test_troubles_go_on_over_pages_and_short_gaps_and_end_at_long_ones() -> None
 
 
 def test_a_month_is_asked_for_by_days() -> None:
-    found = list(pages(Span(0.0, 30 * 86_400.0), EVERY_SECONDS, PAGE_SECONDS))
+    found = list(pages(Span(0.0, 30 * 86_400.0), EVERY_SECONDS, DAY_SECONDS))
     assert (len(found), found[0].end, found[-1].end) == (30, 86_400.0, 30 * 86_400.0)
 
 

@@ -64,7 +64,8 @@ def alerted(engine: Engine, context: Context) -> Verdict:
     """Check that some PrometheusRule uses series of kvpressure or of a runtime."""
     rules = list(context.given.of("PrometheusRule"))
     for rule in rules:
-        if any(_SERIES.search(expression) for expression in _expressions(rule)):
+        groups = sequence(get(rule.data, "spec", "groups"))
+        if any(_SERIES.search(text(get(one, "expr"))) for group in groups for one in sequence(get(group, "rules"))):
             return Verdict("pass", f"PrometheusRule {rule.name}", rule.place())
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
     if rules or context.given.complete:
@@ -119,12 +120,6 @@ def _reaches(monitor: Item, engine: Engine) -> bool:
 def _near(item: Item, engine: Engine) -> bool:
     """Return whether both are of one namespace, as far as they say."""
     return not item.namespace or not engine.namespace or item.namespace == engine.namespace
-
-
-def _expressions(rule: Item) -> Iterator[str]:
-    for group in sequence(get(rule.data, "spec", "groups")):
-        for one in sequence(get(group, "rules")):
-            yield text(get(one, "expr"))
 
 
 def _pod_monitor(engine: Engine) -> str:

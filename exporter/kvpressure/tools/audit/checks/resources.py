@@ -10,6 +10,7 @@ from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
 from kvpressure.capacity.division import smallest_tensor_parallel
+from kvpressure.capacity.pool import weights_step
 from kvpressure.commandline.numbers import whole
 from kvpressure.tools.audit import fixes
 from kvpressure.tools.audit.checks.context import Context, number, unseen
@@ -54,7 +55,8 @@ def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
     place, default = engine.limit_place(_LIMIT), engine.runtime.planning.memory_share
     if sized.refused:
         return Verdict("fail", sized.refused[0], place)
-    pool, longest, weights = sized.pool(), f"({number(sized.longest)} tokens)", size(sized.weights_bytes)
+    pool, longest = sized.pool(), f"({number(sized.longest)} tokens)"
+    weights = size(weights_step(sized.geometry, sized.memory).value)
     if sized.starts():
         fits = pool.fit(sized.longest, 1.0)
         room = f"beside weights of {weights} the {sized.gpu.name} holds {number(fits)} longest request"
@@ -65,8 +67,10 @@ def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
         f"{sized.gpu.name}, leaving {size(pool.size_bytes)} to the KV cache; one longest request {longest} needs "
         f"{size(pool.cost.request_bytes(sized.longest))}"
     )
-    fix = _share(engine, sized, default) or _shorter(engine, sized) or _gpus(engine, sized)
-    return Verdict("fail", reason, place, fix)
+    fix = _share(engine, sized, default)
+    if not fix and sized.plan is not None and sized.plan.max_num_seqs:  # those requests that come are shorter
+        fix = fixes.limit(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
+    return Verdict("fail", reason, place, fix or _more_gpus(engine, sized))
 
 
 def _share(engine: Engine, sized: Sized | str, share: float) -> str:
@@ -80,13 +84,7 @@ def _share(engine: Engine, sized: Sized | str, share: float) -> str:
     return fixes.limit(engine, _LIMIT, number(share), "weights and one longest request fit")
 
 
-def _shorter(engine: Engine, sized: Sized) -> str:
-    if sized.plan is None or not sized.plan.max_num_seqs:
-        return ""
-    return fixes.limit(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
-
-
-def _gpus(engine: Engine, sized: Sized) -> str:
+def _more_gpus(engine: Engine, sized: Sized) -> str:
     """Return the fewest GPUs with which it starts, "" where no usual number is enough."""
     needs = smallest_tensor_parallel(sized.geometry, sized.memory, sized.starts)
     flags = engine.runtime.starting.flags.sizing
