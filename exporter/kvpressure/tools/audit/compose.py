@@ -14,10 +14,18 @@ from typing import Any, Final
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch.declared import annotated
 from kvpressure.tools.audit.engine import Engine, counted
-from kvpressure.tools.audit.hardware import gpu_text, of_memory
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import NOT_FOUND, cautious, container, is_list, wrong_list, wrong_mapping
+from kvpressure.tools.audit.pods import (
+    NOT_FOUND,
+    cautious,
+    container,
+    gpu_text,
+    is_list,
+    of_memory,
+    wrong_list,
+    wrong_mapping,
+)
 
 _VARIABLE: Final = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)((?::?[-?+])?))", re.ASCII)
 _BRACE: Final = re.compile(r"[{}]")

@@ -16,10 +16,17 @@ from kvpressure.launch.declared import annotated, read_limits
 from kvpressure.launch.start import read_start
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.tools.audit.engine import Engine, counted, scaled
-from kvpressure.tools.audit.hardware import gpu_text
 from kvpressure.tools.audit.manifests import Item, Manifests, Source, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import NOT_FOUND, annotations_of, cautious, is_list, wrong_list, wrong_mapping
+from kvpressure.tools.audit.pods import (
+    NOT_FOUND,
+    annotations_of,
+    cautious,
+    gpu_text,
+    is_list,
+    wrong_list,
+    wrong_mapping,
+)
 
 _CONFIG: Final[Path] = ("spec", "serveConfigV2")
 _WORKERS: Final[Path] = ("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template")

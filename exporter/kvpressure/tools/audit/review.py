@@ -9,13 +9,13 @@ from kvpressure.capacity.gpus import GPUS, gpu_named, nearest_gpus
 from kvpressure.commandline.numbers import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch.declared import ANNOTATIONS
-from kvpressure.tools.audit import compose, kserve, ray_serve, values, workloads
+from kvpressure.tools.audit import compose, ray_serve, values, workloads
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.hardware import GPU_ANNOTATION
 from kvpressure.tools.audit.manifests import Item, Manifests, get, sequence, text
 from kvpressure.tools.audit.model import Finding, Problem, Report, Reviewed
+from kvpressure.tools.audit.pods import GPU_ANNOTATION
 from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
 Progress = Callable[[int, int], None]
@@ -23,8 +23,8 @@ Progress = Callable[[int, int], None]
 
 KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine | Problem]]]]] = {
     **dict.fromkeys(workloads.SHAPES, (workloads.engines,)),
-    "InferenceService": (kserve.inference_service,),
-    "LLMInferenceService": (kserve.llm_inference_service,),
+    "InferenceService": (workloads.inference_service,),
+    "LLMInferenceService": (workloads.llm_inference_service,),
     "RayService": (ray_serve.ray_service,),
     "": (values.engines, ray_serve.serve_config, compose.engines),
 }

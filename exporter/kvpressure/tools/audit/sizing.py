@@ -19,7 +19,7 @@ from kvpressure.commandline.numbers import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch.declared import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.hardware import GPU_ANNOTATION, slice_asked
+from kvpressure.tools.audit.pods import GPU_ANNOTATION, slice_asked
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"

@@ -13,10 +13,9 @@ from kvpressure.launch.start import read_start
 from kvpressure.runtimes.deploying import Chart
 from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.tools.audit.engine import Engine, counted, scaled
-from kvpressure.tools.audit.hardware import gpu_text, of_memory
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import cautious, container, is_list, wrong_list, wrong_mapping
+from kvpressure.tools.audit.pods import cautious, container, gpu_text, is_list, of_memory, wrong_list, wrong_mapping
 
 _SECTION: Final = "servingEngineSpec"
 _PORT: Final = 8000

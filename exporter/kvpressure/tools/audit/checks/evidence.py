@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from kvpressure.launch.declared import ANNOTATION_PREFIX
 from kvpressure.runtimes.registry import TABLES
-from kvpressure.tools.audit import fixes
-from kvpressure.tools.audit.checks.context import Context
+from kvpressure.tools.audit.checks.context import Context, annotation_fix, quoted
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Item, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Verdict
@@ -39,7 +38,7 @@ def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - 
 
 def _annotated(engine: Engine, name: str, form: re.Pattern[str] = _ANYTHING) -> Verdict:
     place, told = engine.annotation_place(name), engine.annotations.get(name, "").strip()
-    fix = fixes.annotation(name, f"https://wiki.example.com/llm/{name.removeprefix(ANNOTATION_PREFIX)}")
+    fix = annotation_fix(name, f"https://wiki.example.com/llm/{name.removeprefix(ANNOTATION_PREFIX)}")
     if not told:
         return Verdict("fail", f"annotation {name} is missing", place, fix)
     if not form.fullmatch(told):
@@ -124,7 +123,7 @@ def _near(item: Item, engine: Engine) -> bool:
 
 def _pod_monitor(engine: Engine) -> str:
     """Return a PodMonitor for this engine, with two of its labels at most."""
-    labels = [f"      {key}: {fixes.quoted(value)}" for key, value in list(engine.labels.items())[:2]]
+    labels = [f"      {key}: {quoted(value)}" for key, value in list(engine.labels.items())[:2]]
     chosen = "\n".join(["    matchLabels:", *labels]) if labels else "    matchLabels: {}"
     return (
         "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata:\n"

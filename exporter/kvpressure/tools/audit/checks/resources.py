@@ -12,12 +12,11 @@ from kvpressure.capacity.arithmetic import GIB, size
 from kvpressure.capacity.division import smallest_tensor_parallel
 from kvpressure.capacity.pool import weights_step
 from kvpressure.commandline.numbers import whole
-from kvpressure.tools.audit import fixes
-from kvpressure.tools.audit.checks.context import Context, number, unseen
+from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, unseen
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.hardware import slice_asked
 from kvpressure.tools.audit.manifests import get, text
 from kvpressure.tools.audit.model import Verdict
+from kvpressure.tools.audit.pods import slice_asked
 from kvpressure.tools.audit.sizing import Sized
 
 _LIMIT: Final = "gpu_memory_utilization"
@@ -69,7 +68,7 @@ def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
     )
     fix = _share(engine, sized, default)
     if not fix and sized.plan is not None and sized.plan.max_num_seqs:  # those requests that come are shorter
-        fix = fixes.limit(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
+        fix = limit_fix(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
     return Verdict("fail", reason, place, fix or _more_gpus(engine, sized))
 
 
@@ -81,7 +80,7 @@ def _share(engine: Engine, sized: Sized | str, share: float) -> str:
         or not sized.starts(sized.memory.at(share))
     ):
         return ""
-    return fixes.limit(engine, _LIMIT, number(share), "weights and one longest request fit")
+    return limit_fix(engine, _LIMIT, number(share), "weights and one longest request fit")
 
 
 def _more_gpus(engine: Engine, sized: Sized) -> str:
@@ -91,8 +90,8 @@ def _more_gpus(engine: Engine, sized: Sized) -> str:
     if needs is None:
         return ""
     why = f"{needs.gpus} {sized.gpu.name} for each replica, in resources too; {sized.command}"
-    lines = [fixes.flag(engine, flags.tensor, str(needs.tensor), why)]
-    lines += [fixes.flag(engine, flags.pipeline, str(needs.pipeline), why)] if needs.pipeline > 1 else []
+    lines = [flag_fix(engine, flags.tensor, str(needs.tensor), why)]
+    lines += [flag_fix(engine, flags.pipeline, str(needs.pipeline), why)] if needs.pipeline > 1 else []
     return "\n".join(lines)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.capacity.capacity_plan import Plan
-from kvpressure.tools.audit import fixes
-from kvpressure.tools.audit.checks.context import Context, number, unseen
+from kvpressure.tools.audit.checks.context import Context, limit_fix, number, unseen
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Verdict
 from kvpressure.tools.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force
@@ -57,7 +56,7 @@ def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]
         return Verdict("pass", f"{shown}: {found}", place)
     if fits == engine.runtime.audit.largest_sequences:
         return Verdict("unknown", f"{shown}: {found}, and more are never planned (max-num-seqs-plausible)", place)
-    fix = fixes.limit(engine, _LIMIT, str(fits), sized.command)
+    fix = limit_fix(engine, _LIMIT, str(fits), sized.command)
     return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
 
 
@@ -97,7 +96,7 @@ def _fix(engine: Engine, context: Context) -> str:
     if isinstance(sized, str) or sized.plan is None or sized.plan.max_num_seqs <= least:
         return ""
     shown_before = declared(engine, context).status == "fail"
-    return "" if shown_before else fixes.limit(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
+    return "" if shown_before else limit_fix(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
 
 
 def batched_tokens(engine: Engine, context: Context) -> Verdict:
@@ -121,5 +120,5 @@ def batched_tokens(engine: Engine, context: Context) -> Verdict:
     sequences = engine.reading.limits.get(_LIMIT)
     # Fewer tokens in a step leave more to the pool: what starts now still does, but for more sequences than tokens.
     fits = sequences is None or sequences.value <= tokens
-    fix = fixes.limit(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
+    fix = limit_fix(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
     return Verdict("fail", reason, place, fix)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kvpressure.launch.declared import ANNOTATIONS
-from kvpressure.tools.audit import fixes
 from kvpressure.tools.audit.checks.context import (
     TRAFFIC,
     Context,
+    annotation_fix,
     is_long,
+    limit_fix,
     longest_prompt,
     number,
     traffic,
@@ -49,7 +50,7 @@ def _measured(engine: Engine, sized: Sized, context: Context) -> Verdict:
         return Verdict("unknown", f"{said}; the server would not start (memory-target)", place)
     fits = pool.fit(sized.longest, 1.0)
     longest = sized.plan.max_model_len if sized.plan is not None else pool.longest(bound, sized.longest)
-    shorter = fixes.limit(engine, _LIMIT, str(longest), sized.command) if longest > 1 else ""
+    shorter = limit_fix(engine, _LIMIT, str(longest), sized.command) if longest > 1 else ""
     if fits < 1:
         return Verdict("fail", f"{said}: one such request does not fit the KV cache", place, shorter)
     share = pool.cost.request_bytes(sized.longest) / pool.size_bytes
@@ -83,10 +84,10 @@ def _cap(engine: Engine, annotation: str) -> str:
     lengths, example = traffic_of(engine), engine.runtime.audit.output_cap
     if lengths is None:
         return ""
-    fix = fixes.annotation(annotation, f"{lengths.output_p95:.0f}") + "  # once the gateway keeps it"
+    fix = annotation_fix(annotation, f"{lengths.output_p95:.0f}") + "  # once the gateway keeps it"
     if example:
         value, why = example % int(lengths.output_p95), "the p95 of outputs, as annotated"
-        fix += f"; or let {engine.runtime.title}:\n{fixes.limit(engine, 'max_output_tokens', value, why)}"
+        fix += f"; or let {engine.runtime.title}:\n{limit_fix(engine, 'max_output_tokens', value, why)}"
     return fix
 
 
@@ -103,7 +104,7 @@ def separate(engine: Engine, context: Context) -> Verdict:
     if (sibling := _sibling(engine, context)) is not None:
         return Verdict("pass", f"{sibling.title} serves the short requests of the same model", place)
     reason = f"prompts up to {number(limit.value)} tokens share one deployment with short ones"
-    fix = fixes.annotation(TRAFFIC, "long") + "  # once short requests go to a deployment of their own"
+    fix = annotation_fix(TRAFFIC, "long") + "  # once short requests go to a deployment of their own"
     return Verdict("fail", reason, place, fix)
 
 
