@@ -128,7 +128,10 @@ class Engine:
 def replicas(item: Item, path: Path, given: Manifests) -> Replicas:
     """Pods by the number at `path`; an autoscaler among what was given that targets the object has the last word."""
     for scaler in given.of("HorizontalPodAutoscaler", "ScaledObject"):
-        if _targets(scaler, item):
+        reference = get(scaler.data, "spec", "scaleTargetRef")
+        # KEDA's default kind is Deployment; a HorizontalPodAutoscaler has to name it.
+        target = text(get(reference, "kind")) or "Deployment", text(get(reference, "name"))
+        if target == (item.kind, item.name) and (not item.namespace or scaler.namespace in {"", item.namespace}):
             low = "minReplicas" if scaler.kind == "HorizontalPodAutoscaler" else "minReplicaCount"
             return scaled(scaler, ("spec",), (low, low.replace("min", "max")), f"{scaler.kind} {scaler.name}")
     return counted(item, path)
@@ -154,12 +157,3 @@ def scaled(item: Item, at: Path, names: tuple[str, str], who: str) -> Replicas:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _targets(scaler: Item, item: Item) -> bool:
-    """Whether an autoscaler is for this object."""
-    reference = get(scaler.data, "spec", "scaleTargetRef")
-    # KEDA's default kind is Deployment; a HorizontalPodAutoscaler has to name it.
-    kind = text(get(reference, "kind")) or "Deployment"
-    same_namespace = not scaler.namespace or not item.namespace or scaler.namespace == item.namespace
-    return text(get(reference, "name")) == item.name and kind == item.kind and same_namespace

@@ -78,7 +78,9 @@ class Container:
 
 def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests, at: Path) -> Container:
     """Read one container of a pod's spec, `at` is its path; ConfigMaps are looked up among what was `given`."""
-    maps = _config_maps(item, given)
+    # Those that the object can use: a manifest without a namespace may land in any.
+    near = {"", item.namespace}
+    maps = {one.name: one for one in given.of("ConfigMap") if not item.namespace or one.namespace in near}
     mounted = _mounted(spec, pod, maps)
     wrong = tuple(
         wrong_list(spec.get(key), item, (*at, key), of)
@@ -177,15 +179,6 @@ def _words(value: Any) -> tuple[str, ...]:
     Of one that is malformed all that may be words, by which an engine is still known.
     """
     return texts(value) if is_list(value, str) else tuple(flat(value))
-
-
-def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:
-    """ConfigMaps that the object can use, by name; a manifest without a namespace may land in any."""
-    return {
-        one.name: one
-        for one in given.of("ConfigMap")
-        if not one.namespace or not item.namespace or one.namespace == item.namespace
-    }
 
 
 def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:

@@ -57,8 +57,9 @@ def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]
     """Return the rules for whose series there are any, with the expression that asks for the selected engines."""
     if spelled.table.prefix != "vllm:":
         return
+    there = {f"vllm:{name.removeprefix(spelled.spelling)}": name for name in spelled.present}
     for rule in TODAY:
-        names = {name: _there(name, spelled) for name in _NAME.findall(rule.expr)}
+        names = {name: there.get(name) or there.get(_FORMERLY.get(name, name)) for name in _NAME.findall(rule.expr)}
         if names and all(names.values()):
             chosen = {name: f"{there}{selection.and_also()}" for name, there in names.items()}
             yield rule, _NAME.sub(lambda match: chosen[match[0]], rule.expr)  # noqa: B023 - used at once
@@ -88,9 +89,3 @@ def fired(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineN
                 one = Fired(rule.name, span.start + rule.for_seconds, ended, copied=True)
                 found.setdefault(engine, []).append(one)
     return found
-
-
-def _there(name: str, spelled: Spelled) -> str | None:
-    candidates = (name, _FORMERLY.get(name, name))
-    found = (spelled.spelling + one.removeprefix("vllm:") for one in candidates)
-    return next((one for one in found if one in spelled.present), None)

@@ -164,10 +164,6 @@ class Target:
         plain = "/".join(part for part in (self.namespace, self.pod) if part) if self.pod else where
         return f"{cluster}/{plain}" if cluster else plain
 
-    def matchers(self) -> tuple[str, ...]:
-        """Return what finds its series and no others'."""
-        return tuple(f"{name}={quoted(value)}" for name, value in self.labels)
-
 
 def target_of(labels: Mapping[str, str], table: Table) -> Target:
     """Return the target of a series of an engine."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from kvpressure.engines.planner import make_plan
 from kvpressure.engines.reader import label_signals
@@ -92,8 +92,8 @@ def read_pages(
 
     Raises PrometheusError.
     """
-    without = (f'{name}=""' for name in lacks)
-    selector = "{" + ", ".join((one_of(all_names([table])), *target.matchers(), *without)) + "}"
+    labels = (f"{name}={quoted(value)}" for name, value in (*target.labels, *((name, "") for name in lacks)))
+    selector = "{" + ", ".join((one_of(all_names([table])), *labels)) + "}"
 
     def ask(piece: Span) -> Answer:
         return server.raw(selector, piece.end, piece.seconds)
@@ -144,10 +144,10 @@ def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
     return chosen
 
 
-def _times(times: Any, step: float) -> list[float]:
+def _times(times: Iterable[float], step: float) -> list[float]:
     """Return times of scrapes, oldest first, thinned to one a step."""
     found: list[float] = []
-    for t in sorted(set(times)):
+    for t in sorted(times):
         if not found or t - found[-1] >= _EARLY_RATIO * step:
             found.append(t)
     return found
