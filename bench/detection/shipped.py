@@ -10,7 +10,7 @@ from typing import Any, Final
 from bench.detection.today import Rule
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.flavours import EXPORTER, VLLM_ONLY, Flavour
+from kvpressure.tools.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 
 ALERT: Final = "KVPressureCacheTooSmall"
 PAGE: Final = f"{ALERT} (warning)"

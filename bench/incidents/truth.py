@@ -18,8 +18,7 @@ from kvpressure.model.samples import EngineSample, HistogramSample
 from kvpressure.model.view import LOSING
 from kvpressure.tools.incidents.discover import Seen
 from kvpressure.tools.incidents.follow import Follower
-from kvpressure.tools.incidents.found import PastIncident
-from kvpressure.tools.incidents.names import Target
+from kvpressure.tools.incidents.names import Json, Target
 
 LEAST_SECONDS: Final = 120.0
 LOSING_WORDS: Final = frozenset(cause.value for cause in LOSING)
@@ -84,7 +83,7 @@ def told(
     phase: float = 0.0,
     declared: tuple[DeclaredLimit, ...] | None = None,
     shortest: float = LEAST_SECONDS,
-) -> list[PastIncident]:
+) -> list[Json]:
     """The incidents that a look back tells of."""
     target = Target((("instance", "bench"),))
     follower = Follower(Seen(target, "vllm", step), step, thresholds, shortest, declared)
@@ -95,7 +94,7 @@ def told(
     return list(follower.incidents())
 
 
-def tally(frames: Sequence[Frame], incidents: Sequence[PastIncident], step: float) -> Tally:
+def tally(frames: Sequence[Frame], incidents: Sequence[Json], step: float) -> Tally:
     """How they compare."""
     true = true_incidents(frames)
     late = LATE_STEPS * step
@@ -104,24 +103,26 @@ def tally(frames: Sequence[Frame], incidents: Sequence[PastIncident], step: floa
         mine = [
             incident
             for incident in incidents
-            if incident.engine == one.engine and incident.began <= one.ended + late and _end(incident) >= one.began
+            if incident["engine"] == one.engine
+            and incident["began"] <= one.ended + late
+            and _end(incident) >= one.began
         ]
         found += bool(mine)
-        right += any(one.cause in {cause.value for cause in incident.causes} for incident in mine)
+        right += any(one.cause in incident["causes"] for incident in mine)
     invented = sum(not _possible(frames, incident, late) for incident in incidents)
     return Tally(len(true), found, right, len(incidents), invented)
 
 
-def _possible(frames: Sequence[Frame], incident: PastIncident, late: float) -> bool:
-    span = incident.began - late, _end(incident)
+def _possible(frames: Sequence[Frame], incident: Json, late: float) -> bool:
+    span = incident["began"] - late, _end(incident)
     return any(
-        span[0] <= frame.t <= span[1] and frame.accepted.get(incident.engine, frozenset()) & LOSING_WORDS
+        span[0] <= frame.t <= span[1] and frame.accepted.get(incident["engine"], frozenset()) & LOSING_WORDS
         for frame in frames
     )
 
 
-def _end(incident: PastIncident) -> float:
-    return incident.began + incident.seconds
+def _end(incident: Json) -> float:
+    return float(incident["began"] + incident["seconds"])
 
 
 def repeated(frames: Sequence[Frame], times: int) -> list[Frame]:

@@ -15,7 +15,7 @@ from bench.detection.shipped import vllm_only
 from bench.detection.table import Table
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.flavours import VLLM_ONLY
+from kvpressure.tools.bundle.options import VLLM_ONLY
 
 LIMITS = load_thresholds()
 GROWS, RECOMPUTING, REJECTING = "KVPressureVLLMQueueGrows", "KVPressureVLLMRecomputing", "KVPressureVLLMRejecting"

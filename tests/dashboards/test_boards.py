@@ -19,8 +19,8 @@ from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.tools.bundle.links import BOARDS, links
 from kvpressure.tools.bundle.options import Options
+from kvpressure.tools.bundle.rules import BOARDS, links
 from tests.dashboards.boards import LINT, UIDS, Asked, filled, load, panels, queries, variables
 from tests.support.colours import DEFICIENCIES, lab
 from tests.support.rules import known_series, recorded, selectors

@@ -14,7 +14,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.tools.bundle import Options
 from kvpressure.tools.bundle.dashboards import dashboards
-from kvpressure.tools.bundle.flavours import VLLM_ONLY
+from kvpressure.tools.bundle.options import VLLM_ONLY
 from tests.dashboards.boards import filled, panels, queries, variables
 from tests.support.rules import known_vllm_series, selectors
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import structlog
 
-from kvpressure.config.settings.logs import LogFileSettings, LogsSettings
+from kvpressure.config.settings.model import LogFileSettings, LogsSettings
 from kvpressure.model.environment import LOG_KINDS, ContainerId, ContainerState
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.sources.logs import source
 from kvpressure.sources.logs.safe_open import Tree
 from kvpressure.sources.logs.source import LogsSource

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask
 from kvpressure.sources.pod_devices.names import KernelNames

@@ -56,8 +56,8 @@ NAMED_BY_INTENT = {
         (
             "tools/bundle/alertmanager.py",
             "tools/bundle/docs.py",
-            "tools/bundle/flavours.py",
-            "tools/bundle/links.py",
+            "tools/bundle/options.py",
+            "tools/bundle/rules.py",
             "tools/bundle/templates.py",
         ),
         "vllm",
@@ -65,7 +65,6 @@ NAMED_BY_INTENT = {
     "cli/generate.py": "vllm",  # --flavour vllm-only
     # Rules that people copy from one another, as they copy them.
     "tools/incidents/copied.py": "vllm",
-    "tools/incidents/copied_rules.py": "vllm",
 }
 """Where a runtime is named on purpose."""
 

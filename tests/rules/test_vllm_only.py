@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files, load_rules, windows
-from kvpressure.tools.bundle.flavours import VLLM_ONLY
+from kvpressure.tools.bundle import Options, bundle_files, load_rules
+from kvpressure.tools.bundle.options import VLLM_ONLY
+from kvpressure.tools.bundle.rules import seconds
 from tests.support import built
 from tests.support.rules import (
     ROOT,
@@ -148,7 +149,7 @@ def test_every_window_holds_four_scrapes(scrape_seconds: int) -> None:
     )
     found = re.findall(r"\[(\w+)\]", text)
     assert len(found) > 15
-    assert min(map(windows.seconds, found)) >= 4 * scrape_seconds
+    assert min(map(seconds, found)) >= 4 * scrape_seconds
 
 
 @each_alert

@@ -24,7 +24,7 @@ from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.codec import engine_json
 from kvpressure.model.view import EngineView
 from kvpressure.tools.bundle import Options, bundle_files
-from kvpressure.tools.bundle.flavours import FLAVOURS
+from kvpressure.tools.bundle.options import FLAVOURS
 from tests.support.tools import FIXTURES, rounded
 
 RECORDINGS = sorted(FIXTURES.glob("**/*.jsonl.xz"))

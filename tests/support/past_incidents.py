@@ -10,7 +10,6 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.schemas.incidents import VERSION
 from kvpressure.tools.incidents.discover import Seen
-from kvpressure.tools.incidents.document import incident_json
 from kvpressure.tools.incidents.follow import Follower
 from kvpressure.tools.incidents.names import Target
 from tests.support.tools import FIXTURES
@@ -28,7 +27,7 @@ def incidents(trace: str = "ramp-into-pressure", step: float = 15.0) -> tuple[di
             due = line.t + 0.99 * step
             follower.page(reader.read(line.page, line.t))
     follower.stretch_ends(last=True)
-    return tuple(incident_json(one) for one in follower.incidents())
+    return tuple(follower.incidents())
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -22,11 +22,10 @@ from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
-from kvpressure.tools.audit.as_json import as_json
 from kvpressure.tools.audit.checks import CHECKS
+from kvpressure.tools.audit.formats import as_json, as_sarif
 from kvpressure.tools.audit.manifests import MAX_CHARS
 from kvpressure.tools.audit.model import LEVELS, Place, Report
-from kvpressure.tools.audit.sarif import as_sarif
 
 _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000

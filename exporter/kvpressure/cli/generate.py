@@ -14,16 +14,17 @@ from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.exposition.profile import Profile
 from kvpressure.tools.bundle import Options, bundle_files, write_bundle
-from kvpressure.tools.bundle.flavours import EXPORTER, FLAVOURS
 from kvpressure.tools.bundle.options import (
+    EXPORTER,
     EXPORTER_RUNBOOKS,
+    FLAVOURS,
     PAGE_URL,
     SCRAPE_SECONDS,
     SELECTOR,
     TICKET_URL,
     selector_of,
 )
-from kvpressure.tools.bundle.windows import seconds
+from kvpressure.tools.bundle.rules import seconds
 
 
 @click.command()

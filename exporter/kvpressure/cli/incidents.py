@@ -22,13 +22,11 @@ from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.tools.incidents import html, markdown
-from kvpressure.tools.incidents.document import Json
 from kvpressure.tools.incidents.journal import Journal
 from kvpressure.tools.incidents.look import look_back
-from kvpressure.tools.incidents.names import Selection
+from kvpressure.tools.incidents.names import Json, Selection
 from kvpressure.tools.incidents.paging import Span
-from kvpressure.tools.incidents.question import Question
-from kvpressure.tools.incidents.times import moment_of, seconds_of
+from kvpressure.tools.incidents.question import Question, moment_of, seconds_of
 from kvpressure.tools.incidents.words import lines, summary
 
 FOUND, CANNOT_TELL = 1, 2

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
 
 T = TypeVar("T")

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from kvpressure.cli import main
 from kvpressure.printable import clean
 from kvpressure.tools.incidents import html, markdown, words
-from kvpressure.tools.incidents.journal import LARGEST_BYTES, LONGEST_LINE_BYTES
-from kvpressure.tools.incidents.remembered import target_found
+from kvpressure.tools.incidents.journal import LARGEST_BYTES, LONGEST_LINE_BYTES, read_target
 from tests.support.fake_fleet import SPAN, fleet
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document, incidents
@@ -181,7 +180,7 @@ def test_every_field_of_a_target_that_is_altered_is_refused_or_can_be_told_of() 
     for place in leaves(piece()):
         for value in (*VALUES, DROP):
             try:
-                found = target_found(1)(altered(place, value))
+                found = read_target(1)(altered(place, value))
             except ValueError:
                 refused += 1
                 continue

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, moment, objects, text, truth
-from kvpressure.launch.start import Start
+from kvpressure.launch.declared import Start
 
 LAG_SECONDS: Final = 120.0
 """How long the kubelet may show a running pod the former text: its sync period, a minute, and its cache, as long."""

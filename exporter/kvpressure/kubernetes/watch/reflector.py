@@ -21,7 +21,7 @@ from kvpressure.kubernetes.errors import GoneError, KubeError
 from kvpressure.kubernetes.objects.fields import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
 from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning, refused_user
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock

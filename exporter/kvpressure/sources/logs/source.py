@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.logs import LogsSettings
+from kvpressure.config.settings.model import LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread

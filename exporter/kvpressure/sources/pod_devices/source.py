@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from kvpressure.config.settings.pod_resources import PodResourcesSettings
+from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import in_cluster

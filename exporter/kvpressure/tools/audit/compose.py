@@ -1,21 +1,36 @@
-"""Engines in docker compose files: services whose image or command is a server."""
+"""Engines in docker compose files: services whose image or command is a server.
+
+Compose puts variables in before it looks at anything else.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch.declared import annotated
-from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.hardware import gpu_text
-from kvpressure.tools.audit.interpolation import interpolated
-from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts
+from kvpressure.tools.audit.engine import Engine, counted
+from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import cautious, container, is_list, wrong_list
-from kvpressure.tools.audit.scaling import counted
+from kvpressure.tools.audit.pods import (
+    NOT_FOUND,
+    cautious,
+    container,
+    gpu_text,
+    is_list,
+    of_memory,
+    wrong_list,
+    wrong_mapping,
+)
+
+_VARIABLE: Final = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)((?::?[-?+])?))", re.ASCII)
+_BRACE: Final = re.compile(r"[{}]")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_DEEPEST: Final = 8
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
@@ -24,10 +39,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     if services is None or "spec" in item.data:
         return
     if not isinstance(services, dict):
-        yield Problem(
-            f"services is {shape(services)} and should be a mapping; no engine is found in it",
-            item.place(("services",)),
-        )
+        yield wrong_mapping(services, item, ("services",), NOT_FOUND)
         return
     item = replace(item, data={**item.data, "services": interpolated(services, item.source.variables)})
     for name, described in mapping(item.data["services"]).items():
@@ -62,7 +74,10 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             # A second server needs GPUs and a port of its own, which no number gives it.
             replicas=replace(counted(item, scale), key=""),
             annotations=annotations,
-            resources=_resources(spec),
+            resources=of_memory(
+                get(spec, "deploy", "resources", "reservations", "memory") or spec.get("mem_reservation"),
+                get(spec, "deploy", "resources", "limits", "memory") or spec.get("mem_limit"),
+            ),
             resources_at=(*at, "deploy", "resources"),
             model=reading.model,
             gpu=gpu_text({}, annotations),
@@ -74,8 +89,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
 def _wrong(item: Item, at: Path, described: Any) -> Iterator[Problem]:
     """Return what of a service is of another kind than compose takes."""
     if not isinstance(described, dict):
-        name = ".".join(map(str, at))
-        yield Problem(f"{name} is {shape(described)} and should be a mapping; no engine is found in it", item.place(at))
+        yield wrong_mapping(described, item, at, NOT_FOUND)
     for key in ("entrypoint", "command"):
         value = mapping(described).get(key)
         if not isinstance(value, (str, int)) and not is_list(value, str):
@@ -102,15 +116,6 @@ def _pairs(value: Any) -> dict[str, str]:
     return dict(word.split("=", 1) for word in texts(sequence(value)) if "=" in word)
 
 
-def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Memory as pods call it."""
-    found = mapping(get(spec, "deploy", "resources"))
-    asked = get(found, "reservations", "memory") or spec.get("mem_reservation")
-    most = get(found, "limits", "memory") or spec.get("mem_limit")
-    known = {"requests": asked, "limits": most}
-    return {name: {"memory": value} for name, value in known.items() if value is not None}
-
-
 def _shared(spec: Mapping[str, Any]) -> str:
     if (ipc := text(spec.get("ipc"))) in {"host", "shareable"}:
         return f"ipc: {ipc}"
@@ -131,3 +136,53 @@ def _gpus(spec: Mapping[str, Any]) -> int | str | None:
         count = device.get("count", "all")
         return count if isinstance(count, int) and not isinstance(count, bool) else "all"
     return None
+
+
+def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
+    """Return the value with every text in it interpolated; numbers among the results are numbers.
+
+    `${VAR:-default}` is the default where nobody sets VAR. `${VAR}` that nobody sets stays, as `${VAR?}`: what the
+    machine sets is not known, and no variable of the container stands in for it.
+    """
+    if isinstance(value, dict):
+        return {key: interpolated(one, variables) for key, one in value.items()}
+    if isinstance(value, list):
+        return [interpolated(one, variables) for one in value]
+    if not isinstance(value, str) or "$" not in value:
+        return value
+    found = _filled(value, variables, _DEEPEST)
+    return int(found) if _NUMBER.fullmatch(found) else found
+
+
+def _filled(written: str, variables: Mapping[str, str], depth: int) -> str:
+    parts, at = [], 0
+    while (match := _VARIABLE.search(written, at)) is not None:
+        parts.append(written[at : match.start()])
+        at = match.end()
+        if match[1]:
+            parts.append("$")
+            continue
+        rest = ""
+        if match[3]:
+            start, at = at, _end(written, at)
+            rest = written[start : at - 1]
+        parts.append(_value(match[2] or match[3], match[4] or "", rest, variables, depth))
+    return "".join([*parts, written[at:]])
+
+
+def _end(written: str, at: int) -> int:
+    """Behind the brace that closes."""
+    depth = 1
+    for brace in _BRACE.finditer(written, at):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return brace.end()
+    return len(written) + 1
+
+
+def _value(name: str, operator: str, rest: str, variables: Mapping[str, str], depth: int) -> str:
+    found = variables.get(name)
+    given = found is not None and (found or not operator.startswith(":"))
+    if depth and operator.endswith("+" if given else "-"):
+        return _filled(rest, variables, depth - 1)
+    return found if given and found is not None and not operator.endswith("+") else f"${{{name}?}}"

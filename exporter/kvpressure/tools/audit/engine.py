@@ -1,4 +1,4 @@
-"""One engine as the manifests describe it, whatever kind of object it stands in."""
+"""One engine as the manifests describe it, whatever kind of object it stands in, and how many pods that asks for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvpressure.config.strict_yaml import Path
 from kvpressure.launch.declared import Reading
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.starting import Chart
-from kvpressure.tools.audit.manifests import Item
+from kvpressure.tools.audit.manifests import Item, Manifests, get, text
 from kvpressure.tools.audit.model import Place
 
 Style = Literal["args", "shell", "values", "env", "kwargs"]
@@ -102,7 +102,10 @@ class Engine:
         given = self.reading.options.get(option)
         if given is None:
             return self.arguments_place()
-        pattern = _spellings(option, given.written)
+        # --max-num-seqs, --max_num_seqs, maxNumSeqs, and the beginning that was written.
+        words = "[-_]?".join(map(re.escape, option.split("-")))
+        short = re.escape(re.split(r"[=\s:]", given.written, maxsplit=1)[0]) or words
+        pattern = re.compile(f"{words}|{short}", re.IGNORECASE)
         own = self.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
         for item, path in (own, *([self.behind] if self.behind else ())):
             if (line := item.find(pattern, path)) is not None:
@@ -122,8 +125,35 @@ class Engine:
         return self.item.source.lines
 
 
-def _spellings(option: str, written: str) -> re.Pattern[str]:
-    """--max-num-seqs, --max_num_seqs, maxNumSeqs, and the beginning that was written."""
-    words = "[-_]?".join(map(re.escape, option.split("-")))
-    short = re.escape(re.split(r"[=\s:]", written, maxsplit=1)[0]) or words
-    return re.compile(f"{words}|{short}", re.IGNORECASE)
+def replicas(item: Item, path: Path, given: Manifests) -> Replicas:
+    """Pods by the number at `path`; an autoscaler among what was given that targets the object has the last word."""
+    for scaler in given.of("HorizontalPodAutoscaler", "ScaledObject"):
+        reference = get(scaler.data, "spec", "scaleTargetRef")
+        # KEDA's default kind is Deployment; a HorizontalPodAutoscaler has to name it.
+        target = text(get(reference, "kind")) or "Deployment", text(get(reference, "name"))
+        if target == (item.kind, item.name) and (not item.namespace or scaler.namespace in {"", item.namespace}):
+            low = "minReplicas" if scaler.kind == "HorizontalPodAutoscaler" else "minReplicaCount"
+            return scaled(scaler, ("spec",), (low, low.replace("min", "max")), f"{scaler.kind} {scaler.name}")
+    return counted(item, path)
+
+
+def counted(item: Item, path: Path) -> Replicas:
+    """Return a plain number of pods; absent means one."""
+    value, key = get(item.data, *path), str(path[-1])
+    if value is None:
+        return Replicas(1, f"{key} is not set, which means 1", item.place(path), key)
+    count = _count(value)
+    why = f"{key}: {text(value)}" if count is not None else f"{key} is {text(value)!r}, which is not a number"
+    return Replicas(count, why, item.place(path), key)
+
+
+def scaled(item: Item, at: Path, names: tuple[str, str], who: str) -> Replicas:
+    """Bounds of an autoscaler: at least one pod unless it says otherwise."""
+    low, high = (get(item.data, *at, name) for name in names)
+    floor, ceiling = 1 if low is None else _count(low), _count(high)
+    why = f"{who} keeps {text(floor) or '?'} to {text(ceiling) or '?'} pods"
+    return Replicas(floor, why, item.place((*at, names[0])), names[0], ceiling)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

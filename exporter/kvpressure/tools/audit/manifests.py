@@ -97,9 +97,8 @@ class Manifests:
 
     def __add__(self, other: Manifests) -> Manifests:
         """Both together."""
-        return Manifests(
-            self.items + other.items, self.problems + other.problems, complete=self.complete and other.complete
-        )
+        complete = self.complete and other.complete
+        return Manifests(self.items + other.items, self.problems + other.problems, complete=complete)
 
     def of(self, *kinds: str) -> Iterator[Item]:
         """Return the objects of these kinds."""
@@ -109,10 +108,7 @@ class Manifests:
                 self._by_kind.setdefault(item.kind, []).append(item)
         if len(kinds) == 1:
             return iter(self._by_kind.get(kinds[0], ()))
-        return (item for item in self.items if item.kind in kinds) if self._has(kinds) else iter(())
-
-    def _has(self, kinds: tuple[str, ...]) -> bool:
-        return any(kind in self._by_kind for kind in kinds)
+        return iter(()) if self._by_kind.keys().isdisjoint(kinds) else (one for one in self.items if one.kind in kinds)
 
 
 def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Manifests:

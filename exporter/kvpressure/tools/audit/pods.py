@@ -1,21 +1,36 @@
-"""Containers of pod templates: their command, environment, and the files that ConfigMaps mount into them."""
+"""Containers of pod templates: command, environment, files that ConfigMaps mount, GPUs, and the engine in one.
+
+Which GPU a pod asks for is told by the labels of nodes that it selects.
+"""
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.numbers import whole
 from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.commandline.shell import MORE
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, Start, read_limits, read_start, runtime_of
+from kvpressure.launch.declared import Reading, Start, annotated, read_limits, read_start, runtime_of
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.tools.audit.engine import Engine, Replicas
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts
 from kvpressure.tools.audit.model import Problem
 
+GPU_ANNOTATION: Final = "kvpressure.io/gpu"
+"""Annotation: the GPU that the engine gets, as `kvpressure plan --gpu` takes it."""
+
+# NVIDIA's and AMD's own labels, those of GKE, Karpenter, CoreWeave and others: the key says that it is a GPU's name.
+_LABELS: Final = re.compile(
+    r"gpu[./_-](product|name|model|type|class)|accelerator|instance-gpu-name|product-name", re.IGNORECASE
+)
+_TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+_SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 _MAX_FILES: Final = 1000
 
 Mounted = dict[str, tuple[Item, Path]]
@@ -28,8 +43,9 @@ class Container:
     `wrong` is what cannot be read of that: then nothing is said of the options.
     """
 
-    name: str
-    image: str
+    item: Item
+    at: Path
+    spec: Mapping[str, Any]
     command: tuple[str, ...]
     args: tuple[str, ...]
     env: Mapping[str, str]
@@ -37,6 +53,11 @@ class Container:
     mounted: Mounted
     start: Start
     wrong: tuple[Problem, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the container is called."""
+        return text(self.spec.get("name"))
 
     @property
     def reading(self) -> Reading:
@@ -51,12 +72,14 @@ class Container:
     @property
     def runtime(self) -> Runtime | None:
         """Whose server image, command or arguments show, None for no engine's."""
-        return runtime_of(self.image, self.start)
+        return runtime_of(text(self.spec.get("image")), self.start)
 
 
 def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests, at: Path) -> Container:
     """Read one container of a pod's spec, `at` is its path; ConfigMaps are looked up among what was `given`."""
-    maps = _config_maps(item, given)
+    # Those that the object can use: a manifest without a namespace may land in any.
+    near = {"", item.namespace}
+    maps = {one.name: one for one in given.of("ConfigMap") if not item.namespace or one.namespace in near}
     mounted = _mounted(spec, pod, maps)
     wrong = tuple(
         wrong_list(spec.get(key), item, (*at, key), of)
@@ -64,9 +87,46 @@ def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given
         if not is_list(spec.get(key), str if of == "strings" else dict)
     )
     command, args, env = _words(spec.get("command")), _words(spec.get("args")), _env(spec, maps)
-    files = {path: text(get(source.data, *at)) for path, (source, at) in mounted.items()}
+    files = {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()}
     start = read_start(command, args, env, Budget(), files)
-    return Container(text(spec.get("name")), text(spec.get("image")), command, args, env, files, mounted, start, wrong)
+    return Container(item, at, spec, command, args, env, files, mounted, start, wrong)
+
+
+def engine_in(
+    read: Container,
+    pod: Mapping[str, Any],
+    metadata: Path,
+    replicas: Replicas,
+    annotations: Mapping[str, str],
+    reading: Reading | None = None,
+) -> Engine:
+    """Return the engine in a container of a pod's spec; `reading` where more than the container says how it starts."""
+    resources = mapping(read.spec.get("resources"))
+    asked, key = gpus_asked(resources)
+    known = annotated(reading or read.reading, annotations)
+    return Engine(
+        item=read.item,
+        title=f"{read.item.kind}/{read.item.name}",
+        container=read.name,
+        at=read.at,
+        pod=metadata,
+        style="shell" if read.in_shell else "args",
+        reading=known,
+        replicas=replicas,
+        annotations=annotations,
+        resources=resources,
+        resources_at=(*read.at, "resources"),
+        mounted=read.mounted,
+        model=known.model,
+        gpu=gpu_text(pod, annotations),
+        gpus=asked,
+        gpu_key=key,
+    )
+
+
+def annotations_of(item: Item, *inner: str | int) -> dict[str, str]:
+    """Return the annotations of an object, in which those of its pods, below `inner`, are in force."""
+    return strings(get(item.data, "metadata", "annotations")) | strings(get(item.data, *inner, "annotations"))
 
 
 def cautious(reading: Reading, wrong: Sequence[Problem]) -> Reading:
@@ -84,7 +144,16 @@ def wrong_list(value: Any, item: Item, at: Path, of: str) -> Problem:
     where = f"{item.kind} {item.name}".strip()
     name = ".".join(map(str, at))
     message = f"{name}{f' of {where}' if where else ''} is {found} and should be a list of {of}"
-    return Problem(f"{message}; what it says is not judged", item.place(at))
+    return Problem(f"{message}; {NOT_JUDGED}", item.place(at))
+
+
+NOT_FOUND: Final = "no engine is found in it"
+NOT_JUDGED: Final = "what it says is not judged"
+
+
+def wrong_mapping(value: Any, item: Item, at: Path, so: str = NOT_JUDGED, whose: str = "") -> Problem:
+    """Return what to say of a value that is no mapping, and `so` what follows from it."""
+    return Problem(f"{'.'.join(map(str, at))}{whose} is {shape(value)} and should be a mapping; {so}", item.place(at))
 
 
 def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
@@ -92,11 +161,7 @@ def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
     for end in range(1, len(listed)):
         value = get(item.data, *listed[:end])
         if value is not None and not isinstance(value, (dict, list)):
-            name = ".".join(map(str, listed[:end]))
-            message = (
-                f"{name} of {item.kind} {item.name} is {shape(value)} and should be a mapping; no engine is found in it"
-            )
-            yield Problem(message, item.place(listed[:end]))
+            yield wrong_mapping(value, item, listed[:end], NOT_FOUND, f" of {item.kind} {item.name}")
     if not is_list(get(item.data, *listed), dict):
         yield wrong_list(get(item.data, *listed), item, listed, "mappings")
 
@@ -113,15 +178,6 @@ def _words(value: Any) -> tuple[str, ...]:
     Of one that is malformed all that may be words, by which an engine is still known.
     """
     return texts(value) if is_list(value, str) else tuple(flat(value))
-
-
-def _config_maps(item: Item, given: Manifests) -> dict[str, Item]:
-    """ConfigMaps that the object can use, by name; a manifest without a namespace may land in any."""
-    return {
-        one.name: one
-        for one in given.of("ConfigMap")
-        if not one.namespace or not item.namespace or one.namespace == item.namespace
-    }
 
 
 def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
@@ -164,17 +220,65 @@ def _mounted(spec: Mapping[str, Any], pod: Mapping[str, Any], maps: Mapping[str,
 
 def _keys(volume: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, Item, str]]:
     """File name, ConfigMap and key of every file in a volume."""
-    sources: Sequence[Any] = [get(volume, "configMap"), *(get(s, "configMap") for s in _projected(volume))]
-    for source in sources:
-        item = maps.get(text(get(source, "name")))
+    for source in (volume, *sequence(get(volume, "projected", "sources"))):
+        item = maps.get(text(get(source, "configMap", "name")))
         if item is None:
             continue
-        listed = sequence(get(source, "items"))
+        listed = sequence(get(source, "configMap", "items"))
         names = {text(get(one, "key")): text(get(one, "path")) for one in listed}
         for key in mapping(item.data.get("data")):
             if not listed or key in names:
                 yield names.get(key, key), item, key
 
 
-def _projected(volume: Any) -> Sequence[Any]:
-    return sequence(get(volume, "projected", "sources"))
+def slice_asked(resources: Mapping[str, Any]) -> str:
+    """Return the part of a GPU (MIG) that a container asks for, "" where it asks for none.
+
+    Its memory is not the GPU's.
+    """
+    names = (name for kind in ("limits", "requests") for name in mapping(get(resources, kind)))
+    return next((name for name in names if _SLICE.match(name)), "")
+
+
+def gpu_text(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
+    """Return the GPU's name as written on the pod or in what it selects nodes by; "" where neither says one."""
+    return annotations.get(GPU_ANNOTATION, "").strip() or next(filter(None, _selected(pod)), "")
+
+
+def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in strings(pod.get("nodeSelector")).items():
+        if _LABELS.search(key):
+            yield value
+    terms = [*sequence(get(pod, "affinity", *_TERMS)), *sequence(pod.get("nodeSelectorTerms"))]
+    for term in terms:
+        for one in sequence(get(term, "matchExpressions")):
+            expression = mapping(one)
+            values = sequence(expression.get("values"))
+            # Several values leave open which it gets.
+            if expression.get("operator") == "In" and len(values) == 1 and _LABELS.search(text(expression.get("key"))):
+                yield text(values[0])
+
+
+def gpus_asked(resources: Mapping[str, Any]) -> tuple[int | str | None, str]:
+    """How many GPUs a container's resources ask for and under which name; None and NVIDIA's where they ask for none."""
+    for kind in ("limits", "requests"):
+        for name, count in mapping(get(resources, kind)).items():
+            if name.endswith("/gpu"):
+                number = whole(text(count))
+                return (text(count) if number is None else int(number)), name
+    return None, "nvidia.com/gpu"
+
+
+def of_memory(requests: Any, limits: Any) -> dict[str, dict[str, Any]]:
+    """Return memory as pods ask for it, without what is not given."""
+    known = {"requests": requests, "limits": limits}
+    return {name: {"memory": value} for name, value in known.items() if value is not None}
+
+
+def shared_memory(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
+    """Return what makes /dev/shm of a pod's container larger than a container's 64 MiB, "" for nothing."""
+    volumes = {text(get(volume, "name")): volume for volume in sequence(pod.get("volumes"))}
+    for mount in sequence(spec.get("volumeMounts")):
+        if text(get(mount, "mountPath")).rstrip("/") == "/dev/shm":  # noqa: S108 - a path in their container
+            return f"volume {text(get(mount, 'name'))} at /dev/shm" if text(get(mount, "name")) in volumes else ""
+    return "hostIPC: true" if pod.get("hostIPC") is True else ""

@@ -14,12 +14,18 @@ from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path
 from kvpressure.launch.declared import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED
-from kvpressure.tools.audit.engine import Engine, Replicas
-from kvpressure.tools.audit.hardware import gpu_text
-from kvpressure.tools.audit.manifests import Item, Manifests, Source, get, mapping, sequence, shape, strings, text
+from kvpressure.tools.audit.engine import Engine, counted, scaled
+from kvpressure.tools.audit.manifests import Item, Manifests, Source, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import cautious, is_list, wrong_list
-from kvpressure.tools.audit.scaling import counted, scaled
+from kvpressure.tools.audit.pods import (
+    NOT_FOUND,
+    annotations_of,
+    cautious,
+    gpu_text,
+    is_list,
+    wrong_list,
+    wrong_mapping,
+)
 
 _CONFIG: Final[Path] = ("spec", "serveConfigV2")
 _WORKERS: Final[Path] = ("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template")
@@ -31,17 +37,14 @@ def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # 
     if inner is None:
         if get(item.data, *_CONFIG) is not None:
             wrong = f"spec.serveConfigV2 of {item.kind} {item.name} is no text with a YAML mapping"
-            yield Problem(f"{wrong}; no engine is found in it", item.place(_CONFIG))
+            yield Problem(f"{wrong}; {NOT_FOUND}", item.place(_CONFIG))
         return
     pod = mapping(get(item.data, *_WORKERS, "spec"))
-    annotations = strings(get(item.data, "metadata", "annotations"))
-    annotations |= strings(get(item.data, *_WORKERS, "metadata", "annotations"))
+    annotations = annotations_of(item, *_WORKERS, "metadata")
     resources = mapping(get(pod, "containers", 0, "resources"))
-    for engine in _in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod):
-        if isinstance(engine, Problem):
-            yield engine
-            continue
-        yield replace(engine, resources=resources, labels=strings(get(item.data, *_WORKERS, "metadata", "labels")))
+    labels = strings(get(item.data, *_WORKERS, "metadata", "labels"))
+    for one in _in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod):
+        yield replace(one, resources=resources, labels=labels) if isinstance(one, Engine) else one
 
 
 def serve_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
@@ -98,12 +101,12 @@ def _engine(
     model = text(loading.get("model_source")) or served
     env = strings(get(spec, "runtime_env", "env_vars"))
     words = (model or "model", *_words(mapping(spec.get("engine_kwargs"))))
-    given = spec.get("engine_kwargs")
+    given, deployment = spec.get("engine_kwargs"), (*at, "deployment_config")
+    autoscaling, bounds = (*deployment, "autoscaling_config"), ("min_replicas", "max_replicas")
+    scales = isinstance(get(item.data, *autoscaling), dict)
     reading = read_limits(read_start(ASSUMED.charts[0].command, words, env, Budget()))
     if given is not None and not isinstance(given, dict):
-        where: Path = (*at, "engine_kwargs")
-        message = f"{'.'.join(map(str, where))} is {shape(given)} and should be a mapping; what it says is not judged"
-        yield (wrong := Problem(message, item.place(where)))
+        yield (wrong := wrong_mapping(given, item, (*at, "engine_kwargs")))
         reading = cautious(reading, (wrong,))
     yield Engine(
         item=item,
@@ -113,7 +116,9 @@ def _engine(
         pod=(),
         style="kwargs",
         reading=annotated(reading, annotations),
-        replicas=_replicas(item, at),
+        replicas=scaled(item, autoscaling, bounds, "Ray Serve")
+        if scales
+        else counted(item, (*deployment, "num_replicas")),
         annotations=annotations,
         model=model,
         gpu=text(spec.get("accelerator_type")) or gpu_text(pod, annotations),
@@ -128,10 +133,3 @@ def _words(kwargs: Mapping[str, Any]) -> Iterator[str]:
             yield option
         elif value is not False and value is not None:
             yield from (option, json.dumps(value) if isinstance(value, (dict, list)) else text(value))
-
-
-def _replicas(item: Item, at: Path) -> Replicas:
-    where: Path = (*at, "deployment_config")
-    if isinstance(get(item.data, *where, "autoscaling_config"), dict):
-        return scaled(item, (*where, "autoscaling_config"), ("min_replicas", "max_replicas"), "Ray Serve")
-    return counted(item, (*where, "num_replicas"))

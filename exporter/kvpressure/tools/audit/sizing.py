@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from kvpressure.capacity.capacity_plan import (
-    Plan,
-    batched_tokens,
-    plan_model,
-    smallest_pool,
-    smallest_tensor_parallel,
-)
+from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model, smallest_pool
 from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
-from kvpressure.capacity.parallel import Parallel, RefusedError, length_refused, refusals
-from kvpressure.capacity.pool import BytePool, Memory, weights_step
+from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
+from kvpressure.capacity.pool import BytePool, Memory
 from kvpressure.commandline.numbers import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch.declared import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.hardware import GPU_ANNOTATION, slice_asked
+from kvpressure.tools.audit.pods import GPU_ANNOTATION, slice_asked
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
@@ -58,7 +53,7 @@ NOTHING_KNOWN: Final = Knowledge()
 class Sized:
     """An engine whose memory can be computed.
 
-    `longest` is the longest request in force, `declared` that of a flag, `own` the model's own length.
+    `longest` is the longest request in force, `declared` that of a flag.
     `refused` is why the server would not start at all; `plan` is there where traffic is known. `command` computes it.
     """
 
@@ -75,11 +70,6 @@ class Sized:
     _pools: dict[int, tuple[Memory, BytePool]] = field(default_factory=dict, compare=False, repr=False)
     """By the id of the memory, which is kept too: several checks need the same pool, and computing it is slow."""
 
-    @property
-    def own(self) -> int | None:
-        """The model's own context length."""
-        return self.geometry.max_model_len
-
     def pool(self, memory: Memory | None = None) -> BytePool:
         """Return what is left for the cache."""
         used = memory or self.memory
@@ -92,20 +82,6 @@ class Sized:
         """Whether the weights fit, and one longest request where the server ends at once without."""
         least = self.longest if self.memory.runtime.planning.needs_longest else self.cost.block_tokens
         return not self.refused and self.pool(memory).fit(least, 1.0) >= 1
-
-    def starts_at(self, utilization: float) -> bool:
-        """Return the same at another share of the memory."""
-        return self.starts(self.memory.at(utilization))
-
-    @property
-    def needs(self) -> Parallel | None:
-        """The fewest GPUs with which it starts, None where no usual number does."""
-        return smallest_tensor_parallel(self.geometry, self.memory, self.starts)
-
-    @property
-    def weights_bytes(self) -> float:
-        """On one GPU."""
-        return weights_step(self.geometry, self.memory).value
 
 
 def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized | str:
@@ -154,7 +130,9 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
-    for name in ("gpu_memory_utilization", "max_model_len", *_options(engine)):
+    sizing = (getattr(flags, field.name) for field in fields(flags) if field.name != "stretches")
+    options = (*sizing, *flags.stretches, engine.runtime.starting.flags.sizes_pool)
+    for name in ("gpu_memory_utilization", "max_model_len", *options):
         if name in engine.reading.unclear:
             raise ValueError(engine.reading.unclear[name])
     if engine.runtime.starting.flags.sizes_pool in engine.reading.options:
@@ -180,12 +158,11 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     traffic = traffic_of(engine)
     # Without known lengths a request is the longest one, which fewer of fit than of any other.
     assumed = traffic or Traffic(longest, 1)
+    known_step = memory.max_num_batched_tokens or traffic
     sized = Sized(
         geometry=geometry,
         cost=geometry.cost(kv, memory.tensor_parallel),
-        memory=memory
-        if memory.max_num_batched_tokens or traffic
-        else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
+        memory=memory if known_step else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
         traffic=assumed,
         longest=longest,
         command=_command(engine, memory, kv, traffic, limit),
@@ -194,13 +171,6 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         refused=refused,
     )
     return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
-
-
-def _options(engine: Engine) -> tuple[str, ...]:
-    """Return the options that memory follows from."""
-    flags = engine.runtime.starting.flags
-    named = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
-    return (*named, *flags.sizing.stretches, flags.sizes_pool)
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:
@@ -213,7 +183,14 @@ def _step(engine: Engine, gpu: Gpu) -> int:
 def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
     """Return the plan that the same values give at the prompt."""
     try:
-        return plan_model(sized.geometry, sized.cost, sized.memory, sized.traffic, thresholds, limit=sized.declared)
+        return plan_model(
+            sized.geometry,
+            sized.cost,
+            sized.memory,
+            sized.traffic,
+            thresholds,
+            limit=sized.declared,
+        )
     except RefusedError:
         return None
 
@@ -247,25 +224,23 @@ def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None, longest: int | None) -> str:
     """`kvpressure plan` with the same values."""
-    words = ["kvpressure", "plan", "--model", engine.model, "--gpu", memory.gpu]
-    for kind, count in (
-        ("tensor", memory.tensor_parallel),
-        ("pipeline", memory.pipeline_parallel),
-        ("data", memory.data_parallel),
-    ):
-        words += [f"--{kind}-parallel-size", str(count)] if count > 1 else []
-    words += ["--runtime", engine.runtime.name] if not engine.runtime.assumed else []
-    words += ["--enable-expert-parallel"] if memory.expert_parallel else []
-    words += ["--kv-cache-dtype", kv_cache_dtype] if kv_cache_dtype != "auto" else []
-    dtype = _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES)
-    words += ["--dtype", dtype] if dtype is not None else []
-    words += ["--max-model-len", str(longest)] if longest is not None else []
-    step = memory.max_num_batched_tokens
-    words += ["--max-num-batched-tokens", str(step)] if step is not None else []
     share = memory.gpu_memory_utilization
-    words += ["--gpu-memory-utilization", f"{share:g}"] if share != engine.runtime.planning.memory_share else []
-    if traffic is None:
-        words += ["--prompt-p95", "TOKENS", "--output-p95", "TOKENS"]
-    else:
-        words += ["--prompt-p95", f"{traffic.prompt_p95:g}", "--output-p95", f"{traffic.output_p95:g}"]
-    return shlex.join(words)
+    lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")
+    given = {
+        "--model": engine.model,
+        "--gpu": memory.gpu,
+        "--tensor-parallel-size": memory.tensor_parallel if memory.tensor_parallel > 1 else None,
+        "--pipeline-parallel-size": memory.pipeline_parallel if memory.pipeline_parallel > 1 else None,
+        "--data-parallel-size": memory.data_parallel if memory.data_parallel > 1 else None,
+        "--runtime": None if engine.runtime.assumed else engine.runtime.name,
+        "--enable-expert-parallel": "" if memory.expert_parallel else None,
+        "--kv-cache-dtype": None if kv_cache_dtype == "auto" else kv_cache_dtype,
+        "--dtype": _choice(engine, engine.runtime.starting.flags.sizing.dtype, DTYPE_BYTES),
+        "--max-model-len": longest,
+        "--max-num-batched-tokens": memory.max_num_batched_tokens,
+        "--gpu-memory-utilization": None if share == engine.runtime.planning.memory_share else f"{share:g}",
+        "--prompt-p95": lengths[0],
+        "--output-p95": lengths[1],
+    }
+    flags = ((name, str(value)) for name, value in given.items() if value is not None)
+    return shlex.join(["kvpressure", "plan", *filter(None, itertools.chain.from_iterable(flags))])

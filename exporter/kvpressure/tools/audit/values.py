@@ -11,12 +11,10 @@ from kvpressure.config.strict_yaml import Path
 from kvpressure.launch.declared import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.runtimes.starting import Chart
-from kvpressure.tools.audit.engine import Engine, Replicas
-from kvpressure.tools.audit.hardware import gpu_text
-from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, shape, strings, text, texts
+from kvpressure.tools.audit.engine import Engine, counted, scaled
+from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import cautious, container, is_list, wrong_list
-from kvpressure.tools.audit.scaling import counted, scaled
+from kvpressure.tools.audit.pods import cautious, container, gpu_text, is_list, of_memory, wrong_list, wrong_mapping
 
 _SECTION: Final = "servingEngineSpec"
 _PORT: Final = 8000
@@ -43,9 +41,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
 def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Iterator[Problem]:
     config = spec.get(chart.config)
     if config is not None and not isinstance(config, dict):
-        where: Path = (*at, chart.config)
-        message = f"{'.'.join(map(str, where))} is {shape(config)} and should be a mapping; what it says is not judged"
-        yield Problem(message, item.place(where))
+        yield wrong_mapping(config, item, (*at, chart.config))
     if not is_list(extra := mapping(config).get(chart.extra), str):
         yield wrong_list(extra, item, (*at, chart.config, chart.extra), "strings")
 
@@ -76,7 +72,10 @@ def _engine(
     name = text(spec.get("name"))
     env = {**strings(section.get("configs")), **read.env}
     start = read_start(chart.command, _arguments(spec, section, chart), env, Budget(), read.files)
-    whole = mapping(spec.get("resources"))
+    resources, keda = mapping(spec.get("resources")), get(spec, "keda", "enabled") is True
+    bounds = ("minReplicaCount", "maxReplicaCount")
+    asked = text(spec.get("requestGPU"))
+    count = whole(asked)
     return Engine(
         item=item,
         title=f"values/{name}",
@@ -86,16 +85,16 @@ def _engine(
         style="values",
         chart=chart,
         reading=annotated(cautious(read_limits(start), (*wrong, *read.wrong)), annotations),
-        replicas=_replicas(item, at, spec),
+        replicas=scaled(item, (*at, "keda"), bounds, "KEDA") if keda else counted(item, (*at, "replicaCount")),
         annotations=annotations,
         labels={"model": name, **strings(section.get("labels"))},
-        resources=whole or _resources(spec),
-        resources_at=(*at, "resources" if whole else "requestMemory"),
+        resources=resources or of_memory(spec.get("requestMemory"), spec.get("limitMemory")),
+        resources_at=(*at, "resources" if resources else "requestMemory"),
         mounted=read.mounted,
         scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
         model=text(spec.get("modelURL")),
         gpu=gpu_text(spec, annotations),
-        gpus=_gpus(spec),
+        gpus=(asked or None) if count is None else int(count),
         gpu_key="requestGPU",
     )
 
@@ -106,20 +105,3 @@ def _arguments(spec: Mapping[str, Any], section: Mapping[str, Any], chart: Chart
     port = text(section.get("containerPort")) or str(_PORT)
     words = [text(spec.get("modelURL")) or "model", "--port", port, *(word for pair in flags for word in pair)]
     return (*words, *texts(config.get(chart.extra)))
-
-
-def _resources(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = {"requests": spec.get("requestMemory"), "limits": spec.get("limitMemory")}
-    return {name: {"memory": value} for name, value in known.items() if value is not None}
-
-
-def _gpus(spec: Mapping[str, Any]) -> int | str | None:
-    asked = text(spec.get("requestGPU"))
-    count = whole(asked)
-    return (asked or None) if count is None else int(count)
-
-
-def _replicas(item: Item, at: Path, spec: Mapping[str, Any]) -> Replicas:
-    if get(spec, "keda", "enabled") is True:
-        return scaled(item, (*at, "keda"), ("minReplicaCount", "maxReplicaCount"), "KEDA")
-    return counted(item, (*at, "replicaCount"))

@@ -1,19 +1,28 @@
-"""Engines in the objects of Kubernetes itself and in LeaderWorkerSets: one row per kind."""
+"""Engines in the objects of Kubernetes itself, in LeaderWorkerSets, and in KServe's two kinds of services."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import annotated
-from kvpressure.tools.audit.engine import Engine, Replicas
-from kvpressure.tools.audit.hardware import gpu_text, gpus_asked, shared_memory
-from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings
+from kvpressure.launch.declared import Reading, read_limits, read_start
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.tools.audit.engine import Engine, Replicas, counted, replicas, scaled
+from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import container, misplaced
-from kvpressure.tools.audit.scaling import replicas
+from kvpressure.tools.audit.pods import (
+    Container,
+    annotations_of,
+    cautious,
+    container,
+    engine_in,
+    misplaced,
+    shared_memory,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class Shape:
     alone: str = ""
 
 
+_PREDICTOR: Final[Path] = ("spec", "predictor")
 _TEMPLATE: Final[Path] = ("spec", "template")
 _SCALED: Final = Shape((_TEMPLATE,), ("spec", "replicas"))
 
@@ -67,28 +77,10 @@ def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> 
         if read.runtime is None:
             continue
         yield from read.wrong
-        annotations = strings(get(item.data, "metadata", "annotations"))
-        annotations |= strings(get(item.data, *template, "metadata", "annotations"))
-        reading = annotated(read.reading, annotations)
-        asked, key = gpus_asked(mapping(get(spec, "resources")))
-        yield Engine(
-            item=item,
-            title=f"{item.kind}/{item.name}",
-            container=read.name,
-            at=at,
-            pod=(*template, "metadata"),
-            style="shell" if read.in_shell else "args",
-            reading=reading,
-            replicas=_replicas(item, given, shape),
-            annotations=annotations,
+        annotations = annotations_of(item, *template, "metadata")
+        yield replace(
+            engine_in(read, pod, (*template, "metadata"), _replicas(item, given, shape), annotations),
             labels=strings(get(item.data, *template, "metadata", "labels")),
-            resources=mapping(get(spec, "resources")),
-            resources_at=(*at, "resources"),
-            mounted=read.mounted,
-            model=reading.model,
-            gpu=gpu_text(pod, annotations),
-            gpus=asked,
-            gpu_key=key,
             shared_memory=shared_memory(mapping(spec), pod),
         )
 
@@ -99,3 +91,101 @@ def _replicas(item: Item, given: Manifests, shape: Shape) -> Replicas:
     if not shape.replicas:
         return Replicas(1, f"a {item.kind} by itself is one replica, and nothing brings it back")
     return replicas(item, shape.replicas, given)
+
+
+def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """Return the predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
+    predictor = mapping(get(item.data, *_PREDICTOR))
+    model = mapping(predictor.get("model"))
+    yield from misplaced(item, (*_PREDICTOR, "containers"))
+    for position, spec in enumerate(sequence(predictor.get("containers"))):
+        read = container(mapping(spec), predictor, item, given, (*_PREDICTOR, "containers", position))
+        if read.runtime is not None:
+            yield from read.wrong
+            yield _predictor(read, predictor, read.reading)
+    if model and any(one.kserve.serves(model) for one in RUNTIMES):
+        read = container(model, predictor, item, given, (*_PREDICTOR, "model"))
+        yield from read.wrong
+        name = text(model.get("runtime"))
+        runtimes = given.of("ServingRuntime", "ClusterServingRuntime")
+        runtime = next((one for one in runtimes if one.name == name), None)
+        engine = _predictor(read, predictor, _with_runtime(given, read, model, runtime))
+        behind = None if runtime is None else (runtime, ("spec", "containers", 0))
+        yield replace(engine, behind=behind, model=text(model.get("storageUri")) or engine.model)
+
+
+def _predictor(read: Container, predictor: Mapping[str, Any], reading: Reading) -> Engine:
+    item = read.item
+    scaling = get(item.data, *_PREDICTOR, "maxReplicas") is not None
+    bounds = ("minReplicas", "maxReplicas")
+    count = scaled(item, _PREDICTOR, bounds, "KServe") if scaling else counted(item, (*_PREDICTOR, bounds[0]))
+    metadata = ("metadata",) if predictor.get("annotations") is None else _PREDICTOR
+    engine = engine_in(read, predictor, metadata, count, annotations_of(item, *_PREDICTOR), reading)
+    labels = {"serving.kserve.io/inferenceservice": item.name, **strings(get(item.data, "metadata", "labels"))}
+    return replace(engine, container=read.name or "model", labels=labels)
+
+
+def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], found: Item | None) -> Reading:
+    if found is None:
+        name = text(model.get("runtime"))
+        which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
+        return replace(read.reading, hidden=(*read.reading.hidden, f"{which} is not among the manifests"))
+    spec = mapping(get(found.data, "spec", "containers", 0))
+    base = container(spec, mapping(found.data.get("spec")), found, given, ("spec", "containers", 0))
+    words = (read.command or base.command, (*base.args, *read.args))
+    start = read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files})
+    return cautious(read_limits(start), (*base.wrong, *read.wrong))
+
+
+def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """Return the decode pods and, where prefill is apart, its pods.
+
+    KServe's own template starts one where none is given.
+    """
+    yield from _role(item, given, ("spec",), "")
+    if isinstance(get(item.data, "spec", "prefill"), dict):
+        yield from _role(item, given, ("spec", "prefill"), " prefill")
+
+
+def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine | Problem]:
+    pod = mapping(get(item.data, *at, "template"))
+    containers = sequence(pod.get("containers"))
+    main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
+    spec = mapping(containers[main]) if containers else {}
+    where: Path = (*at, "template", "containers", main) if containers else at
+    read = container(spec, pod, item, given, where)
+    yield from misplaced(item, (*at, "template", "containers"))
+    if read.runtime is None and (text(spec.get("image")) or not ASSUMED.kserve.by_default):
+        return
+    yield from read.wrong
+    metadata = ("metadata",) if get(item.data, *at, "annotations") is None else at
+    engine = engine_in(read, pod, metadata, _llm_replicas(item, given, at), annotations_of(item, *at))
+    reading = engine.reading
+    if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
+        reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
+    yield replace(
+        engine,
+        title=f"{engine.title}{role}",
+        container=read.name or "main",
+        style=engine.style if read.in_shell or read.args else "env",
+        reading=_divided(reading, mapping(get(item.data, *at, "parallelism"))),
+        labels={"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))},
+        model=text(get(item.data, "spec", "model", "uri")) or engine.model,
+    )
+
+
+def _divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
+    """With the ranks that KServe's template makes options of; those of the command win."""
+    flags, options = reading.runtime.starting.flags.sizing, dict(reading.options)
+    for field, option in (("tensor", flags.tensor), ("pipeline", flags.pipeline), ("data", flags.data)):
+        if option and (count := text(parallelism.get(field))):
+            options.setdefault(option, Given(count, f"parallelism.{field}: {count}"))
+    if flags.expert and parallelism.get("expert") is True:
+        options.setdefault(flags.expert, Given("", "parallelism.expert: true"))
+    return replace(reading, options=options)
+
+
+def _llm_replicas(item: Item, given: Manifests, at: Path) -> Replicas:
+    if isinstance(get(item.data, *at, "scaling"), dict):
+        return scaled(item, (*at, "scaling"), ("minReplicas", "maxReplicas"), "KServe")
+    return replicas(item, (*at, "replicas"), given)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.tools.bundle.flavours import EXPORTER
-from kvpressure.tools.bundle.options import Options
+from kvpressure.tools.bundle.options import EXPORTER, Options
 from kvpressure.tools.bundle.rules import Alert
 from kvpressure.tools.bundle.templates import render
 
@@ -50,11 +49,53 @@ class Inhibition:
     equal: tuple[str, ...]
 
 
+def _one_of(name: str, *values: str) -> Matcher:
+    return Matcher(name, "=~" if len(values) > 1 else "=", "|".join(values))
+
+
+_OURS: Final = Matcher("component", "=~", ".+")
+_OF_THE_EXPORTER: Final = (
+    Inhibition(
+        "The louder severity of an alert mutes the quieter one of the same engine or container.",
+        (_one_of("severity", "critical"), _OURS),
+        (_one_of("severity", "warning", "info"), _OURS),
+        ("alertname", *_SAME_THING),
+    ),
+    Inhibition(
+        "The same, for alerts that are never critical.",
+        (_one_of("severity", "warning"), _OURS),
+        (_one_of("severity", "info"), _OURS),
+        ("alertname", *_SAME_THING),
+    ),
+    Inhibition(
+        "No exporter of a namespace answers: one page, not one ticket for each of them.",
+        (_one_of("alertname", "KVPressureExporterDown"), _one_of("severity", "critical")),
+        (_one_of("alertname", "KVPressureExporterDown"), _one_of("severity", "warning")),
+        ("cluster", "namespace", "job"),
+    ),
+    Inhibition(
+        "A model's page mutes the tickets of its replicas.",
+        (_one_of("alertname", "KVPressureCacheTooSmall"), Matcher("component", "=", DEPLOYMENT)),
+        (
+            _one_of("alertname", "KVPressureCacheTooSmall", "KVPressureExhaustionPredicted"),
+            Matcher("component", "=", "engine"),
+        ),
+        _SAME[DEPLOYMENT],
+    ),
+)
+_BESIDE_THE_EXPORTER: Final = Inhibition(
+    "Where the exporter runs too, what it says of a pod's engine goes before what vLLM's own series let one guess.",
+    (Matcher("alertname", "=~", "KVPressure.+"), Matcher("component", "=", "engine")),
+    (Matcher("component", "=", "vllm"),),
+    ("cluster", "namespace", "pod", "model_name"),
+)
+"""By pod: the exporter's alerts name an engine's address by other labels."""
+
+
 def inhibitions(alerts: Iterable[Alert], options: Options) -> tuple[Inhibition, ...]:
     """Return the inhibitions of any alerts, then one for each set of alerts that mutes others, in the alerts' order."""
-    known = list(alerts)
-    usual = _of_the_exporter() if options.flavour is EXPORTER else (_beside_the_exporter(),)
-    return (*usual, *_causes(known))
+    usual = _OF_THE_EXPORTER if options.flavour is EXPORTER else (_BESIDE_THE_EXPORTER,)
+    return (*usual, *_causes(list(alerts)))
 
 
 def alertmanager_config(path: str, template: str, options: Options, alerts: Sequence[Alert]) -> str:
@@ -75,12 +116,8 @@ def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, 
         return {"name": one.name, "value": one.value, "matchType": "=~"}
 
     rules = [
-        {
-            "sourceMatch": [match(one) for one in rule.source],
-            "targetMatch": [match(one) for one in rule.target],
-            "equal": list(rule.equal),
-        }
-        for rule in inhibitions(alerts, options)
+        {"sourceMatch": [*map(match, one.source)], "targetMatch": [*map(match, one.target)], "equal": list(one.equal)}
+        for one in inhibitions(alerts, options)
     ]
     labels = {"app.kubernetes.io/name": "kvpressure", "app.kubernetes.io/component": "inhibition", **options.labels}
     return {
@@ -89,48 +126,6 @@ def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, 
         "metadata": {"name": f"kvpressure{options.flavour.suffix}-inhibition", "labels": labels},
         "spec": {"inhibitRules": rules},
     }
-
-
-def _of_the_exporter() -> tuple[Inhibition, ...]:
-    down = "KVPressureExporterDown"
-    replicas = "KVPressureCacheTooSmall|KVPressureExhaustionPredicted"
-    ours = Matcher("component", "=~", ".+")
-    return (
-        Inhibition(
-            "The louder severity of an alert mutes the quieter one of the same engine or container.",
-            (_severity("critical"), ours),
-            (_severity("warning", "info"), ours),
-            ("alertname", *_SAME_THING),
-        ),
-        Inhibition(
-            "The same, for alerts that are never critical.",
-            (_severity("warning"), ours),
-            (_severity("info"), ours),
-            ("alertname", *_SAME_THING),
-        ),
-        Inhibition(
-            "No exporter of a namespace answers: one page, not one ticket for each of them.",
-            (_named(down), _severity("critical")),
-            (_named(down), _severity("warning")),
-            ("cluster", "namespace", "job"),
-        ),
-        Inhibition(
-            "A model's page mutes the tickets of its replicas.",
-            (_named("KVPressureCacheTooSmall"), Matcher("component", "=", DEPLOYMENT)),
-            (_named(replicas), Matcher("component", "=", "engine")),
-            _SAME[DEPLOYMENT],
-        ),
-    )
-
-
-def _beside_the_exporter() -> Inhibition:
-    """Return the inhibition beside the exporter, by pod: its alerts name an engine's address by other labels."""
-    return Inhibition(
-        "Where the exporter runs too, what it says of a pod's engine goes before what vLLM's own series let one guess.",
-        (Matcher("alertname", "=~", "KVPressure.+"), Matcher("component", "=", "engine")),
-        (Matcher("component", "=", "vllm"),),
-        ("cluster", "namespace", "pod", "model_name"),
-    )
 
 
 def _causes(alerts: Sequence[Alert]) -> Iterable[Inhibition]:
@@ -147,19 +142,8 @@ def _causes(alerts: Sequence[Alert]) -> Iterable[Inhibition]:
             if alert.name not in targets:
                 targets.append(alert.name)
     for (sources, about), targets in found.items():
-        named = (
-            (_named(*sources), Matcher("component", "=", DEPLOYMENT)) if about == DEPLOYMENT else (_named(*sources),)
-        )
-        why = "A cause mutes its symptoms, here of the same " + {DEPLOYMENT: "model and namespace."}.get(
-            about, "engine."
-        )
-        yield Inhibition(why, named, (_named(*targets),), _SAME.get(about, _SAME_ENGINE))
-
-
-def _named(*names: str) -> Matcher:
-    names = tuple(dict.fromkeys("|".join(names).split("|")))
-    return Matcher("alertname", "=~" if len(names) > 1 else "=", "|".join(names))
-
-
-def _severity(*names: str) -> Matcher:
-    return Matcher("severity", "=~" if len(names) > 1 else "=", "|".join(names))
+        named, of = [_one_of("alertname", *dict.fromkeys(sources))], "engine"
+        if about == DEPLOYMENT:
+            named, of = [*named, Matcher("component", "=", DEPLOYMENT)], "model and namespace"
+        why, muted = f"A cause mutes its symptoms, here of the same {of}.", _one_of("alertname", *targets)
+        yield Inhibition(why, tuple(named), (muted,), _SAME.get(about, _SAME_ENGINE))

@@ -14,9 +14,9 @@ from importlib import resources
 from typing import Any, Final
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.tools.bundle.dump import dump
 from kvpressure.tools.bundle.options import EXPORTER_RUNBOOKS, Options
 from kvpressure.tools.bundle.templates import render
+from kvpressure.tools.bundle.write import dump
 
 FOLDER: Final = "KV pressure"
 """Grafana's folder that the dashboards are shown in."""
@@ -45,16 +45,12 @@ def dashboard_files(options: Options) -> dict[str, str]:
     """Return the dashboards' files of a bundle: path to content."""
     boards = dashboards(options)
     files = {f"{DASHBOARDS}/{uid}.json": text for uid, text in boards.items()}
-    files[PROVIDER] = dump(provider())
+    # Grafana reads this one under `provisioning/dashboards`.
+    folder = {"path": _PATH, "foldersFromFilesStructure": False}
+    one = {"name": "kvpressure", "folder": FOLDER, "type": "file", "allowUiUpdates": False, "options": folder}
+    files[PROVIDER] = dump({"apiVersion": 1, "providers": [one]})
     files |= {f"kubernetes/dashboard-{uid}.yaml": dump(config_map(uid, text, options)) for uid, text in boards.items()}
     return files
-
-
-def provider() -> dict[str, Any]:
-    """Return the provider file that Grafana reads under `provisioning/dashboards`."""
-    options = {"path": _PATH, "foldersFromFilesStructure": False}
-    one = {"name": "kvpressure", "folder": FOLDER, "type": "file", "allowUiUpdates": False, "options": options}
-    return {"apiVersion": 1, "providers": [one]}
 
 
 def config_map(uid: str, text: str, options: Options) -> dict[str, Any]:

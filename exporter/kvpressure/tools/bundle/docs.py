@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.tools.bundle.flavours import EXPORTER
-from kvpressure.tools.bundle.options import Options
+from kvpressure.tools.bundle.options import EXPORTER, Options
 from kvpressure.tools.bundle.rules import Alert
 from kvpressure.tools.bundle.templates import percent
 
@@ -62,43 +61,35 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
         "| alert | severity | for | keeps firing | about | off by default because |\n",
         "|---|---|---|---|---|---|\n",
     ]
-    parts += [_row(alert) for alert in sorted(alerts, key=lambda alert: alert.name not in on)]
+    for alert in sorted(alerts, key=lambda alert: alert.name not in on):
+        link, keeps = _link(alert.name), alert.rule.get("keep_firing_for", "-")
+        row = (link, alert.severity, alert.rule["for"], keeps, alert.component, alert.off_because)
+        parts.append(f"| {' | '.join(row)} |\n")
     for name, rules in groupby(alerts, key=lambda alert: alert.name):
         parts.append(_section(name, list(rules), thresholds))
     return "".join(parts)
 
 
-def _row(alert: Alert) -> str:
-    keeps = alert.rule.get("keep_firing_for", "-")
-    link = f"[{alert.name}](#{alert.name.lower()})"
-    return f"| {link} | {alert.severity} | {alert.rule['for']} | {keeps} | {alert.component} | {alert.off_because} |\n"
-
-
 def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
     parts = [f"\n## {name}\n\n"]
     for rule in rules:
-        parts.append(f"**{rule.severity}**, for {rule.rule['for']}{_kept(rule)}: {rule.words}\n\n")
+        keeps = f", keeps firing {kept}" if (kept := rule.rule.get("keep_firing_for")) else ""
+        parts.append(f"**{rule.severity}**, for {rule.rule['for']}{keeps}: {rule.words}\n\n")
         parts.append(f"```promql\n{rule.rule['expr']}\n```\n\n")
     if rules[0].muted_by:
-        parts.append(f"Muted while one of these fires for the same engine: {_names(rules[0].muted_by)}.\n\n")
+        parts.append(
+            f"Muted while one of these fires for the same engine: {', '.join(map(_link, rules[0].muted_by))}.\n\n"
+        )
     if rules[0].thresholds:
         parts.append("| threshold | value | why |\n|---|---|---|\n")
-        parts += [_threshold(key, thresholds) for key in rules[0].thresholds]
+        for key in rules[0].thresholds:
+            entry = thresholds.entries[key]
+            parts.append(f"| `{key}` | {thresholds.values[key]:g} {entry.unit} | {entry.why} |\n")
         parts.append("\n")
     book = rules[0].runbook or name
     parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
     return "".join(parts)
 
 
-def _kept(alert: Alert) -> str:
-    keeps = alert.rule.get("keep_firing_for")
-    return f", keeps firing {keeps}" if keeps else ""
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"[{name}](#{name.lower()})" for name in names)
-
-
-def _threshold(key: str, thresholds: Thresholds) -> str:
-    entry = thresholds.entries[key]
-    return f"| `{key}` | {thresholds.values[key]:g} {entry.unit} | {entry.why} |\n"
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"

@@ -1,4 +1,9 @@
-"""What a bundle is generated for: thresholds, which series the rules look at, and where links lead."""
+"""What a bundle is generated for: its flavour, thresholds, which series the rules look at, and where links lead.
+
+A flavour says for whom it is: people who run the exporter, or people who have nothing but vLLM's own series. It is a
+folder of rule templates, a folder of dashboards, and the label matchers that find its series. Another alert of a
+flavour is one template in its folder.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,30 @@ from urllib.parse import urlsplit
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.exposition.profile import Profile
-from kvpressure.tools.bundle.flavours import EXPORTER, FLAVOURS, Flavour
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """One flavour. `folder` is below `rules/` and `dashboards/templates/`, "" for the folder itself.
+
+    `selector` are the label matchers used where nobody gives any, "" for none; `needs_selector` refuses to do without.
+    `suffix` goes into the names of Kubernetes objects, so that bundles of two flavours live side by side.
+    """
+
+    name: str
+    folder: str
+    selector: str
+    needs_selector: bool
+    suffix: str
+
+
+EXPORTER: Final = Flavour("exporter", "", 'job="kvpressure"', needs_selector=True, suffix="")
+"""Rules and dashboards on the exporter's series."""
+
+VLLM_ONLY: Final = Flavour("vllm-only", "vllm-only", "", needs_selector=False, suffix="-vllm-only")
+"""Rules and a dashboard on `vllm:*` as any Prometheus has them. Their names find them: no matcher is needed."""
+
+FLAVOURS: Final = {flavour.name: flavour for flavour in (EXPORTER, VLLM_ONLY)}
 
 SELECTOR: Final = EXPORTER.selector
 EXPORTER_RUNBOOKS: Final = "http://{{ $labels.instance }}/runbooks"
@@ -26,7 +54,8 @@ LONGEST_SCRAPE_SECONDS: Final = 60
 PAGE_URL: Final = "http://127.0.0.1:5001/page"
 TICKET_URL: Final = "http://127.0.0.1:5001/ticket"
 
-_MATCHER: Final = re.compile(r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n`{}]|\\[^\n`])*"\s*')
+_MATCHER: Final = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n`{}]|\\[^\n`])*"\s*'
+_MATCHERS: Final = re.compile(f"{_MATCHER}(?:,{_MATCHER})*")
 _INSTANCE: Final = "{{ $labels.instance }}"
 _LABEL: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -56,8 +85,7 @@ class Options:
 
     def check(self) -> None:
         """Raise ConfigError with everything that is wrong with these options."""
-        problems = [Problem("generate", None, name, message) for name, message in self._problems()]
-        if problems:
+        if problems := [Problem("generate", None, name, message) for name, message in self._problems()]:
             raise ConfigError(problems)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
@@ -73,7 +101,11 @@ class Options:
                 yield "--label", f"{key}={value} is not a Kubernetes label"
 
     def _of_the_flavour(self) -> Iterator[tuple[str, str]]:
-        yield from _selector_problems(self.selector, needed=self.flavour.needs_selector)
+        selector = self.selector.strip()
+        if not selector and self.flavour.needs_selector:
+            yield "--selector", f"is missing: without one no rule can tell that an exporter is gone; such as {SELECTOR}"
+        elif selector and (selector != self.selector or not _MATCHERS.fullmatch(selector)):
+            yield "--selector", f"{self.selector[:80]!r} is not label matchers without braces, such as {SELECTOR}"
         if self.flavour is not EXPORTER:
             if self.profile is not Profile.FULL:
                 yield "--profile", f"is of exporters, and the flavour {self.flavour.name} reads none"
@@ -85,26 +117,6 @@ def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
     """Return the flavour of that name, and the matchers `given` or, with None, its own. Raises KeyError."""
     found = FLAVOURS[flavour]
     return found, found.selector if given is None else given
-
-
-def _selector_problems(selector: str, *, needed: bool) -> Iterator[tuple[str, str]]:
-    if not selector.strip() and not needed:
-        return
-    if not selector.strip():
-        yield "--selector", f"is missing: without one no rule can tell that an exporter is gone; such as {SELECTOR}"
-    elif selector.strip() != selector or not _matchers(selector):
-        yield "--selector", f"{selector[:80]!r} is not label matchers without braces, such as {SELECTOR}"
-
-
-def _matchers(selector: str) -> bool:
-    at = 0
-    while found := _MATCHER.match(selector, at):
-        if found.end() == len(selector):
-            return True
-        if selector[found.end()] != ",":
-            return False
-        at = found.end() + 1
-    return False
 
 
 def _url_problems(name: str, url: str) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
-from kvpressure.tools.bundle import links, windows
 from kvpressure.tools.bundle.options import Options
 
 SEVERITIES: Final = ("critical", "warning", "info")
@@ -26,6 +25,45 @@ _REQUIRED: Final = ("alert", "expr", "for", "labels", "annotations", "words")
 _ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers", "runbook")
 _ANNOTATIONS: Final = ("facts", "run", "summary")
 _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
+
+SCRAPES_IN_A_RANGE: Final = 4
+"""Two for a rate, one that may be missed, and one because a range seldom begins with a scrape."""
+
+SCRAPES_TO_WAIT: Final = 2
+"""`for` asks for two scrapes, or one bad sample would have lasted."""
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(r"(?:[0-9]+[smhd])+")
+_RANGE: Final = re.compile(rf"\[({_DURATION.pattern})\]")
+
+
+_ENGINE: Final = {
+    "namespace": "namespace",
+    "pod": "pod",
+    "target": "target",
+    "model": "model_name",
+    "engine": "engine",
+    "instance": "instance",
+}
+_LABELS: Final[dict[str, dict[str, str]]] = {
+    "deployment": {"namespace": "namespace", "model": "model_name"},
+    "engine": _ENGINE,
+    "gpu": _ENGINE,
+    "limits": _ENGINE,
+    "node": _ENGINE,
+    "container": {"namespace": "namespace", "pod": "pod", "instance": "instance"},
+    "exporter": {"target": "target", "instance": "instance"},
+    "vllm": {name: label for name, label in _ENGINE.items() if name != "target"},
+}
+"""By component: what a runbook's address says of the alert, and the label that each of it comes from."""
+
+COMPONENTS: Final = tuple(_LABELS)
+BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet", "vllm": "kvpressure-vllm-only"}
+"""Grafana uid by component; the engine's board for all others."""
+
+_INSTANCE: Final = "{{ $labels.instance }}"
+_VARIABLES: Final = {"namespace": "namespace", "target": "target", "instance": "instance", "model": "model_name"}
+_OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace", "model", "instance"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +94,7 @@ class Alert:
 
     @property
     def component(self) -> str:
-        """What the alert is about: one of `links.COMPONENTS`."""
+        """What the alert is about: one of `COMPONENTS`."""
         return str(self.rule["labels"]["component"])
 
 
@@ -74,11 +112,40 @@ class RuleFile:
         return "/".join(self.path.split("/")[-2:])
 
 
+def seconds(duration: str) -> int:
+    """Return the seconds of a duration as Prometheus writes it, such as 1m30s. Raises ValueError."""
+    if not _DURATION.fullmatch(duration):
+        raise ValueError(f"{duration!r} is no duration such as 30s or 1m30s")
+    return sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"([0-9]+)([smhd])", duration))
+
+
+def duration(total_seconds: int) -> str:
+    """Return seconds as Prometheus writes them: 90 is 1m30s."""
+    parts = []
+    for unit, size in reversed(_UNITS.items()):
+        count, total_seconds = divmod(total_seconds, size)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
+def ranges(expr: str, scrape_seconds: int) -> str:
+    """Return an expression, or a template with queries in it, whose ranges hold four scrapes each.
+
+    A range with one sample in it proves nothing, and `rate` of one is nothing. Templates are written for the shortest
+    interval; a longer one stretches what is too short for it.
+    """
+    return _RANGE.sub(lambda found: f"[{at_least(found[1], SCRAPES_IN_A_RANGE * scrape_seconds)}]", expr)
+
+
+def at_least(given: str, least_seconds: int) -> str:
+    """Return a duration, or the shortest there may be."""
+    return given if seconds(given) >= least_seconds else duration(least_seconds)
+
+
 def read_rules(path: str, template: str, rendered: str, options: Options) -> RuleFile:
     """Read one rendered file; `path` is relative to `rules/`. Raises ConfigError with everything wrong in it."""
     document = strict_yaml.load(rendered, path)
-    problems = [document.problem(where, message) for where, message in _problems(document)]
-    if problems:
+    if problems := [document.problem(where, message) for where, message in _problems(document)]:
         raise ConfigError(problems)
     used = tuple(dict.fromkeys(_LIMIT.findall(template)))
     alerts: list[Alert] = []
@@ -90,9 +157,8 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
                 rules.append({**given, "expr": _expr(given, options)})
             elif options.all_alerts or "off_because" not in given:
                 rules.append(_complete(given, options))
-                muted_by = tuple(given.get("muted_by", ()))
-                off = " ".join(given.get("off_because", "").split())
-                words, book = " ".join(given["words"].split()), given.get("runbook", "")
+                words, off = (" ".join(given.get(key, "").split()) for key in ("words", "off_because"))
+                muted_by, book = tuple(given.get("muted_by", ())), given.get("runbook", "")
                 alerts.append(Alert(path, rules[-1], words, muted_by, used, off, book))
         if rules:
             groups.append({**group, "rules": rules})
@@ -102,23 +168,46 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
 def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Return Prometheus' own keys in its order, with windows that hold enough scrapes, and with the links."""
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
-    texts = {key: " ".join(windows.ranges(text, every).split()) for key, text in rule["annotations"].items()}
+    texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
-    annotations |= links.links(
+    annotations |= links(
         options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
     )
-    complete = {
-        "alert": name,
-        "expr": _expr(rule, options),
-        "for": windows.waiting(rule["for"], every),
-    }
-    if "keep_firing_for" in rule:
-        complete["keep_firing_for"] = windows.keeping(rule["keep_firing_for"], every)
+    waits = rule["for"] if not seconds(rule["for"]) else at_least(rule["for"], SCRAPES_TO_WAIT * every)
+    complete = {"alert": name, "expr": _expr(rule, options), "for": waits}
+    if "keep_firing_for" in rule:  # bridges missed scrapes
+        complete["keep_firing_for"] = at_least(rule["keep_firing_for"], SCRAPES_IN_A_RANGE * every)
     return {**complete, "labels": rule["labels"], "annotations": annotations}
 
 
+def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
+    """Return the annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base URL is set."""
+    found, labels = {}, _LABELS[component]
+    if options.runbook_url:
+        found["runbook_url"] = _runbook(options, alert, labels, exporter_answers=exporter_answers)
+    if options.dashboard_url:
+        board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
+        wanted = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
+        own = {_VARIABLES[name]: label for name, label in labels.items() if name in wanted}
+        found["dashboard_url"] = f"{board}?{_query(own, prefix='var-')}" if exporter_answers else board
+    return found
+
+
+def _runbook(options: Options, alert: str, labels: dict[str, str], *, exporter_answers: bool) -> str:
+    """Return the runbook's URL: of any other exporter that answers where the alert is about one that does not."""
+    if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
+        another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")
+        otherwise = f"{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"
+        return f"{{{{ with query `up{{{options.selector}}} == 1` }}}}{another}/{alert}{otherwise}"
+    return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
+
+
+def _query(labels: dict[str, str], prefix: str = "") -> str:
+    return "&".join(f"{prefix}{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in labels.items())
+
+
 def _expr(rule: Mapping[str, Any], options: Options) -> str:
-    return windows.ranges(rule["expr"].strip(), options.scrape_seconds)
+    return ranges(rule["expr"].strip(), options.scrape_seconds)
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:
@@ -144,8 +233,7 @@ def _rule_problems(where: Path, rule: Any) -> Iterator[tuple[Path, str]]:
     else:
         for key in rule.keys() - set(_ALLOWED):
             yield (*where, key), f"is no key of an alert; known are {', '.join(_ALLOWED)}"
-        missing = [key for key in _REQUIRED if key not in rule]
-        if missing:
+        if missing := [key for key in _REQUIRED if key not in rule]:
             yield where, f"lacks {', '.join(missing)}"
         else:
             yield from _alert_problems(where, rule)
@@ -155,7 +243,7 @@ def _alert_problems(where: Path, rule: Mapping[str, Any]) -> Iterator[tuple[Path
     labels, annotations = rule["labels"], rule["annotations"]
     if not isinstance(labels, dict) or labels.get("severity") not in SEVERITIES:
         yield (*where, "labels"), f"severity must be one of {', '.join(SEVERITIES)}"
-    elif labels.get("component") not in links.COMPONENTS:
-        yield (*where, "labels"), f"component must be one of {', '.join(links.COMPONENTS)}"
+    elif labels.get("component") not in COMPONENTS:
+        yield (*where, "labels"), f"component must be one of {', '.join(COMPONENTS)}"
     if not isinstance(annotations, dict) or tuple(sorted(annotations)) != _ANNOTATIONS:
         yield (*where, "annotations"), "must be summary, facts and run; the description and links are made"

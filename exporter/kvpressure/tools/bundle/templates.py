@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import jinja2
@@ -45,6 +46,7 @@ _SAME_VLLM: Final = ("cluster", "job", "namespace", "pod", "instance", "model_na
 
 def render(path: str, text: str, options: Options, more: Mapping[str, Any] | None = None) -> str:
     """Render one template; `path` is its name in messages. Raises ConfigError when it uses what does not exist."""
+    now = Now(options.selector)
     context: dict[str, Any] = {
         "limits": options.thresholds,
         "thresholds_hash": options.thresholds.hash,
@@ -52,11 +54,11 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "engine": _ENGINE,
         "model": "{{ $labels.model_name }}{{ with $labels.namespace }} in {{ . }}{{ end }}",
         "triage": _TRIAGE,
-        "worst": lambda *series: _worst(series, options.selector),
-        "now": Now(options.selector),
+        "worst": partial(_worst, options.selector),
+        "now": now,
         "lately": Now(options.selector, look_back="10m"),
-        "which": Which(options.selector),
-        "vllm": Series(options.selector),
+        "which": partial(_which, now),
+        "vllm": partial(_series, options.selector),
         "vllm_engine": _VLLM_ENGINE,
         "vllm_triage": _VLLM_TRIAGE,
         "vllm_now": Now("", labels=_SAME_VLLM),
@@ -64,7 +66,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
         "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
         "plain": plain,
-        "gone": _GONE % Now(options.selector).query("kvpressure_engine_silent_seconds"),
+        "gone": _GONE % now.query("kvpressure_engine_silent_seconds"),
         **(more or {}),
     }
     try:
@@ -75,32 +77,26 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         raise ConfigError([Problem(path, None, "", f"uses what does not exist: {error.message}")]) from None
 
 
-def _worst(series: Sequence[str], selector: str) -> str:
+def _worst(selector: str, *series: str) -> str:
     """Return the command for the alert's replica with the highest value of any of `series`; ties go by name.
 
     With `topk` any of them would do, another at each evaluation, and the text would never be the same.
     """
-    either = " or ".join(_of_model(one, selector) for one in series)
+    either = " or ".join(_selected(one, selector, ("cluster", "namespace", "model_name")) for one in series)
     return _WORST % (either, either, 2 * " $labels.cluster $labels.namespace $labels.model_name" * len(series))
 
 
-def _of_model(series: str, selector: str) -> str:
-    """Return a series' selector for the alert's cluster, namespace and model; `series` may end in matchers."""
+def _selected(series: str, selector: str, labels: Sequence[str]) -> str:
+    """Return a series' selector for the alert's own `labels`; `series` may end in matchers."""
     name, _, matchers = series.partition("{")
-    inside = [selector, *filter(None, [matchers.removesuffix("}")]), "cluster=%q", "namespace=%q", "model_name=%q"]
+    inside = [*filter(None, [selector, matchers.removesuffix("}")]), *(f"{label}=%q" for label in labels)]
     return f"{name}{{{','.join(inside)}}}"
 
 
-class Series:
-    """`series(name, matcher, ...)`: a selector of the bundle's series, without braces where nothing is matched."""
-
-    def __init__(self, selector: str) -> None:
-        self._selector = selector
-
-    def __call__(self, name: str, *matchers: str) -> str:
-        """Return the selector; `matchers` come before those of the bundle."""
-        inside = ",".join(filter(None, [*matchers, self._selector]))
-        return f"{name}{{{inside}}}" if inside else name
+def _series(selector: str, name: str, *matchers: str) -> str:
+    """Return a selector of the bundle's series, without braces where nothing is matched."""
+    inside = ",".join(filter(None, [*matchers, selector]))
+    return f"{name}{{{inside}}}" if inside else name
 
 
 class Now:
@@ -112,9 +108,7 @@ class Now:
     """
 
     def __init__(self, selector: str, look_back: str = "", labels: Sequence[str] = _SAME_ENGINE) -> None:
-        self._selector = selector
-        self._labels = labels
-        self._look_back = look_back
+        self._selector, self._labels, self._look_back = selector, labels, look_back
 
     def __call__(self, series: str, how: str = "humanize") -> str:
         """Return the template text."""
@@ -123,32 +117,23 @@ class Now:
 
     def query(self, series: str) -> str:
         """Return the template expression that gives the query."""
-        name, _, matchers = series.partition("{")
-        inside = [*filter(None, [self._selector, matchers.removesuffix("}")])]
-        inside += [f"{label}=%q" for label in self._labels]
+        selected = _selected(series, self._selector, self._labels)
         values = " ".join(f"$labels.{label}" for label in self._labels)
-        selected = f"{name}{{{','.join(inside)}}}"
         if self._look_back:
             selected = f"last_over_time({selected}[{self._look_back}])"
         return f"printf `{selected}` {values}"
 
 
-class Which:
-    """`which(cause, texts, otherwise)`: the text of the detail that the engine's cause has had most in ten minutes.
+def _which(now: Now, cause: str, texts: Mapping[str, str], otherwise: str = "") -> str:
+    """Return the text of the detail that the engine's cause has had most in ten minutes.
 
     `otherwise` stands for a detail without a text, for none, and where no exporter exports any.
     """
-
-    def __init__(self, selector: str) -> None:
-        self._now = Now(selector)
-
-    def __call__(self, cause: str, texts: Mapping[str, str], otherwise: str = "") -> str:
-        """Return the template text."""
-        told = self._now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
-        most = told.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
-        choices = "{{ else ".join(f"if eq $kind `{detail}` }}}}{text}" for detail, text in texts.items())
-        known = f"{{{{ $kind := . | first | label `detail` }}}}{{{{ {choices}{{{{ else }}}}{otherwise}{{{{ end }}}}"
-        return f"{{{{ with query ({most}) }}}}{known}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+    told = now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
+    most = told.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
+    choices = "{{ else ".join(f"if eq $kind `{detail}` }}}}{text}" for detail, text in texts.items())
+    known = f"{{{{ $kind := . | first | label `detail` }}}}{{{{ {choices}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+    return f"{{{{ with query ({most}) }}}}{known}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
 def plain(value: Any) -> Any:
@@ -163,23 +148,18 @@ def percent(ratio: float) -> str:
     return f"{ratio * 100:.3g} %"
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        block_start_string="[%",
-        block_end_string="%]",
-        variable_start_string="[[",
-        variable_end_string="]]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=plain,
-        autoescape=False,  # noqa: S701 - the output is YAML, read back and checked, never HTML
-    )
-    environment.filters["percent"] = percent
-    return environment
-
-
-_ENVIRONMENT: Final = _environment()
+_ENVIRONMENT: Final = jinja2.Environment(
+    block_start_string="[%",
+    block_end_string="%]",
+    variable_start_string="[[",
+    variable_end_string="]]",
+    comment_start_string="[#",
+    comment_end_string="#]",
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    finalize=plain,
+    autoescape=False,  # noqa: S701 - the output is YAML, read back and checked, never HTML
+)
+_ENVIRONMENT.filters["percent"] = percent

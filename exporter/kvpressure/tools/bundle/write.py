@@ -1,4 +1,4 @@
-"""A bundle onto disk, whole or not at all: written aside, then swapped in."""
+"""A bundle's YAML, that people read, and a bundle onto disk, whole or not at all: written aside, then swapped in."""
 
 from __future__ import annotations
 
@@ -6,14 +6,45 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
 
 MANIFEST: Final = "bundle.json"
 """Lists the files of a bundle: a folder with one is ours to replace."""
+
+
+_LONG: Final = 100
+
+
+class _Dumper(yaml.SafeDumper):
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002 - yaml's signature
+        """Indent lists below their key."""
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - yaml's signature
+        """Return True: everything is written out."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else ">" if len(text) > _LONG else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dump(data: Any) -> str:
+    """Return mappings, lists and scalars as YAML that reads back equal.
+
+    Long texts and those of many lines are block scalars; keys are in the order given.
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
 
 
 def write_bundle(out: Path, files: Mapping[str, str]) -> None:
@@ -32,8 +63,9 @@ def write_bundle(out: Path, files: Mapping[str, str]) -> None:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        what = f"cannot be written: {error.strerror or error}{_where(error, out)}; nothing was changed"
-        raise _problem(out, what) from None
+        elsewhere = error.filename and Path(error.filename) not in (out, out.resolve())
+        where = f" ({error.filename})" if elsewhere else ""
+        raise _problem(out, f"cannot be written: {error.strerror or error}{where}; nothing was changed") from None
 
 
 def _fill(folder: Path, files: Mapping[str, str]) -> None:
@@ -67,15 +99,10 @@ def _refuse_foreign(place: Path, shown: Path) -> None:
         raise _problem(shown, "is a file; --out is a folder")
     if Path.cwd().is_relative_to(place):  # swapped away, it would leave the shell in a folder that is gone
         raise _problem(shown, "is, or holds, the folder you are in; name another one, or one inside it")
-    present = {str(path.relative_to(place)) for path in _files(place)}
-    foreign = sorted(present - _listed(place))
-    if foreign:
+    files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
+    if foreign := sorted({str(path.relative_to(place)) for path in files} - _listed(place)):
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise _problem(shown, f"holds what is not of a bundle: {foreign[0]}{more}; name an empty folder or a new one")
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
 def _listed(place: Path) -> set[str]:
@@ -84,11 +111,6 @@ def _listed(place: Path) -> set[str]:
         return {MANIFEST, *map(str, listed)}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
-
-
-def _where(error: OSError, out: Path) -> str:
-    """Return the file that the error is about, for messages; "" where it is the folder itself."""
-    return f" ({error.filename})" if error.filename and Path(error.filename) not in (out, out.resolve()) else ""
 
 
 def _problem(out: Path, message: str) -> ConfigError:

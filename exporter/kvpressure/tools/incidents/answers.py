@@ -142,8 +142,7 @@ def _integer(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
+    if not isfinite(value := float(text)):
         raise ValueError("it holds a number that is too large")
     return value
 

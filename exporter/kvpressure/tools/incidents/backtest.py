@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.tools.incidents.document import Json, engine_of
-from kvpressure.tools.incidents.names import EngineName
+from kvpressure.tools.incidents.names import EngineName, Json, engine_of
 
 
-def compared(
-    before: Thresholds, incidents: Sequence[Json], after: Thresholds, others: Sequence[Json]
-) -> Mapping[str, Any]:
+def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, others: Sequence[Json]) -> Json:
     """Return what the other setting finds: its own incidents, and how they differ from those of the first.
 
     Two incidents are the same where they overlap on one engine, though one may be cut in two by the other setting.
@@ -24,7 +20,7 @@ def compared(
     met: set[int] = set()
     same, lost, changed = 0, [], []
     for one in incidents:
-        mine = [other for other in by_engine.get(engine_of(one), ()) if _overlap(one, other)]
+        mine = [other for other in by_engine.get(engine_of(one), ()) if _shared(one, other) >= 0]
         met.update(map(id, mine))
         if not mine:
             lost.append(_brief(one))
@@ -33,15 +29,14 @@ def compared(
         if (one["cause"], one["detail"]) == (best["cause"], best["detail"]):
             same += 1
         else:
-            names = {"before": _cause(one), "after": _cause(best)}
-            changed.append({**_brief(one), **names})
+            changed.append({**_brief(one), "before": _cause(one), "after": _cause(best)})
+    values = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(Thresholds)}
     return {
         "thresholds": after.hash,
         "changed_thresholds": {
-            field.name: {"before": getattr(before, field.name), "after": getattr(after, field.name)}
-            for field in fields(Thresholds)
-            if isinstance(getattr(before, field.name), int | float)
-            and getattr(before, field.name) != getattr(after, field.name)
+            name: {"before": first, "after": second}
+            for name, (first, second) in values.items()
+            if isinstance(first, int | float) and first != second
         },
         "incidents": sorted(others, key=lambda one: (one["began"], engine_of(one))),
         "same": same,
@@ -60,13 +55,7 @@ def _cause(one: Json) -> Json:
     return {"cause": one["cause"], "detail": one["detail"]}
 
 
-def _end(one: Json) -> float:
-    return float(one["began"] + one["seconds"])
-
-
-def _overlap(one: Json, other: Json) -> bool:
-    return bool(one["began"] <= _end(other) and other["began"] <= _end(one))
-
-
 def _shared(one: Json, other: Json) -> float:
-    return float(min(_end(one), _end(other)) - max(one["began"], other["began"]))
+    """Return the seconds in which both were, below 0 where they do not meet."""
+    ends = (each["began"] + each["seconds"] for each in (one, other))
+    return float(min(ends) - max(one["began"], other["began"]))

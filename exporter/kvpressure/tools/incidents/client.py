@@ -13,7 +13,6 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,14 +22,7 @@ from kvpressure.kubernetes.names import Names
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
 from kvpressure.printable import brief
-from kvpressure.tools.incidents.answers import (
-    MAX_SERIES,
-    NoSamplesError,
-    Samples,
-    TooManyError,
-    labels_of,
-    read_answer,
-)
+from kvpressure.tools.incidents.answers import MAX_SERIES, NoSamplesError, Samples, TooManyError, labels_of, read_answer
 from kvpressure.tools.incidents.errors import BusyError, PrometheusError, TooMuchError, connection_error, refusal_of
 
 LARGEST_ANSWER_BYTES: Final = 24 << 20
@@ -61,28 +53,16 @@ class Server:
     deadline_seconds: float = DEADLINE_SECONDS
 
 
-@dataclass(slots=True)
-class Asked:
-    """What one client has asked so far: requests, bytes of answers, and the servers' own warnings, each once."""
-
-    requests: int = 0
-    received_bytes: int = 0
-    warnings: dict[str, None] = field(default_factory=dict)
-
-
 class Prometheus:
     """One server. Use it as a context manager; for one thread. Redirects are refused and answers are bounded."""
 
     def __init__(self, server: Server, *, wait: Callable[[float], None] = time.sleep) -> None:
-        self._url, self._headers = _base(server.url), dict(server.headers)
-        self._wait = wait
+        self._url, self._headers, self._wait = _base(server.url), dict(server.headers), wait
+        self._shown = brief(self._url, 200)
         context = tls_context(tls_files(server.tls)) if self._url.startswith("https://") else None
+        context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without TLS it is not used
         proxy = _proxy(self._url)
-        transport = httpx2.AsyncHTTPTransport(
-            verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # without TLS it is not used
-            trust_env=False,
-            proxy=proxy or None,
-        )
+        transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy or None)
         self._http = httpx2.AsyncClient(
             transport=Names(transport, proxied=bool(proxy)),
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
@@ -92,14 +72,15 @@ class Prometheus:
         # A loop for the deadline: only there does it hold for an exchange as a whole, however it drips in.
         self._loop = asyncio.Runner()
         self.deadline_seconds = server.deadline_seconds
-        self.asked = Asked()
+        self.received_bytes = 0
+        """Of answers, unpacked."""
+        self.warnings: dict[str, None] = {}
+        """The server's own, each once."""
 
     def __enter__(self) -> Prometheus:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.run(self._http.aclose())
         self._loop.close()
 
@@ -146,7 +127,7 @@ class Prometheus:
         try:
             return [_series(one, kind, samples) for one in found.get("result") or ()]
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-            raise self._no_series(path, error) from error
+            raise self._garbage(path, error) from error
 
     def _asked(self, path: str, asked: Mapping[str, Any], *, post: bool = True) -> tuple[Any, list[Samples]]:
         """Asks, and again after a while where that may help."""
@@ -162,7 +143,6 @@ class Prometheus:
         raise AssertionError("unreachable")
 
     def _once(self, path: str, asked: Mapping[str, Any], *, post: bool) -> tuple[Any, list[Samples]]:
-        self.asked.requests += 1
         try:
             status, retry_after, body = self._loop.run(self._exchange(path, dict(asked), post=post))
         except (httpx2.TimeoutException, TimeoutError) as error:
@@ -204,7 +184,7 @@ class Prometheus:
                 raise httpx2.DecodingError(brief(error)) from error
             if len(body) > most:
                 break
-        self.asked.received_bytes += len(body)
+        self.received_bytes += len(body)
         if len(body) > most and response.status_code == 200:
             sentence = f"one answer of {self._shown} is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"
             raise TooMuchError("too_large", f"{sentence}; narrow --selector")
@@ -216,7 +196,7 @@ class Prometheus:
         except TooManyError as error:
             raise self._too_many(path, str(error)) from error
         except NoSamplesError as error:
-            raise self._no_series(path, error) from error
+            raise self._garbage(path, error) from error
         except ValueError as error:
             sentence = f"{self._shown}{path} answered something that is no JSON"
             raise PrometheusError("garbage", f"{sentence}; is it a Prometheus, and is its path complete?") from error
@@ -224,22 +204,17 @@ class Prometheus:
             raise PrometheusError("garbage", f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
         warnings = found.get("warnings")
         for warning in warnings if isinstance(warnings, list) else ():
-            if len(self.asked.warnings) < MAX_WARNINGS:
-                self.asked.warnings[brief(warning, 300)] = None
+            if len(self.warnings) < MAX_WARNINGS:
+                self.warnings[brief(warning, 300)] = None
         return found.get("data"), samples
 
-    def _no_series(self, path: str, error: Exception) -> PrometheusError:
-        return PrometheusError(
-            "garbage", f"{self._shown} answered {path} with series that are none: {brief(error)}; is it a Prometheus?"
-        )
+    def _garbage(self, path: str, error: Exception) -> PrometheusError:
+        sentence = f"{self._shown} answered {path} with series that are none: {brief(error)}; is it a Prometheus?"
+        return PrometheusError("garbage", sentence)
 
     def _too_many(self, path: str, why: str) -> TooMuchError:
         text = f"{self._shown} answered {path} with too much at once: {why}; narrow --selector, --cluster or --since"
         return TooMuchError("too_many", text)
-
-    @property
-    def _shown(self) -> str:
-        return brief(self._url, 200)
 
 
 def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:

@@ -1,30 +1,37 @@
-"""Verdicts of one engine, oldest first, to its incidents."""
+"""Verdicts of one engine, oldest first, to its incidents, as the JSON that everything which shows them is made from.
+
+`model/schemas/incidents.schema.json` describes it; keys are only ever added within a version.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.codec import evidence_json, limits_json, missing_json
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import LOSING, EngineView, Incident
-from kvpressure.tools.incidents.found import MAX_PICTURE_POINTS, PICTURE_SERIES, Fired, PastIncident, Picture
-from kvpressure.tools.incidents.judged_alerts import Alarm, ours
+from kvpressure.tools.incidents.judged_alerts import Alarm, Fired, ours
+from kvpressure.tools.incidents.names import Json
 
 BEFORE_SECONDS: Final = 900.0
 """Of a picture, before the incident and after it."""
+
+PICTURE_SERIES: Final = ("running", "waiting", "kv_usage_ratio", "tokens_per_second")
+MAX_PICTURE_POINTS: Final = 180
 
 TOO_FEW: Final = "too_few_polls"
 """At the begin of what is read: nothing is wrong with the engine's series."""
 
 _STAGES: Final = (Stage.NONE, Stage.BUILDING, Stage.COLLAPSED, Stage.FAILING)
-_PEAKS: Final = {"running": "requests_running_max", "waiting": "requests_waiting_max"}
 
 
 @dataclass(slots=True)
@@ -36,7 +43,7 @@ class _Point:
 
 @dataclass(slots=True)
 class _Open:
-    """An incident that may go on."""
+    """An incident that may go on. `began` and `last`, when the verdict named it first and last, are both late."""
 
     began: float
     last: float
@@ -44,7 +51,7 @@ class _Open:
     """Seconds of each."""
     confidence: float = 0.0
     judged: int = 0
-    best: dict[tuple[Cause, str], EngineView] = field(default_factory=dict)
+    best: dict[tuple[Cause, str], tuple[EngineView, Diagnosis]] = field(default_factory=dict)
     cost: Incident | None = None
     stage: Stage = Stage.NONE
     peak: dict[str, float] = field(default_factory=dict)
@@ -53,10 +60,12 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An incident, and the view that its advice is made from."""
+    """An incident, and the view that its advice is made from; `cost` orders those of one engine."""
 
-    incident: PastIncident
+    incident: Json
     view: EngineView
+    seconds: float
+    cost: float
 
 
 class Collector:
@@ -90,7 +99,7 @@ class Collector:
             if self._open is None:
                 self._open = _Open(max(known, t - self._step), t)
                 self._open.points = list(self._before)
-            self._trouble(self._open, view, point)
+            self._trouble(self._open, view, diagnosis, point)
         elif self._open is not None:
             self._keep(self._open, point)
         self._before.append(point)
@@ -108,28 +117,28 @@ class Collector:
         """Ours, of the whole time."""
         return sorted((one for alarm in self._alarms for one in alarm.shown()), key=lambda one: one.at)
 
-    def _trouble(self, open_: _Open, view: EngineView, point: _Point) -> None:
-        diagnosis = view.diagnosis
-        if diagnosis is None:
-            return
+    def _trouble(self, open_: _Open, view: EngineView, diagnosis: Diagnosis, point: _Point) -> None:
         seconds = min(self._step * 2, point.t - open_.last) or self._step
         key = (diagnosis.cause, diagnosis.detail)
         open_.causes[key] = open_.causes.get(key, 0.0) + seconds
         open_.confidence += diagnosis.confidence
         open_.judged += 1
-        best = open_.best.get(key)
         # The newest of the surest: by then windows hold nothing but trouble.
-        if best is None or best.diagnosis is None or _sureness(view) >= _sureness(best):
-            open_.best[key] = view
+        if key not in open_.best or diagnosis.confidence >= open_.best[key][1].confidence:
+            open_.best[key] = view, diagnosis
         if view.incident is not None:
             open_.cost = view.incident
         open_.stage = max(open_.stage, diagnosis.stage, key=_STAGES.index)
-        for name, path in _PEAKS.items():
-            if (value := at(view.derived, path)) is not None:
+        peaks = {
+            "running": at(view.derived, "requests_running_max"),
+            "waiting": at(view.derived, "requests_waiting_max"),
+            "kv_usage_ratio": point.values[2],
+            "preemptions_per_second": at(view.derived, "preemptions_per_second"),
+            "desired_replicas": self._desired(view),
+        }
+        for name, value in peaks.items():
+            if value is not None:
                 open_.peak[name] = max(open_.peak.get(name, 0.0), value)
-        self._note_peak(open_, "kv_usage_ratio", point.values[2])
-        self._note_peak(open_, "preemptions_per_second", at(view.derived, "preemptions_per_second"))
-        self._note_peak(open_, "desired_replicas", self._desired(view))
         open_.last = point.t
         self._keep(open_, point)
 
@@ -142,11 +151,6 @@ class Collector:
         count = desired_replicas([ReplicaReading(self._labels.get("pod", ""), asked)], self._limits)
         return None if count is None else float(count)
 
-    @staticmethod
-    def _note_peak(open_: _Open, name: str, value: float | None) -> None:
-        if value is not None:
-            open_.peak[name] = max(open_.peak.get(name, 0.0), value)
-
     def _keep(self, open_: _Open, point: _Point) -> None:
         """Points for the picture; a long incident is shown in coarser ones."""
         open_.points.append(point)
@@ -155,13 +159,12 @@ class Collector:
 
     def _values(self, t: float, sample: EngineSample) -> tuple[float | None, ...]:
         """Values of PICTURE_SERIES; tokens as a rate since the sample before."""
-        tokens, rate = sample.counters.get("generation_tokens"), None
+        tokens, rate, gauges = sample.counters.get("generation_tokens"), None, sample.gauges
         if tokens is not None and self._tokens is not None:
             before, count = self._tokens
             if 0 < t - before <= 4 * self._step and tokens >= count:
                 rate = (tokens - count) / (t - before)
         self._tokens = None if tokens is None else (t, tokens)
-        gauges = sample.gauges
         return gauges.get("running"), gauges.get("waiting"), gauges.get("kv_usage"), rate
 
     def _ended(self, open_: _Open, *, ended: bool) -> Ended:
@@ -171,53 +174,54 @@ class Collector:
             by_cause[one] = by_cause.get(one, 0.0) + seconds
         cause = max(by_cause, key=by_cause.__getitem__)
         key = max((key for key in open_.causes if key[0] is cause), key=open_.causes.__getitem__)
-        view, cost = open_.best[key], open_.cost
-        diagnosis = view.diagnosis
-        if diagnosis is None:
-            raise AssertionError("a view of an incident has a verdict")
-        incident = PastIncident(
-            target=view.key.target,
-            labels=self._labels,
-            namespace=view.namespace,
-            pod=view.pod,
-            model_name=view.key.model_name,
-            engine=view.key.rank,
-            cause=cause,
-            detail=key[1],
-            grounds=diagnosis.grounds,
-            began=open_.began,
-            ended=open_.last if ended else None,
-            seconds=open_.last - open_.began,
-            step_seconds=self._step,
-            causes=by_cause,
-            confidence=open_.confidence / open_.judged,
-            stage=open_.stage.value,
-            lost_tokens=None if cost is None else cost.lost_tokens,
-            lost_seconds=None if cost is None else cost.lost_seconds,
-            tokens_per_second=None if cost is None else cost.tokens_per_second,
-            restarted=cost is not None and cost.restarted,
-            peak=open_.peak,
-            symptoms=diagnosis.symptoms,
-            missing=diagnosis.missing,
-            limits=view.limits,
-            picture=_picture(open_.points),
-        )
-        return Ended(incident, view)
+        (view, diagnosis), cost = open_.best[key], open_.cost
+        seconds, lost = open_.last - open_.began, None if cost is None else cost.lost_tokens
+        incident = {
+            "target": view.key.target,
+            "labels": dict(self._labels),
+            "namespace": view.namespace,
+            "pod": view.pod,
+            "model_name": view.key.model_name,
+            "engine": view.key.rank,
+            "cause": cause.value,
+            "detail": key[1] or None,
+            "grounds": diagnosis.grounds or None,
+            "began": open_.began,
+            "ended": open_.last if ended else None,
+            "seconds": round(seconds, 3),
+            "step_seconds": round(self._step, 3),
+            "causes": {one.value: round(held, 3) for one, held in by_cause.items()},
+            "confidence": _rounded(open_.confidence / open_.judged, 4),
+            "stage": open_.stage.value,
+            "lost_tokens": None if lost is None else round(lost),
+            "lost_seconds": None if cost is None else _rounded(cost.lost_seconds, 3),
+            "tokens_per_second": None if cost is None else _rounded(cost.tokens_per_second, 3),
+            "restarted": cost is not None and cost.restarted,
+            "peak": {name: _rounded(value, 6) for name, value in open_.peak.items()},
+            "symptoms": {name: evidence_json(evidence) for name, evidence in diagnosis.symptoms.items()},
+            "missing": [missing_json(missing) for missing in diagnosis.missing],
+            "limits": limits_json(view.limits),
+            "fired": [],
+            "exporter": None,
+            "actions": [],
+            "picture": _picture(open_.points),
+        }
+        return Ended(incident, view, seconds, lost or seconds)
 
 
-def with_fired(incident: PastIncident, fired: list[Fired], late_seconds: float) -> PastIncident:
-    """Return the incident with those alerts that fired during it, or so shortly after."""
-    until = float("inf") if incident.ended is None else incident.ended + late_seconds
-    mine = (one for one in fired if one.at <= until and (one.ended is None or one.ended >= incident.began))
-    return replace(incident, fired=tuple(sorted(mine, key=lambda one: (one.copied, one.at))))
+def fired_during(incident: Json, fired: list[Fired], late_seconds: float) -> list[Json]:
+    """Return those alerts that fired during the incident, or so shortly after."""
+    until = float("inf") if incident["ended"] is None else incident["ended"] + late_seconds
+    mine = (one for one in fired if one.at <= until and (one.ended is None or one.ended >= incident["began"]))
+    return [one.json() for one in sorted(mine, key=lambda one: (one.copied, one.at))]
 
 
-def _sureness(view: EngineView) -> float:
-    return view.diagnosis.confidence if view.diagnosis else 0.0
+def _picture(points: list[_Point]) -> Json:
+    """Return how an incident looked: unix seconds, and of each series its values, None where not known."""
+    shown = points[:: max(1, -(-len(points) // MAX_PICTURE_POINTS))]
+    series = {name: [_rounded(one.values[place], 4) for one in shown] for place, name in enumerate(PICTURE_SERIES)}
+    return {"t": [one.t for one in shown], **series, "cause": [one.cause.value for one in shown]}
 
 
-def _picture(points: list[_Point]) -> Picture:
-    every = max(1, -(-len(points) // MAX_PICTURE_POINTS))
-    shown = points[::every]
-    series = {name: tuple(point.values[place] for point in shown) for place, name in enumerate(PICTURE_SERIES)}
-    return Picture(tuple(point.t for point in shown), series, tuple(point.cause for point in shown))
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, digits)

@@ -12,7 +12,7 @@ from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, all_names, one_of, spelled, target_of
-from kvpressure.tools.incidents.paging import Series, Span, asked
+from kvpressure.tools.incidents.paging import Span, ranged
 
 FIRST_RANK: Final = "0"
 PROBE_SECONDS: Final = 600.0
@@ -70,15 +70,11 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
         engines.setdefault(target, set()).add((labels.get(table.model_label, ""), rank))
         return target
 
-    def ask(part: Span) -> Series:
-        return server.range(expr, part.start, part.end, step)
-
     # Both ends and every step between: an engine that lived for less than a step is missed, so steps are short.
-    for _, series in asked(Span(span.start, span.end), step, step, ask):
-        for found in series:
-            target = target_seen(found["metric"])
-            count = max((value for _, value in found.get("values", ()) if 0 < value < math.inf), default=0.0)
-            most[target] = max(most.get(target, 0.0), count)
+    for found in ranged(server, expr, span, step, step):
+        target = target_seen(found["metric"])
+        count = max((value for _, value in found.get("values", ()) if 0 < value < math.inf), default=0.0)
+        most[target] = max(most.get(target, 0.0), count)
     for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
         most.setdefault(target_seen(labels), 0.0)
     if len(most) > MAX_TARGETS:

@@ -1,26 +1,31 @@
-"""One target's stretches through the pipeline: pages in, incidents out as JSON. What a worker does."""
+"""Targets' stretches through the pipeline, here or in processes beside each other: pages in, incidents out as JSON."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from kvpressure.advice import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.engine_state.registry import Pipeline
-from kvpressure.model.action import Action
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.model.codec import action_json
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import EnginePage
 from kvpressure.model.view import EngineKey, EngineView
-from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.collect import Collector, Ended, with_fired
+from kvpressure.tools.incidents.client import Prometheus, Server
+from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
 from kvpressure.tools.incidents.discover import Seen
-from kvpressure.tools.incidents.document import Json, incident_json
-from kvpressure.tools.incidents.found import PastIncident
-from kvpressure.tools.incidents.pace import LONGEST_STEP_SECONDS, SHORTEST_STEP_SECONDS, paced
+from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.journal import Key
+from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.paging import Span
 from kvpressure.tools.incidents.raw import PageMaker, interval_of, read_pages
 
@@ -43,15 +48,62 @@ LATE_INTERVALS: Final = 3
 LATE_SECONDS: Final = 300.0
 """An alert that fires so shortly after an incident fires because of it."""
 
+SHORTEST_STEP_SECONDS: Final = 15.0
+LONGEST_STEP_SECONDS: Final = 60.0
+VERDICT_INTERVALS: Final = 4
+"""Between the polls of a verdict: it takes four polls, and one scrape may be lost."""
+WINDOW_INTERVALS: Final = 12
+"""A prediction takes ten."""
+SHAPE_INTERVALS: Final = 20
+LOST_INTERVALS: Final = 2.5
+SELDOM_STEP_SECONDS: Final = 25.0
+"""From here on one poll speaks of half a minute or more: a cause need not hold for another, and a preemption now and
+then shows in as many of so long intervals as a sustained one does in short ones."""
 
-@dataclass(slots=True)
-class Followed:
-    """What came of one target."""
 
-    incidents: list[Json] = field(default_factory=list)
-    unjudged: list[Json] = field(default_factory=list)
-    samples: int = 0
-    unread: str = ""
+def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresholds]:
+    """Return the pipeline's settings, and the thresholds, for polls `step` seconds apart.
+
+    Only what counts polls or bridges the time between two of them changes; what means "bad" stays.
+    """
+    ordinary = PipelineSettings()
+    settings = replace(
+        ordinary,
+        window_seconds=max(ordinary.window_seconds, (WINDOW_INTERVALS + 0.5) * step),
+        shape_window_seconds=max(ordinary.shape_window_seconds, SHAPE_INTERVALS * step),
+        longest_interval_seconds=max(ordinary.longest_interval_seconds, LOST_INTERVALS * step),
+    )
+    window = max(thresholds.verdict_window_seconds, (VERDICT_INTERVALS + 0.5) * step)
+    seldom = step >= SELDOM_STEP_SECONDS
+    return settings, replace(
+        thresholds,
+        cause_hold_seconds=0.0 if seldom else thresholds.cause_hold_seconds,
+        preempting_min_burst_count=thresholds.preempting_min_burst_count + seldom,
+        verdict_window_seconds=window,
+        verdict_min_poll_count=min(thresholds.verdict_min_poll_count, VERDICT_INTERVALS + 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One target to follow: what a worker needs to know.
+
+    `stretches` say whether they reach to the end of the time looked at. `step` is None for as often as it was scraped,
+    `declared` None where nobody told its limits.
+    """
+
+    server: Server
+    seen: Seen
+    stretches: tuple[tuple[Span, bool], ...]
+    step: float | None
+    settings: tuple[Thresholds, ...]
+    shortest_seconds: float
+    declared: tuple[DeclaredLimit, ...] | None = None
+
+    @property
+    def key(self) -> Key:
+        """Under which it is remembered that it is done."""
+        return "target", self.seen.runtime, *itertools.chain.from_iterable(self.seen.target.labels)
 
 
 @dataclass(slots=True)
@@ -84,10 +136,10 @@ class Follower:
         samples = {(one.model_name, one.engine): one for one in page.engines}
         for view in self._pipeline.on_page(self._target, page):
             self.samples += 1
-            collector = self._collector(view)
-            self._ended.setdefault(view.key, []).extend(
-                collector.add(view, samples[view.key.model_name, view.key.rank])
-            )
+            if view.key not in self._collectors:
+                self._collectors[view.key] = Collector(dict(self.seen.target.labels), self._limits, self.step)
+            ended = self._collectors[view.key].add(view, samples[view.key.model_name, view.key.rank])
+            self._ended.setdefault(view.key, []).extend(ended)
         self._pipeline.expire(page.t)
 
     def stretch_ends(self, *, last: bool) -> None:
@@ -99,18 +151,16 @@ class Follower:
             over = not last or collector.silent_since(self._newest)
             self._ended.setdefault(key, []).extend(collector.finish(ended=over))
 
-    def incidents(self) -> Iterator[PastIncident]:
+    def incidents(self) -> Iterator[Json]:
         """Those that were long enough, with what would have fired and what would have helped."""
         least = max(self.step, self.shortest_seconds - LATE_INTERVALS * self.step)
         for key, ended in self._ended.items():
             fired = self._collectors[key].fired()
-            long = [one for one in ended if one.incident.seconds >= least]
-            costly = sorted(long, key=lambda one: -(one.incident.lost_tokens or one.incident.seconds))[:MAX_PREDICTED]
+            long = [one for one in ended if one.seconds >= least]
+            costly = sorted(long, key=lambda one: -one.cost)[:MAX_PREDICTED]
             for one in long:
-                yield replace(
-                    with_fired(one.incident, fired, LATE_SECONDS),
-                    actions=self._advice(one.view if one in costly else replace(one.view, observed=None)),
-                )
+                actions = self._advice(one.view if one in costly else replace(one.view, observed=None))
+                yield {**one.incident, "fired": fired_during(one.incident, fired, LATE_SECONDS), "actions": actions}
 
     def unjudged(self) -> Iterator[Json]:
         """Where requests waited for long, and nothing told why."""
@@ -120,14 +170,9 @@ class Follower:
                     names = {"target": key.target, "model_name": key.model_name, "engine": key.rank}
                     yield {**names, "detail": detail or None, "seconds": seconds}
 
-    def _collector(self, view: EngineView) -> Collector:
-        if view.key not in self._collectors:
-            self._collectors[view.key] = Collector(dict(self.seen.target.labels), self._limits, self.step)
-        return self._collectors[view.key]
-
-    def _advice(self, view: EngineView) -> tuple[Action, ...]:
+    def _advice(self, view: EngineView) -> list[Json]:
         if view.diagnosis is None or not self.advises:
-            return ()
+            return []
         place = Place(
             namespace=view.namespace,
             pod=view.pod,
@@ -135,44 +180,46 @@ class Follower:
             model_name=view.shown.model_name,
             runtime=view.runtime,
         )
-        return advise(view.diagnosis, view.derived, view.limits, place, self._limits, observed=view.observed)
+        actions = advise(view.diagnosis, view.derived, view.limits, place, self._limits, observed=view.observed)
+        return [action_json(action) for action in actions]
 
 
-def follow(
-    server: Prometheus,
-    seen: Seen,
-    stretches: Sequence[tuple[Span, bool]],
-    step: float | None,
-    settings: Sequence[Thresholds],
-    shortest_seconds: float,
-    declared: tuple[DeclaredLimit, ...] | None = None,
-) -> list[Followed]:
-    """One target's incidents, oldest first, by each of the settings; its samples are asked for once.
+def follow(server: Prometheus, task: Task) -> Json:
+    """Return one target's incidents, oldest first, by each of the settings; its samples are asked for once.
 
-    `step` is None for as often as it was scraped, `declared` None where nobody told its limits. Raises PrometheusError.
+    Raises PrometheusError.
     """
-    maker = PageMaker(seen.table, seen.target, step or SHORTEST_STEP_SECONDS)
+    seen = task.seen
+    maker = PageMaker(seen.table, seen.target, task.step or SHORTEST_STEP_SECONDS)
     eras: list[list[Follower]] = []
     unread = ""
-    for span, last in stretches:
+    for span, last in task.stretches:
         pages = read_pages(server, seen.target, maker, seen.table, span, seen.lacks)
         first = list(itertools.islice(pages, PROBED_PAGES))
         own = interval_of([page.t for page in first]) if not eras or len(first) >= SURE_PAGES else None
         if own and own > LONGEST_STEP_SECONDS * LATE_FACTOR:
             unread = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
             continue
-        every = max(own or SHORTEST_STEP_SECONDS, step or 0.0)
+        every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
         if first and (not eras or (own and _another(every, eras[-1][0].step))):
-            eras.append([Follower(seen, every, one, shortest_seconds, declared) for one in settings])
+            eras.append([Follower(seen, every, one, task.shortest_seconds, task.declared) for one in task.settings])
         if eras:
             for page in itertools.chain(first, pages):
                 for follower in eras[-1]:
                     follower.page(page)
             for follower in eras[-1]:
                 follower.stretch_ends(last=last)
-    return [_followed(followers, unread) for followers in zip(*eras, strict=True)] or [
-        Followed(unread=unread) for _ in settings
-    ]
+    firsts = [era[0] for era in eras]
+    found = [[one for era in eras for one in era[place].incidents()] for place in range(len(task.settings))]
+    incidents, *others = [sorted(its, key=lambda one: one["began"]) for its in found]
+    return {
+        "incidents": incidents,
+        "others": others,
+        "unjudged": [row for follower in firsts for row in follower.unjudged()],
+        "samples": sum(follower.samples for follower in firsts),
+        "unread": unread,
+        "warnings": list(server.warnings),
+    }
 
 
 def _another(step: float, before: float) -> bool:
@@ -180,8 +227,32 @@ def _another(step: float, before: float) -> bool:
     return max(step, before) > STEP_FACTOR * min(step, before)
 
 
-def _followed(followers: Sequence[Follower], unread: str) -> Followed:
-    past = itertools.chain.from_iterable(follower.incidents() for follower in followers)
-    found = sorted((incident_json(one) for one in past), key=lambda one: one["began"])
-    unjudged = list(itertools.chain.from_iterable(follower.unjudged() for follower in followers))
-    return Followed(found, unjudged, sum(follower.samples for follower in followers), unread)
+def work(task: Task) -> Json:
+    """Follow one target, with a connection of its own. Raises PrometheusError."""
+    with Prometheus(task.server) as client:
+        return follow(client, task)
+
+
+def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
+    """In `workers` processes; the longest first, so that none is left alone at the end. Raises PrometheusError."""
+    longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    # Ctrl-C is left to the parent, which ends the others: a terminal sends it to every process.
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=ignore)
+    over = False
+    try:
+        running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finished(running.pop(future), future.result())
+        over = True
+    except BrokenProcessPool as error:
+        text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
+        raise PrometheusError("killed", text) from error
+    finally:
+        if not over:  # nobody waits for what the others read
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)

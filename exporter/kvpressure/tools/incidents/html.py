@@ -1,20 +1,40 @@
-"""A look back as one HTML file with its pictures: nothing is loaded from anywhere, and nothing in it runs."""
+"""A look back as one HTML file: nothing is loaded from anywhere, and nothing in it runs.
+
+Its pictures are lines over time with the trouble shaded, as SVG whose text is escaped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import jinja2
+from markupsafe import Markup
 
+from kvpressure.exposition.charts import runs
 from kvpressure.exposition.palette import CAUSES
-from kvpressure.exposition.wording import clock, duration, percent
+from kvpressure.exposition.wording import clock, duration, percent, quantity
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import TROUBLE
 from kvpressure.printable import clean
-from kvpressure.tools.incidents import pictures, words
+from kvpressure.tools.incidents import words
+from kvpressure.tools.incidents.names import Json, engine_of
+
+WIDTH: Final = 600.0
+HEIGHT: Final = 120.0
+TOP: Final = 4.0
+MAX_ON_TIMELINE: Final = 400
+ROW: Final = 14
+
+_CHARTS: Final = (
+    ("requests", (("running", "running"), ("waiting", "waiting")), "sequences", None),
+    ("KV cache used", (("kv_usage_ratio", "KV cache used"),), "ratio", 1.0),
+    ("generated tokens/s", (("tokens_per_second", "tokens/s"),), "", None),
+)
 
 
-def report(document: Mapping[str, Any]) -> str:
+def report(document: Json) -> str:
     """Return the page."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("kvpressure.tools.incidents", "templates"),
@@ -22,13 +42,15 @@ def report(document: Mapping[str, Any]) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        # Texts without what moves a cursor or turns text around; markup stays.
+        finalize=lambda value: clean(value) if type(value) is str else value,
     )
     return environment.get_template("incidents.html.j2").render(
         document=document,
         summary=list(words.summary(document)),
         words=words,
-        pictures=pictures,
+        charts=charts,
+        timeline=timeline,
         look=lambda one: CAUSES[Cause(one["cause"])],
         clock=clock,
         duration=duration,
@@ -36,6 +58,74 @@ def report(document: Mapping[str, Any]) -> str:
     )
 
 
-def _shown(value: Any) -> Any:
-    """Texts without what moves a cursor or turns text around; markup stays."""
-    return clean(value) if type(value) is str else value
+def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
+    """Title, legend and picture of what is known of one incident; `number` makes their ids unique."""
+    picture = incident["picture"]
+    if picture is None or len(picture["t"]) < 2:
+        return
+    for place, (title, lines, unit, most) in enumerate(_CHARTS):
+        values = [[math.nan if value is None else float(value) for value in picture[name]] for name, _ in lines]
+        known = [value for line in values for value in line if not math.isnan(value)]
+        if not known:
+            continue
+        top = most or max(known) * 1.05 or 1.0
+        named = f"{' (solid), '.join(name for _, name in lines)} (dashed), " if len(lines) > 1 else ""
+        legend = f"{named}up to {quantity(max(known), unit)}"
+        yield title, legend, _svg(f"i{number}c{place}", f"{title}: {legend}", picture, values, top)
+
+
+def timeline(document: Json) -> Markup:
+    """Every incident as a bar on the row of its engine, over the whole time that was looked at."""
+    incidents = document["incidents"][:MAX_ON_TIMELINE]
+    rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(engine_of, incidents)))}
+    length = max(1.0, document["until"] - document["since"])
+    bars = []
+    for one in incidents:
+        x = WIDTH * (one["began"] - document["since"]) / length
+        width = max(1.5, WIDTH * one["seconds"] / length)
+        y = ROW * rows[engine_of(one)]
+        look = CAUSES[Cause(one["cause"])]
+        bars.append(
+            Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" fill="{}"><title>{}, {}</title></rect>').format(
+                x, y + 2, width, ROW - 4, look.fill, clean(one["target"]), look.label
+            )
+        )
+    return Markup(
+        '<svg class="timeline" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
+        'aria-label="Incidents over time, a row for each engine">{}</svg>'
+    ).format(WIDTH, ROW * max(1, len(rows)), Markup("").join(bars))
+
+
+def _svg(ident: str, text: str, picture: Json, lines: Sequence[Sequence[float]], top: float) -> Markup:
+    times = picture["t"]
+    span = max(1e-9, times[-1] - times[0])
+    places = [WIDTH * (t - times[0]) / span for t in times]
+    shades = Markup("").join(_shades(places, picture["cause"]))
+    paths = Markup("").join(_path(style, places, line, top) for style, line in zip("ab", lines, strict=False))
+    return Markup(
+        '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-labelledby="{}">'
+        '<title id="{}">{}</title>{}{}</svg>'
+    ).format(WIDTH, HEIGHT, ident, ident, text, shades, paths)
+
+
+def _shades(places: Sequence[float], causes: Sequence[str]) -> Iterator[Markup]:
+    """Return the times of trouble, in the colours of their causes."""
+    begin = 0
+    for index in range(1, len(causes) + 1):
+        if index < len(causes) and causes[index] == causes[begin]:
+            continue
+        cause = Cause(causes[begin])
+        if cause in TROUBLE:
+            x, end = places[begin], places[min(index, len(places) - 1)]
+            yield Markup('<rect class="shade" x="{:.1f}" width="{:.1f}" height="{}" fill="{}"/>').format(
+                x, max(1.0, end - x), HEIGHT, CAUSES[cause].fill
+            )
+        begin = index
+
+
+def _path(style: str, places: Sequence[float], values: Sequence[float], top: float) -> Markup:
+    def point(index: int, value: float) -> str:
+        return f"{places[index]:.1f} {HEIGHT - TOP - min(1.0, max(0.0, value / top)) * (HEIGHT - 2 * TOP):.1f}"
+
+    drawn = ["M" + "L".join(point(*one) for one in run) + "h1" * (len(run) == 1) for run in runs(values)]
+    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn))

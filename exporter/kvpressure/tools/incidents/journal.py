@@ -3,7 +3,8 @@
 A line is a digest, the key and the value as JSON, with tabs between. Each digest covers the one before: a line that was
 changed, left out or put elsewhere is noticed, and the file refused. Only a last line that was cut is left out, which is
 how a look back breaks off. The first line says what was asked; a file of another question is refused too. One process
-at a time writes. Values are read when they are asked for, within bounds.
+at a time writes. Values are read when they are asked for, within bounds. Digests tell of damage: what stands in a file
+that somebody else wrote is no more trusted than an answer is, so each kind of piece has what reads it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Annotated, Any, Final, TypeVar
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from kvpressure.config.own_file import open_own
+from kvpressure.model.schemas.fit import misfit
+from kvpressure.model.schemas.incidents import SCHEMA
+from kvpressure.model.verdict import Cause
 from kvpressure.printable import brief
 from kvpressure.tools.incidents.answers import is_bounded, read_json
 from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.names import Json
 
 VERSION: Final = 2
 LARGEST_BYTES: Final = 64 << 20
@@ -52,9 +58,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             # What could not be written is tried once more as it closes; that it was not is said already.
             with suppress(OSError):
@@ -73,10 +77,10 @@ class Journal:
             self._file = os.fdopen(descriptor, "ab")
             self._alone(descriptor)
             os.ftruncate(descriptor, self._good_bytes)
-            if self.asked is None:
-                self._write(_json(ASKED), _json({"version": VERSION, "asked": dict(asked)}))
         except OSError as error:
             raise self._unwritten(error) from error
+        if self.asked is None:
+            self.finish(ASKED, {"version": VERSION, "asked": dict(asked)})
 
     def done(self, key: Key, kind: Callable[[Any], T]) -> T | None:
         """Return what a piece came to, as `kind` makes it of JSON; None where it is not finished.
@@ -97,23 +101,20 @@ class Journal:
 
         Raises PrometheusError where the file cannot be written, such as on a full disk.
         """
-        if self._file is not None:
-            try:
-                self._write(_json(key), _json(value))
-            except OSError as error:
-                raise self._unwritten(error) from error
-
-    def _write(self, key: bytes, value: bytes) -> None:
         if self._file is None:
             return
-        digest = _digest(self._digest, key, value)
-        line = b"\t".join((digest, key, value)) + b"\n"
+        name, text = _json(key), _json(value)
+        digest = _digest(self._digest, name, text)
+        line = b"\t".join((digest, name, text)) + b"\n"
         too_long = len(line) > LONGEST_LINE_BYTES or self._good_bytes + len(line) > LARGEST_BYTES
-        if too_long or not is_bounded(value):
+        if too_long or not is_bounded(text):
             self.full = True
             return
-        self._file.write(line)
-        self._file.flush()
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise self._unwritten(error) from error
         self._digest, self._good_bytes = digest, self._good_bytes + len(line)
 
     def _alone(self, descriptor: int) -> None:
@@ -121,8 +122,8 @@ class Journal:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            text = f"another process is writing {brief(self._path)}; wait for it, or give another --resume file"
-            raise _refused(text) from error
+            why = "wait for it, or give another --resume file"
+            raise _refused(f"another process is writing {brief(self._path)}; {why}") from error
         except OSError:
             pass  # a file system that knows no locks
         if os.fstat(descriptor).st_size != self._read_bytes:
@@ -182,3 +183,84 @@ def _json(value: Any) -> bytes:
 
 def _refused(text: str) -> PrometheusError:
     return PrometheusError("config", text)
+
+
+MAX_SECONDS: Final = 1e12
+
+_Time = Annotated[float, Field(strict=True, ge=-MAX_SECONDS, le=MAX_SECONDS)]
+_Text = Annotated[str, StringConstraints(strict=True)]
+_Span = tuple[_Time, _Time]
+_Warning = Annotated[str, StringConstraints(strict=True, max_length=300)]
+
+ScreenRows = list[tuple[list[tuple[_Text, _Text]], list[_Span]]]
+"""Labels of a target, and where a screen has a value."""
+
+RuleRows = list[tuple[tuple[_Text, _Text, _Text], list[_Span]]]
+"""Target, model and rank of an engine, and when a rule's expression holds."""
+
+ToldRows = list[tuple[dict[_Text, _Text], list[tuple[_Time, _Time, Annotated[int, Field(strict=True, ge=1)]]]]]
+"""Labels of an exporter's series, and begin, end and number of its samples."""
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return what gives values of a kind, and raises ValueError for others."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def read(value: Any) -> Any:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            place = "".join(f"[{part}]" for part in error.errors(include_url=False)[0]["loc"] if isinstance(part, int))
+            raise ValueError(f"it{place} is not what belongs there") from None
+
+    return read
+
+
+read_screen: Final[Callable[[Any], ScreenRows]] = _reader(ScreenRows)
+read_rule: Final[Callable[[Any], RuleRows]] = _reader(RuleRows)
+read_told: Final[Callable[[Any], ToldRows]] = _reader(ToldRows)
+read_warnings: Final[Callable[[Any], list[str]]] = _reader(Annotated[list[_Warning], Field(max_length=1000)])
+
+_INCIDENTS: Final = {"type": "array", "items": {"$ref": "#/$defs/incident"}}
+_TARGET: Final = {
+    "type": "object",
+    "required": ["incidents", "others", "unjudged", "samples", "unread", "warnings"],
+    "properties": {
+        "incidents": _INCIDENTS,
+        "others": {"type": "array", "items": _INCIDENTS},
+        "unjudged": SCHEMA["properties"]["unjudged"],
+        "samples": {"type": "integer", "minimum": 0},
+        "unread": {"type": "string"},
+        "warnings": {"type": "array", "items": {"type": "string"}},
+    },
+}
+_CAUSES: Final = frozenset(cause.value for cause in Cause)
+
+
+def read_target(settings: int) -> Callable[[Any], Json]:
+    """Return what reads the outcome of one target, judged by so many settings of thresholds."""
+
+    def read(value: Any) -> Json:
+        if why := misfit(_TARGET, value, SCHEMA["$defs"]):
+            raise ValueError(why)
+        if len(value["others"]) != settings - 1:
+            raise ValueError("it was judged by another number of thresholds")
+        for its in (value["incidents"], *value["others"]):
+            for one in its:
+                _check_incident(one)
+        found: Json = value
+        return found
+
+    return read
+
+
+def _check_incident(incident: Json) -> None:
+    """Raise ValueError for what a schema cannot say."""
+    picture = incident["picture"]
+    if picture is not None and len({len(values) for values in picture.values()}) != 1:
+        raise ValueError("a picture's series differ in length")
+    if not _CAUSES.issuperset(incident["causes"]) or incident["cause"] not in incident["causes"]:
+        raise ValueError("its causes are none")
+    times = [incident["began"], incident["seconds"], *([] if incident["ended"] is None else [incident["ended"]])]
+    if not all(abs(t) <= MAX_SECONDS for t in times):
+        raise ValueError("a time is none")

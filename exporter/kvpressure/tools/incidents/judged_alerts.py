@@ -13,10 +13,29 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.verdict import Diagnosis
-from kvpressure.tools.incidents.found import Fired
+from kvpressure.tools.incidents.names import Json
 
 CACHE_TOO_SMALL: Final = "KVPressureCacheTooSmall"
 Holds = Callable[[Diagnosis], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """An alert that would have fired: from `at` to `ended` (unix seconds; None while it still did at the end).
+
+    `copied` ones are those that people copy, asked of the Prometheus itself; ours are judged from the verdicts.
+    """
+
+    rule: str
+    at: float
+    ended: float | None
+    severity: str = ""
+    copied: bool = False
+
+    def json(self) -> Json:
+        """Return it as an incident has it under `fired`."""
+        by = "copied" if self.copied else "kvpressure"
+        return {"rule": self.rule, "by": by, "severity": self.severity or None, "at": self.at, "ended": self.ended}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +62,33 @@ def _of_cause(alert: str) -> Holds:
     return lambda diagnosis: CATALOGUE[diagnosis.cause].alert == alert
 
 
+def _shows(*symptoms: str) -> Holds:
+    """Whether one of these symptoms is there."""
+
+    def holds(diagnosis: Diagnosis) -> bool:
+        shown = map(diagnosis.symptoms.get, symptoms)
+        return any(one is not None and one.state is True for one in shown)
+
+    return holds
+
+
 def _plain(diagnosis: Diagnosis) -> bool:
-    shown = (diagnosis.symptoms.get(name) for name in ("admission_blocked", "kv_saturated"))
-    return _of_cause(CACHE_TOO_SMALL)(diagnosis) and any(one is not None and one.state is True for one in shown)
-
-
-def _preempts(diagnosis: Diagnosis) -> bool:
-    one = diagnosis.symptoms.get("preempting")
-    return one is not None and one.state is True
+    return _of_cause(CACHE_TOO_SMALL)(diagnosis) and _shows("admission_blocked", "kv_saturated")(diagnosis)
 
 
 def ours(limits: Thresholds) -> tuple[Judged, ...]:
-    """Return the alerts that one engine's verdicts decide.
-
-    Those that need several replicas, GPUs or logs are left out.
-    """
-    often, cause = limits.alert_symptom_min_ratio, limits.alert_cause_min_ratio
-    ten = (600.0, cause, 300.0, 600.0)
+    """Return the alerts that one engine's verdicts decide: no other replicas, no GPUs and no logs."""
+    often = limits.alert_symptom_min_ratio
+    ten = (600.0, limits.alert_cause_min_ratio, 300.0, 600.0)
+    stuck, deferred, host = "KVPressureEngineStuck", "KVPressureEngineDeferred", "KVPressureEngineHostBound"
+    cap = "KVPressureSequenceCapReached"
     return (
         Judged(CACHE_TOO_SMALL, "warning", _of_cause(CACHE_TOO_SMALL), 60.0, often, 0.0, 180.0, _plain, above=True),
-        Judged(
-            "KVPressureEngineStuck", "warning", _of_cause("KVPressureEngineStuck"), 60.0, often, 60.0, 120.0, above=True
-        ),
-        Judged("KVPressureEngineDeferred", "warning", _of_cause("KVPressureEngineDeferred"), *ten),
-        Judged("KVPressureEngineHostBound", "warning", _of_cause("KVPressureEngineHostBound"), *ten),
-        Judged("KVPressureSequenceCapReached", "info", _of_cause("KVPressureSequenceCapReached"), *ten),
-        Judged("KVPressurePreemptionThrash", "warning", _preempts, 180.0, often, 60.0, 60.0, above=True),
+        Judged(stuck, "warning", _of_cause(stuck), 60.0, often, 60.0, 120.0, above=True),
+        Judged(deferred, "warning", _of_cause(deferred), *ten),
+        Judged(host, "warning", _of_cause(host), *ten),
+        Judged(cap, "info", _of_cause(cap), *ten),
+        Judged("KVPressurePreemptionThrash", "warning", _shows("preempting"), 180.0, often, 60.0, 60.0, above=True),
     )
 
 
@@ -115,5 +135,5 @@ class Alarm:
 
     def shown(self) -> Sequence[Fired]:
         """Return what fired so far, that which still does too."""
-        going = [Fired(self.rule.name, self._at, None, self.rule.severity)] if self._at is not None else []
+        going = [] if self._at is None else [Fired(self.rule.name, self._at, None, self.rule.severity)]
         return [*self.fired, *going]

@@ -6,16 +6,16 @@ Names of engines come from outside: what Markdown would take for more than text 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
 
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent, quantity
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.tools.incidents import words
-
-Json = Mapping[str, Any]
+from kvpressure.tools.incidents.names import Json
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 
@@ -38,24 +38,18 @@ def fenced(lines: list[str]) -> Iterator[str]:
 
 def report(document: Json) -> str:
     """Return the whole document."""
-    return "\n".join(_report(document)) + "\n"
+    return "\n".join(_lines(document)) + "\n"
 
 
-def _report(document: Json) -> Iterator[str]:
+def _lines(document: Json) -> Iterator[str]:
     head, *rest = words.summary(document)
     yield from ("# Incidents of engines", "", plain(head), "")
     yield from (f"- {plain(line.strip())}" for line in rest)
     if document["incidents"]:
         yield from ("", "| # | began (UTC) | length | engine | cause | lost tokens |", "|---|---|---|---|---|---|")
     for number, one in enumerate(document["incidents"], 1):
-        cells = (
-            str(number),
-            clock(one["began"], day=True).removesuffix(" UTC"),
-            duration(one["seconds"]),
-            words.engine_name(one),
-            words.cause_label(one),
-            words.lost(one),
-        )
+        began, length = clock(one["began"], day=True).removesuffix(" UTC"), duration(one["seconds"])
+        cells = (number, began, length, words.engine_name(one), words.cause_label(one), words.lost(one))
         yield "| " + " | ".join(map(plain, cells)) + " |"
     for number, one in enumerate(document["incidents"], 1):
         yield from _incident(number, one)
@@ -78,7 +72,9 @@ def _incident(number: int, one: Json) -> Iterator[str]:
         yield f"- The exporter {plain(told)}."
     for name, symptom in one["symptoms"].items():
         if symptom["state"]:
-            limit = "" if symptom["threshold"] is None else f" (threshold {plain(_in_unit(symptom))})"
+            unit = "" if symptom["unit"] == "count" else symptom["unit"]
+            known = symptom["threshold"] is not None
+            limit = f" (threshold {plain(quantity(symptom['threshold'], unit))})" if known else ""
             yield f"- `{clean(name).replace('`', '')}`: {plain(symptom['text'])}{limit}"
     for missing in one["missing"]:
         yield f"- Not known: {plain(missing['what'])}. {plain(missing['how'])}."
@@ -93,16 +89,12 @@ def _timeline(one: Json) -> Iterator[tuple[float, str]]:
         yield fired["at"], f"{fired['rule']} ({whose}) would have fired"
     if not any(fired["by"] == "copied" for fired in one["fired"]):
         yield one["began"], "none of the copied rules would have fired"
-    picture = one["picture"]
-    for (_, before), (t, after) in zip(_causes(picture), list(_causes(picture))[1:], strict=False):
+    picture = one["picture"] or {"t": (), "cause": ()}
+    for (_, before), (t, after) in pairwise(zip(picture["t"], picture["cause"], strict=True)):
         if before != after and one["began"] < t:
             yield t, f"verdict: {CAUSES[Cause(after)].label}"
     if one["ended"] is not None:
         yield one["ended"], "the trouble is last seen"
-
-
-def _causes(picture: Json | None) -> list[tuple[float, str]]:
-    return [] if picture is None else list(zip(picture["t"], picture["cause"], strict=True))
 
 
 def _actions(one: Json) -> Iterator[str]:
@@ -110,8 +102,7 @@ def _actions(one: Json) -> Iterator[str]:
         return
     yield from ("", "### What would have helped", "")
     for action in one["actions"]:
-        change = f": {plain(action['current'])} → {plain(action['new'])}" if action["current"] and action["new"] else ""
-        change = change or (f": {plain(action['new'])}" if action["new"] else "")
+        change = plain(words.change(action, "→"))
         yield f"{action['order']}. **{plain(action['title'])}**{change}. {plain(action['why'])}"
         if action["expected"]:
             yield f"   Expected: {plain(action['expected']['text'])}"
@@ -120,7 +111,3 @@ def _actions(one: Json) -> Iterator[str]:
         if action["commands"]:
             yield ""
             yield from (f"   {line}" for line in fenced(action["commands"]))
-
-
-def _in_unit(symptom: Json) -> str:
-    return quantity(symptom["threshold"], "" if symptom["unit"] == "count" else symptom["unit"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kvpressure.runtimes.table import Table
 
@@ -27,6 +27,7 @@ _OF_RAY: Final = frozenset(
 _PLAIN: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
+Json = dict[str, Any]
 
 
 def quoted(text: str) -> str:
@@ -101,24 +102,24 @@ class Spelled:
 
 def all_names(tables: Iterable[Table]) -> frozenset[str]:
     """Every name that the tables read, in every spelling."""
-    found: set[str] = set()
-    for table in tables:
-        found |= {name.decode() for name in table.wanted()}
-        for row in table.label_signals:
-            found |= {spelling + row.name.removeprefix(table.prefix) for spelling in table.spellings}
-    return frozenset(found)
+    wanted = (name.decode() for table in tables for name in table.wanted())
+    return frozenset((*wanted, *(name for table in tables for name in label_names(table))))
+
+
+def label_names(table: Table) -> set[str]:
+    """Return the names of those series whose labels tell something, in every spelling."""
+    names = (row.name.removeprefix(table.prefix) for row in table.label_signals)
+    return {spelling + name for name in names for spelling in table.spellings}
 
 
 def spelled(tables: Iterable[Table], present: Collection[str]) -> list[Spelled]:
     """Return the runtimes and spellings of which a Prometheus has the number of running requests."""
-    found = []
-    for table in tables:
-        for spelling in table.spellings:
-            own = frozenset(name for name in present if name.startswith(spelling))
-            one = Spelled(table, spelling, own)
-            if one.named("running") is not None:
-                found.append(one)
-    return found
+    every = (
+        Spelled(table, spelling, frozenset(name for name in present if name.startswith(spelling)))
+        for table in tables
+        for spelling in table.spellings
+    )
+    return [one for one in every if one.named("running") is not None]
 
 
 class EngineName(NamedTuple):
@@ -127,6 +128,11 @@ class EngineName(NamedTuple):
     target: str
     model_name: str
     rank: str
+
+
+def engine_of(incident: Mapping[str, Any]) -> EngineName:
+    """Which engine an incident is of."""
+    return EngineName(incident["target"], incident["model_name"], incident["engine"])
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -157,10 +163,6 @@ class Target:
         where = self.get("instance") or ",".join(f"{name}={value}" for name, value in self.labels)
         plain = "/".join(part for part in (self.namespace, self.pod) if part) if self.pod else where
         return f"{cluster}/{plain}" if cluster else plain
-
-    def matchers(self) -> tuple[str, ...]:
-        """Return what finds its series and no others'."""
-        return tuple(f"{name}={quoted(value)}" for name, value in self.labels)
 
 
 def target_of(labels: Mapping[str, str], table: Table) -> Target:

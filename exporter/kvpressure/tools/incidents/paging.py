@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.errors import TooMuchError
 
+DAY_SECONDS: Final = 86_400.0
+SHORTEST_PAGE_SECONDS: Final = 900.0
 MAX_POINTS: Final = 10_000
 """Of one series in one answer; Prometheus refuses more than 11,000."""
 
@@ -42,7 +45,7 @@ def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
         start = end
 
 
-def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series]) -> Iterator[tuple[Span, Series]]:
+def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series]) -> Iterator[Series]:
     """Return the answers of a span, in order; halved where the server or this program wants less at a time.
 
     Raises PrometheusError, a TooMuchError too where even `shortest` seconds are too much.
@@ -55,7 +58,15 @@ def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series
         for half in span.halves(step):
             yield from asked(half, step, shortest, ask)
         return
-    yield span, found
+    yield found
+
+
+def ranged(
+    server: Prometheus, expr: str, span: Span, step: float, shortest: float = SHORTEST_PAGE_SECONDS
+) -> Iterator[dict[str, Any]]:
+    """Return the series of a range query, asked for as `asked` does."""
+    for series in asked(span, step, shortest, lambda part: server.range(expr, part.start, part.end, step)):
+        yield from series
 
 
 def joined(spans: list[Span], gap: float) -> list[Span]:

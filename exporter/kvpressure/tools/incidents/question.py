@@ -1,9 +1,14 @@
-"""What is looked for in the past of a Prometheus, and what tells one question from another."""
+"""What is looked for in the past of a Prometheus, what tells one question from another, and times as people give them.
+
+Times are `30d`, `2026-01-31`, `2026-01-31T12:00:00Z`, unix seconds.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from kvpressure import __version__
@@ -12,6 +17,9 @@ from kvpressure.tools.incidents.client import Server
 from kvpressure.tools.incidents.names import Selection
 from kvpressure.tools.incidents.paging import Span
 
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LENGTH: Final = re.compile(r"(?:\d+[smhdw])+")
+LONGEST_SECONDS: Final = 1_000_000_000_000
 TENANT_HEADER: Final = "x-scope-orgid"
 
 
@@ -55,3 +63,37 @@ class Question:
             "thresholds": [one.hash for one in self.settings],
             "kvpressure": __version__,
         }
+
+
+def seconds_of(text: str) -> float:
+    """Return a length such as `90m` or `1h30m`. ValueError for anything else.
+
+    >>> seconds_of("1h30m"), seconds_of("30d")
+    (5400.0, 2592000.0)
+    """
+    if not _LENGTH.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is no length of time such as 30d, 12h or 1h30m")
+    total = sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([smhdw])", text))
+    return float(min(total, LONGEST_SECONDS))
+
+
+def moment_of(text: str, now: float) -> float:
+    """Return a moment in unix seconds: so long before `now`, or a date, which is UTC unless it says otherwise.
+
+    ValueError for anything else.
+
+    >>> moment_of("1h", 7200.0), moment_of("1970-01-02", 0.0), moment_of("86400", 0.0), moment_of("now", 5.0)
+    (3600.0, 86400.0, 86400.0, 5.0)
+    """
+    plain = text.strip()
+    if plain == "now":
+        return now
+    if _LENGTH.fullmatch(plain):
+        return now - seconds_of(plain)
+    try:
+        if re.fullmatch(r"\d+(\.\d+)?", plain):
+            return float(plain)
+        found = datetime.fromisoformat(plain)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no time such as 30d, 2026-01-31, 2026-01-31T12:00:00Z or unix seconds") from None

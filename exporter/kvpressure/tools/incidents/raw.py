@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from kvpressure.engines.planner import Plan, make_plan
 from kvpressure.engines.reader import label_signals
@@ -18,7 +18,7 @@ from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import Series, in_one_go
 from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, all_names, one_of
+from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, all_names, label_names, one_of, quoted
 from kvpressure.tools.incidents.paging import Series as Answer
 from kvpressure.tools.incidents.paging import Span, asked, pages
 
@@ -26,6 +26,9 @@ PAGE_SECONDS: Final = 3600.0
 SHORTEST_PAGE_SECONDS: Final = 300.0
 SAME_SCRAPE_SECONDS: Final = 1.0
 """Samples of one scrape that went through another system may be told apart by milliseconds."""
+
+Columns = dict[Series, dict[float, float]]
+"""Values by time of each series."""
 
 _EARLY_RATIO: Final = 0.9
 """Of a step: a scrape that comes so early is still the next."""
@@ -38,11 +41,7 @@ class PageMaker:
         self._table, self._step = table, step
         self._dropped = {name for name, _ in target.labels} | set(REPLICA_LABELS) | {"__name__"}
         self._plans: dict[tuple[Series, ...], Plan | None] = {}
-        self._label_names = {
-            spelling + row.name.removeprefix(table.prefix)
-            for row in table.label_signals
-            for spelling in table.spellings
-        }
+        self._label_names = label_names(table)
 
     def pages(self, answer: Answer) -> Iterator[EnginePage]:
         """Return the pages of an answer, oldest first, at most one a step."""
@@ -51,21 +50,17 @@ class PageMaker:
         chosen = _filled(whole)
         for t in _times(chosen, self._step):
             columns, labelled = copies[chosen[t]]
-            names = tuple(columns)
-            held = [(name, columns[name].get(t)) for name in names]
-            series = tuple(name for name, value in held if value is not None)
+            held = {name: values[t] for name, values in columns.items() if t in values}
+            series = tuple(held)
             if series not in self._plans:
                 self._plans[series] = make_plan(self._table, series)
-            plan = self._plans[series]
-            if plan is None:
-                continue
-            page = plan.read([value for _, value in held if value is not None], t)
-            yield self._with_labels(page, labelled, t) if labelled else page
+            if (plan := self._plans[series]) is not None:
+                page = plan.read(list(held.values()), t)
+                yield self._with_labels(page, labelled, t) if labelled else page
 
-    def _columns(self, answer: Answer) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
+    def _columns(self, answer: Answer) -> tuple[Columns, Columns]:
         """Values by time of every series, and of those whose labels tell something."""
-        columns: dict[Series, dict[float, float]] = {}
-        labelled: dict[Series, dict[float, float]] = {}
+        columns, labelled = Columns(), Columns()
         for one in answer:
             metric: Mapping[str, str] = one.get("metric", {})
             name = metric.get("__name__", "")
@@ -77,9 +72,9 @@ class PageMaker:
                 into[Series(name, own)] = values
         return _on_one_clock(columns, labelled)
 
-    def _with_labels(self, page: EnginePage, labelled: Mapping[Series, Mapping[float, float]], t: float) -> EnginePage:
+    def _with_labels(self, page: EnginePage, labelled: Columns, t: float) -> EnginePage:
         lines = [
-            f"{name}{{{','.join(f'{key}={_escaped(value)}' for key, value in labels)}}} {values[t]!r}\n"
+            f"{name}{{{','.join(f'{key}={quoted(value)}' for key, value in labels)}}} {values[t]!r}\n"
             for (name, labels), values in labelled.items()
             if t in values
         ]
@@ -96,15 +91,15 @@ def read_pages(
 
     Raises PrometheusError.
     """
-    without = (f'{name}=""' for name in lacks)
-    selector = "{" + ", ".join((one_of(all_names([table])), *target.matchers(), *without)) + "}"
+    labels = (f"{name}={quoted(value)}" for name, value in (*target.labels, *((name, "") for name in lacks)))
+    selector = "{" + ", ".join((one_of(all_names([table])), *labels)) + "}"
 
     def ask(piece: Span) -> Answer:
         return server.raw(selector, piece.end, piece.seconds)
 
     last = float("-inf")
     for page in pages(span, 1.0, PAGE_SECONDS):
-        for _, answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
+        for answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
             for one in maker.pages(answer):
                 # A sample on the border of two pieces is in both; what nobody asked for may be anywhere.
                 if last + SAME_SCRAPE_SECONDS < one.t <= page.end + SAME_SCRAPE_SECONDS and one.t >= page.start:
@@ -124,8 +119,8 @@ def _copies(answer: Answer) -> list[Answer]:
     """
     found: dict[tuple[str, ...], Answer] = {}
     for one in answer:
-        metric: Mapping[str, str] = one.get("metric", {})
-        found.setdefault(tuple(metric.get(name, "") for name in REPLICA_LABELS), []).append(one)
+        replica = tuple(one.get("metric", {}).get(name, "") for name in REPLICA_LABELS)
+        found.setdefault(replica, []).append(one)
     return sorted(found.values(), key=lambda copy: -sum(len(one.get("values", ())) for one in copy))
 
 
@@ -148,36 +143,26 @@ def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
     return chosen
 
 
-def _times(times: Any, step: float) -> list[float]:
+def _times(times: Iterable[float], step: float) -> list[float]:
     """Return times of scrapes, oldest first, thinned to one a step."""
     found: list[float] = []
-    for t in sorted(set(times)):
+    for t in sorted(times):
         if not found or t - found[-1] >= _EARLY_RATIO * step:
             found.append(t)
     return found
 
 
-def _on_one_clock(
-    columns: dict[Series, dict[float, float]], labelled: dict[Series, dict[float, float]]
-) -> tuple[dict[Series, dict[float, float]], dict[Series, dict[float, float]]]:
+def _on_one_clock(columns: Columns, labelled: Columns) -> tuple[Columns, Columns]:
     """Return the same with samples of one scrape at the same time."""
-    times = sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values()))))
     moved: dict[float, float] = {}
     first = float("-inf")
-    for t in times:
+    for t in sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values())))):
         if t - first > SAME_SCRAPE_SECONDS:
             first = t
         elif t != first:
             moved[t] = first
-    if not moved:
-        return columns, labelled
-    whole = (
-        {series: {moved.get(t, t): value for t, value in values.items()} for series, values in part.items()}
-        for part in (columns, labelled)
-    )
-    return next(whole), next(whole)
 
+    def on_it(part: Columns) -> Columns:
+        return {series: {moved.get(t, t): value for t, value in values.items()} for series, values in part.items()}
 
-def _escaped(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return (on_it(columns), on_it(labelled)) if moved else (columns, labelled)

@@ -7,25 +7,26 @@ none of the engines' own series, and of trouble that is over between two scrapes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.model.family import PREFIX
 from kvpressure.model.verdict import DETAILS
 from kvpressure.model.view import LOSING
 from kvpressure.printable import distinct
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.names import Target, quoted
-from kvpressure.tools.incidents.paging import Series, Span, asked, pages
-from kvpressure.tools.incidents.remembered import ToldRows
+from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.journal import ToldRows
+from kvpressure.tools.incidents.names import Json, Target, quoted
+from kvpressure.tools.incidents.paging import Span, ranged
 
 EVERY_SECONDS: Final = 30.0
-PAGE_SECONDS: Final = 86_400.0
-SHORTEST_PAGE_SECONDS: Final = 900.0
-
-Json = dict[str, Any]
+MAX_LOOK_BACK_SECONDS: Final = 30 * 86_400.0
+WHERE: Final = "the exporter's series"
+_OF: Final = "max by (cluster, namespace, pod, limit)"
 
 
 class Key(NamedTuple):
@@ -38,9 +39,6 @@ class Key(NamedTuple):
     model_name: str
     engine: str
 
-
-Engine = tuple[tuple[str, ...], str, str]
-"""Names of targets, model and rank."""
 
 WHO: Final = Key._fields
 _OTHERS: Final = ("exported_namespace", "exported_pod")
@@ -63,46 +61,53 @@ class Reported:
     told: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often each cause and detail was seen."""
 
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.ended - self.began
+
+Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
+"""Limits by cluster, namespace and pod, as `pod_of` gives them of a target."""
 
 
-def page_list(span: Span) -> Iterator[Span]:
-    """Return the pages in which to ask."""
-    return pages(span, EVERY_SECONDS, PAGE_SECONDS)
+def pod_of(target: Target) -> tuple[str, str, str]:
+    """Return the cluster, namespace and pod of a target, each "" where it has none.
+
+    Clusters have pods of the same name.
+    """
+    return target.get("cluster"), target.namespace, target.pod
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Pods and addresses of the engines that are looked at: what is told of others is let go at once."""
+def declared_there(server: Prometheus, span: Span) -> Declared:
+    """Return the limits that an exporter read last in that time of how engines were started.
 
-    pods: frozenset[str]
-    addresses: frozenset[str]
+    {} where no exporter told any, or the server does not say.
+    """
+    window = f"[{round(min(MAX_LOOK_BACK_SECONDS, span.seconds))}s]"
+    value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
+    try:
+        rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)
+    except PrometheusError:  # they make verdicts surer, and are not asked for by anybody
+        return {}
+    found: Declared = {}
+    for row in rows:
+        labels, (_, number) = row["metric"], row["value"]
+        if labels.get("limit") in LIMIT_NAMES:
+            key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("pod", ""))
+            found[key] = (*found.get(key, ()), DeclaredLimit(labels["limit"], float(number), WHERE))
+    return found
 
-    @classmethod
-    def of(cls, targets: Iterable[Target]) -> Known:
-        """Those of targets."""
-        both = [(target.pod, target.get("instance")) for target in targets]
-        return cls(frozenset(pod for pod, _ in both if pod), frozenset(address for _, address in both if address))
 
-    def may_be(self, key: Key) -> bool:
-        """Whether this may be an engine of theirs."""
-        return key.pod in self.pods or _address(key) in self.addresses
+def known_names(targets: Iterable[Target]) -> frozenset[str]:
+    """Return the pods and addresses of the engines that are looked at."""
+    return frozenset(name for target in targets for name in (target.pod, target.get("instance")) if name)
 
 
-def ask(server: Prometheus, page: Span, known: Known) -> ToldRows:
-    """Who was told to be in which trouble in a page, and when. Raises PrometheusError."""
+def ask(server: Prometheus, page: Span, known: frozenset[str]) -> ToldRows:
+    """Who was told to be in which trouble in a page, and when. Raises PrometheusError.
 
-    def answer(span: Span) -> Series:
-        return server.range(_EXPR, span.start, span.end, EVERY_SECONDS)
-
+    What is told of others than the `known_names` is let go at once.
+    """
     return [
         (one["metric"], spans_of(t for t, _ in one["values"]))
-        for _, series in asked(page, EVERY_SECONDS, SHORTEST_PAGE_SECONDS, answer)
-        for one in series
-        if known.may_be(_key(one["metric"]))
+        for one in ranged(server, _EXPR, page, EVERY_SECONDS)
+        if not known.isdisjoint(((key := _key(one["metric"])).pod, _address(key)))
     ]
 
 
@@ -156,22 +161,19 @@ def _key(labels: Mapping[str, str]) -> Key:
 
 def _address(key: Key) -> str:
     """Host and port at which the exporter asked the engine."""
-    polled = key.target
     try:
-        return urlsplit(polled if "//" in polled else f"//{polled}").netloc
+        return urlsplit(key.target if "//" in key.target else f"//{key.target}").netloc
     except ValueError:  # a bracket without the other: no address of ours
         return ""
 
 
 def is_of(key: Key, target: Target) -> bool:
     """Whether an exporter's engine is on the page of a target: by its pod, or by its address where it has none."""
-    cluster, namespace, pod = key.cluster, key.namespace, key.pod
-    if cluster and target.get("cluster") and cluster != target.get("cluster"):
+    if key.cluster and target.get("cluster") not in {"", key.cluster}:
         return False
-    if pod and target.pod:
-        return pod == target.pod and (not namespace or not target.namespace or namespace == target.namespace)
-    address = _address(key)
-    return bool(address) and address == target.get("instance")
+    if key.pod and target.pod:
+        return key.pod == target.pod and (not key.namespace or target.namespace in {"", key.namespace})
+    return target.get("instance") == _address(key) != ""
 
 
 def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
@@ -184,9 +186,11 @@ def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
     return {target.name for target in exact or its}
 
 
-def _together(found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]) -> dict[Engine, list[Reported]]:
-    """By the engine as it is known here: several exporters, at several addresses, told the same trouble once."""
-    whole: dict[Engine, list[Reported]] = {}
+def _together(
+    found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
+) -> dict[tuple[tuple[str, ...], str, str], list[Reported]]:
+    """By names of targets, model and rank: several exporters, at several addresses, told the same trouble once."""
+    whole: dict[tuple[tuple[str, ...], str, str], list[Reported]] = {}
     near: dict[str, list[Target]] = {}
     for target in targets:
         for name in filter(None, {target.pod, target.get("instance")}):
@@ -220,25 +224,15 @@ def attach(
         ]
         for trouble in its:
             met = [one for one in mine if _overlap(one, trouble)]
+            (cause, detail), _ = trouble.told.most_common(1)[0]
+            told = {"cause": cause, "detail": detail or None, "began": trouble.began, "ended": trouble.ended}
+            told["seconds"] = seconds = trouble.ended - trouble.began
             for one in met:
-                known = one["exporter"]
-                if known is None or trouble.seconds > known["seconds"]:
-                    one["exporter"] = _told(trouble)
-            if not met and trouble.seconds >= shortest - EVERY_SECONDS:
-                who = {"target": names[0], "model_name": model, "engine": rank}
-                alone.append({**who, **_told(trouble)})
+                if one["exporter"] is None or seconds > one["exporter"]["seconds"]:
+                    one["exporter"] = told
+            if not met and seconds >= shortest - EVERY_SECONDS:
+                alone.append({"target": names[0], "model_name": model, "engine": rank, **told})
     return sorted(alone, key=lambda one: (one["began"], one["target"], one["engine"]))
-
-
-def _told(trouble: Reported) -> Json:
-    (cause, detail), _ = trouble.told.most_common(1)[0]
-    return {
-        "cause": cause,
-        "detail": detail or None,
-        "began": trouble.began,
-        "ended": trouble.ended,
-        "seconds": trouble.seconds,
-    }
 
 
 def _overlap(incident: Json, trouble: Reported) -> bool:

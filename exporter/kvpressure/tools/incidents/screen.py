@@ -9,14 +9,15 @@ engine. What shows none of them is not read sample by sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.journal import ScreenRows
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, target_of
-from kvpressure.tools.incidents.paging import Series, Span, asked, joined, pages
+from kvpressure.tools.incidents.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, asked, joined
 
 SHORTEST_SECONDS: Final = 120.0
 """Incidents of at least this length are looked for."""
@@ -28,10 +29,6 @@ QUEUE_WINDOW: Final = 420.0
 FINE_STEP: Final = 60.0
 SLACK: Final = 0.7
 """A screen lets through what is so much less than what a verdict asks for: it must not miss what that would find."""
-
-COARSE_PAGE_SECONDS: Final = 7 * 86_400.0
-FINE_PAGE_SECONDS: Final = 86_400.0
-SHORTEST_PAGE_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +54,15 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     named = spelled.named
     queue_window = max(QUEUE_WINDOW, QUEUE_STEP + 2 * scrape_seconds)
     window = max(FINE_STEP, 2 * scrape_seconds)
-    coarse = (QUEUE_STEP, queue_window, COARSE_PAGE_SECONDS)
-    fine = (FINE_STEP, window, FINE_PAGE_SECONDS)
+    coarse = (QUEUE_STEP, queue_window, 7 * DAY_SECONDS)
+    fine = (FINE_STEP, window, DAY_SECONDS)
     found: list[Screen] = []
     # Somebody waits in `waiting_min_ratio` of the polls of an incident: so in this share of the window's, at least. A
     # queue that is there at one scrape, however long, is not enough.
     share = SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / queue_window
     if waiting := named("waiting"):
-        found.append(
-            Screen("queue", f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0", *coarse)
-        )
+        expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
+        found.append(Screen("queue", expr, *coarse))
     if preempted := named("preemptions"):
         bursts = max(1, round(limits.preempting_min_burst_count))
         found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
@@ -89,25 +85,21 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
 def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: float, limits: Thresholds) -> str | None:
     """Mean seconds of a request outside the engine, by the sums and counts that the verdict uses too."""
 
-    def grew(signal: str) -> str | None:
-        name = spelled.named(signal)
+    def grew(signal: str, suffix: str = "") -> str | None:
+        name = spelled.named(signal, suffix=suffix)
         return None if name is None else f"increase({chosen(name, window)})"
 
-    ended, whole, queued, inside = (
-        grew(name) for name in ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
-    )
+    signals = ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
+    ended, whole, queued, inside = map(grew, signals)
     least = SLACK * limits.frontend_slow_min_seconds
     if ended and whole and queued and inside:
         return f"({whole} - {queued} - {inside}) >= {least:.3f} * {ended} and {ended} > 0"
-    first, started = spelled.named("ttft", suffix="_sum"), spelled.named("started")
-    if first is None or started is None:
-        return None
-    grown, count = f"increase({chosen(first, window)})", f"increase({chosen(started, window)})"
-    return f"{grown} >= {least:.3f} * {count} and {count} > 0"
+    first, started = grew("ttft", "_sum"), grew("started")
+    return f"{first} >= {least:.3f} * {started} and {started} > 0" if first and started else None
 
 
-def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> Mapping[Target, list[Span]]:
-    """Where one screen has a value in a page, by target. Raises PrometheusError."""
+def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> ScreenRows:
+    """Where one screen has a value in a page, by the labels of targets. Raises PrometheusError."""
     found: dict[Target, list[Span]] = {}
 
     def ask(span: Span) -> Series:
@@ -115,19 +107,12 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
         steps = math.ceil(round((span.end - span.start) / screen.step, 6))
         return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
 
-    for _, series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
+    for series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
         for one in series:
             spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
             target = target_of(one.get("metric", {}), spelled.table)
             found[target] = joined([*found.get(target, ()), *spans], screen.step)
-    return found
-
-
-def page_list(screens_: Sequence[Screen], span: Span) -> Iterator[tuple[Screen, Span]]:
-    """Every page of every screen."""
-    for screen in screens_:
-        for page in pages(span, screen.step, screen.page_seconds):
-            yield screen, page
+    return [(list(target.labels), [(span.start, span.end) for span in its]) for target, its in found.items()]
 
 
 def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from kvpressure.exposition.incident import rough
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent, quantity, seconds
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import DETAILS, Cause
-
-Json = Mapping[str, Any]
+from kvpressure.tools.incidents.names import Json
 
 INDENT: Final = "  "
 
@@ -60,7 +59,6 @@ def fired(incident: Json) -> Iterator[str]:
 
 def peak(incident: Json) -> str:
     """Its highest readings."""
-    known = incident["peak"]
     words = {
         "running": ("running", "sequences"),
         "waiting": ("waiting", "sequences"),
@@ -68,15 +66,26 @@ def peak(incident: Json) -> str:
         "preemptions_per_second": ("preemptions/s", "score"),
         "desired_replicas": ("desired replicas in its place", "sequences"),
     }
-    return ", ".join(
-        f"{word} {quantity(known[name], unit)}" for name, (word, unit) in words.items() if known.get(name) is not None
-    )
+    known = ((incident["peak"].get(name), *shown) for name, shown in words.items())
+    return ", ".join(f"{word} {quantity(value, unit)}" for value, word, unit in known if value is not None)
 
 
 def exporter(incident: Json) -> str:
     """Return what an exporter told of it at the time; "" where none did."""
     told = incident["exporter"]
     return "" if told is None else f"told {cause_label(told)} from {clock(told['began'])}, {duration(told['seconds'])}"
+
+
+def change(action: Json, arrow: str) -> str:
+    """Return what an action sets, behind a colon; "" where it sets nothing."""
+    before = f"{action['current']} {arrow} " if action["current"] else ""
+    return f": {before}{action['new']}" if action["new"] else ""
+
+
+def _expected(action: Json) -> str:
+    if action["expected"]:
+        return str(action["expected"]["text"])
+    return f"not predicted: {action['not_predicted']}" if action["not_predicted"] else ""
 
 
 def lines(incident: Json) -> Iterator[str]:
@@ -88,9 +97,8 @@ def lines(incident: Json) -> Iterator[str]:
         yield f"{INDENT}told by     {incident['grounds']}"
     if said := exporter(incident):
         yield f"{INDENT}exporter    {said}"
-    others = {cause: time for cause, time in incident["causes"].items() if cause != incident["cause"]}
-    if others:
-        rest = ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others.items())
+    others = ((cause, time) for cause, time in incident["causes"].items() if cause != incident["cause"])
+    if rest := ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others):
         yield f"{INDENT}also        {rest}"
     if incident["confidence"] is not None:
         apart = f"from samples {incident['step_seconds']:.0f} s apart"
@@ -102,13 +110,10 @@ def lines(incident: Json) -> Iterator[str]:
     for place, line in enumerate(alerts or ["nothing: no alert of ours, and none of the copied rules"]):
         yield f"{INDENT}{'would fire' if not place else '':<12}{line}"
     for action in incident["actions"]:
-        change = f": {action['current']} -> {action['new']}" if action["current"] and action["new"] else ""
-        change = change or (f": {action['new']}" if action["new"] else "")
-        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{action['order']}. {action['title']}{change}"
-        expected = action["expected"]["text"] if action["expected"] else action["not_predicted"]
-        if expected:
-            told = expected if action["expected"] else f"not predicted: {expected}"
-            yield f"{INDENT}{'':<15}expected: {told}"
+        told = f"{action['order']}. {action['title']}{change(action, '->')}"
+        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{told}"
+        if expected := _expected(action):
+            yield f"{INDENT}{'':<15}expected: {expected}"
     for missing in incident["missing"]:
         yield f"{INDENT}{'unknown':<12}{missing['what']}: {missing['how']}"
 

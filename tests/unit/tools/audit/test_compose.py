@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from kvpressure.tools.audit import read
-from kvpressure.tools.audit.checks.headroom import replicas
-from kvpressure.tools.audit.discovery import find_engines
+from kvpressure.tools.audit.checks.resources import replicas
 from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.review import find_engines
 from tests.support.tools import FIXTURES
 
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from kvpressure.tools.audit import read
-from kvpressure.tools.audit.discovery import find_engines
 from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.review import find_engines
 from tests.support.tools import FIXTURES
 
 

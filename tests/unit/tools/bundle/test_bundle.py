@@ -17,13 +17,13 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 from kvpressure.model.family import Scope
-from kvpressure.tools.bundle import Options, bundle_files, load_rules, windows, write_bundle
+from kvpressure.tools.bundle import Options, bundle_files, load_rules, write_bundle
 from kvpressure.tools.bundle import write as writing
 from kvpressure.tools.bundle.alertmanager import inhibitions
-from kvpressure.tools.bundle.dump import dump
 from kvpressure.tools.bundle.options import EXPORTER_RUNBOOKS
-from kvpressure.tools.bundle.rules import read_rules
+from kvpressure.tools.bundle.rules import read_rules, seconds
 from kvpressure.tools.bundle.templates import Now, percent, plain, render
+from kvpressure.tools.bundle.write import dump
 from tests.support.tools import FIXTURES
 
 pytestmark = pytest.mark.exhaustive
@@ -179,11 +179,11 @@ def test_every_window_holds_four_scrapes_at_every_interval(tmp_path: Path, inter
     files = {name: text for name, text in tree(tmp_path / "out").items() if name.startswith("prometheus/")}
     looked_back = [found for text in files.values() for found in re.findall(r"\[(\d+[smhd]\w*)\]", text)]
     assert len(looked_back) > 40
-    assert min(map(windows.seconds, looked_back)) >= 4 * windows.seconds(interval)
+    assert min(map(seconds, looked_back)) >= 4 * seconds(interval)
     for rule in (rule for text in files.values() for rule in rules_of(text) if "alert" in rule):
-        assert windows.seconds(rule["for"]) == 0 or windows.seconds(rule["for"]) >= 2 * windows.seconds(interval)
+        assert seconds(rule["for"]) == 0 or seconds(rule["for"]) >= 2 * seconds(interval)
         kept = rule.get("keep_firing_for")
-        assert kept is None or windows.seconds(kept) >= 4 * windows.seconds(interval)
+        assert kept is None or seconds(kept) >= 4 * seconds(interval)
 
 
 @pytest.mark.parametrize(

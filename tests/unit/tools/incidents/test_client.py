@@ -82,10 +82,11 @@ def test_what_is_too_much_is_asked_for_in_halves(status: int, said: str) -> None
         return failure(status, said) if seconds > 3600 else EMPTY
 
     with FakePrometheus(behaviour) as server, client(server) as prometheus:
-        pieces = [
-            span for span, _ in asked(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60))
-        ]
-        assert pieces == [Span(0, 3600), Span(3600, 7200), Span(7200, 10_800), Span(10_800, 14_400)]
+        answers = list(asked(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60)))
+        pieces = [Span(float(one.query["start"]), float(one.query["end"])) for one in server.requests]
+        answered = [one for one in pieces if one.seconds <= 3600]
+        assert answered == [Span(0, 3600), Span(3600, 7200), Span(7200, 10_800), Span(10_800, 14_400)]
+        assert answers == [[], [], [], []]
         with pytest.raises(TooMuchError, match="so much at once"):
             list(asked(Span(0, 14_400), 60, 7200, lambda one: prometheus.range("up", *_of(one), 60)))
 
@@ -140,7 +141,7 @@ def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
     with FakePrometheus(lambda _: bomb) as server, client(server) as prometheus:
         with pytest.raises(TooMuchError, match="larger than 24 MiB"):
             prometheus.range("up", 0, 60, 15)
-        assert prometheus.asked.received_bytes == LARGEST_ANSWER_BYTES + 1
+        assert prometheus.received_bytes == LARGEST_ANSWER_BYTES + 1
 
 
 def test_an_error_keeps_its_words_on_its_way_from_another_process() -> None:
@@ -174,7 +175,7 @@ def test_warnings_of_answers_that_are_not_complete_are_kept() -> None:
     with FakePrometheus(lambda _: partial) as server, client(server) as prometheus:
         prometheus.range("up", 0, 60, 15)
         prometheus.range("up", 60, 120, 15)
-        assert list(prometheus.asked.warnings) == ["store 10.0.0.1 timed out"]
+        assert list(prometheus.warnings) == ["store 10.0.0.1 timed out"]
 
 
 def test_a_path_prefix_stays_and_what_the_api_adds_does_not_come_twice() -> None:

@@ -10,8 +10,8 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.tools.incidents.collect import Collector, Ended, with_fired
-from kvpressure.tools.incidents.found import MAX_PICTURE_POINTS, Fired
+from kvpressure.tools.incidents.collect import MAX_PICTURE_POINTS, Collector, Ended, fired_during
+from kvpressure.tools.incidents.judged_alerts import Fired
 from tests.support.advice_cases import diagnosis
 from tests.support.views import engine_view
 
@@ -44,16 +44,16 @@ def long(seconds: float) -> int:
 def test_an_incident_begins_with_the_sample_before_the_first_verdict_and_ends_with_the_last() -> None:
     _, (one,) = run([WELL] * 4 + [KV] * 10 + [WELL] * (long(GAP) + 1))
     incident = one.incident
-    assert (incident.began, incident.ended, incident.seconds) == (45.0, 195.0, 150.0)
-    assert (incident.cause, incident.causes, incident.stage) == (KV, {KV: 150.0}, "collapsed")
-    assert incident.confidence == pytest.approx(0.8)
-    assert incident.peak["kv_usage_ratio"] == 0.9
+    assert (incident["began"], incident["ended"], incident["seconds"]) == (45.0, 195.0, 150.0)
+    assert (incident["cause"], incident["causes"], incident["stage"]) == (KV.value, {KV.value: 150.0}, "collapsed")
+    assert incident["confidence"] == pytest.approx(0.8)
+    assert incident["peak"]["kv_usage_ratio"] == 0.9
 
 
 def test_trouble_that_comes_back_within_the_gap_is_the_same_and_after_it_another() -> None:
     near, far = int(GAP / STEP) - 1, long(GAP) + 1
     collector, ended = run([KV] * 8 + [WELL] * near + [KV] * 8)
-    assert [*ended, *collector.finish(ended=True)][0].incident.seconds == pytest.approx(STEP * (15 + near), abs=STEP)
+    assert [*ended, *collector.finish(ended=True)][0].seconds == pytest.approx(STEP * (15 + near), abs=STEP)
     collector, ended = run([KV] * 8 + [WELL] * far + [KV] * 8)
     assert len([*ended, *collector.finish(ended=True)]) == 2
 
@@ -61,15 +61,15 @@ def test_trouble_that_comes_back_within_the_gap_is_the_same_and_after_it_another
 def test_the_cause_that_held_longest_names_it_and_the_others_are_kept() -> None:
     collector, _ = run([CAP] * 3 + [KV] * 9)
     (one,) = collector.finish(ended=True)
-    assert one.incident.cause is KV
-    assert set(one.incident.causes) == {CAP, KV}
-    assert one.incident.causes[KV] > one.incident.causes[CAP]
+    assert one.incident["cause"] == KV.value
+    assert set(one.incident["causes"]) == {CAP.value, KV.value}
+    assert one.incident["causes"][KV.value] > one.incident["causes"][CAP.value]
 
 
 def test_what_still_goes_on_at_the_end_has_no_end() -> None:
     collector, _ = run([WELL] * 4 + [KV] * 9)
     (one,) = collector.finish(ended=False)
-    assert (one.incident.ended, one.incident.seconds) == (None, 135.0)
+    assert (one.incident["ended"], one.incident["seconds"]) == (None, 135.0)
     assert list(collector.finish(ended=True)) == []
 
 
@@ -89,13 +89,13 @@ def test_time_in_which_requests_waited_and_nothing_told_why_is_counted() -> None
 def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> None:
     collector, _ = run([WELL] * 200 + [KV] * 2000)
     (one,) = collector.finish(ended=True)
-    picture = one.incident.picture
+    picture = one.incident["picture"]
     assert picture is not None
-    assert len(picture.times) <= MAX_PICTURE_POINTS
-    assert picture.times[0] < one.incident.began
-    assert picture.times[-1] > one.incident.began + 0.95 * one.incident.seconds
-    rates = [rate for rate in picture.series["tokens_per_second"] if rate is not None]
-    assert rates == pytest.approx([100 / STEP] * len(rates))
+    assert len(picture["t"]) <= MAX_PICTURE_POINTS
+    assert picture["t"][0] < one.incident["began"]
+    assert picture["t"][-1] > one.incident["began"] + 0.95 * one.seconds
+    rates = [rate for rate in picture["tokens_per_second"] if rate is not None]
+    assert rates == pytest.approx([100 / STEP] * len(rates), abs=1e-4)
 
 
 def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> None:
@@ -105,7 +105,7 @@ def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> N
     )
     list(collector.add(view, EngineSample("m", "0", {}, {})))
     (one,) = collector.finish(ended=True)
-    assert one.incident.peak["desired_replicas"] == -(-1.6 // LIMITS.scaling_target_ratio)
+    assert one.incident["peak"]["desired_replicas"] == -(-1.6 // LIMITS.scaling_target_ratio)
 
 
 def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
@@ -117,4 +117,4 @@ def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
         Fired("late", 190.0 + 100.0, None),
         Fired("too late", 196.0 + 300.0, None),
     ]
-    assert [fired.rule for fired in with_fired(one.incident, alerts, 300.0).fired] == ["through", "late", "during"]
+    assert [fired["rule"] for fired in fired_during(one.incident, alerts, 300.0)] == ["through", "late", "during"]

@@ -9,7 +9,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.windows import seconds
+from kvpressure.tools.bundle.rules import seconds
 from kvpressure.tools.incidents.judged_alerts import Alarm, Judged, ours
 
 THRESHOLDS = load_thresholds()

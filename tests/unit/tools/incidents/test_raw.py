@@ -102,7 +102,7 @@ def test_what_tells_targets_apart_is_every_label_that_is_not_the_metrics_own() -
     assert (target.name, target.namespace, target.pod) == ("eu/prod/llm-0", "prod", "llm-0")
     assert Target((("instance", "h:1"),)).name == "h:1"
     assert Target((("episode", "x"),)).name == "episode=x"
-    assert target.matchers()[0] == 'cluster="eu"'
+    assert target.labels[0] == ("cluster", "eu")
 
 
 def test_names_in_every_spelling_and_the_one_that_is_there() -> None:

@@ -14,8 +14,17 @@ from bench.simulator.scenarios import episode
 from kvpressure.cli import main
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.names import Target
-from kvpressure.tools.incidents.paging import Span
-from kvpressure.tools.incidents.reported import Key, Known, ask, attach, is_of, page_list, spans_of, troubles
+from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, pages
+from kvpressure.tools.incidents.reported import (
+    EVERY_SECONDS,
+    Key,
+    ask,
+    attach,
+    is_of,
+    known_names,
+    spans_of,
+    troubles,
+)
 from tests.support.fake_prometheus import FakePrometheus, success
 from tests.support.past import START, Scrape, past, simulated
 from tests.support.schemas import check
@@ -93,7 +102,7 @@ def test_trouble_that_the_exporter_alone_told_is_an_incident_for_the_exit_code(u
 
 def test_where_no_exporter_was_nothing_is_said(url: str) -> None:
     with Prometheus(Server(url)) as client:
-        assert ask(client, Span(START - 3600, START - 600), Known(frozenset({"kv"}), frozenset())) == []
+        assert ask(client, Span(START - 3600, START - 600), frozenset({"kv"})) == []
 
 
 def row(times: list[float], **labels: str) -> tuple[dict[str, str], list[tuple[float, float, int]]]:
@@ -108,7 +117,7 @@ def test_troubles_go_on_over_pages_and_short_gaps_and_end_at_long_ones() -> None
 
 
 def test_a_month_is_asked_for_by_days() -> None:
-    found = list(page_list(Span(0.0, 30 * 86_400.0)))
+    found = list(pages(Span(0.0, 30 * 86_400.0), EVERY_SECONDS, DAY_SECONDS))
     assert (len(found), found[0].end, found[-1].end) == (30, 86_400.0, 30 * 86_400.0)
 
 
@@ -173,7 +182,7 @@ def test_a_month_of_trouble_is_a_few_numbers_and_what_is_told_of_others_is_let_g
         FakePrometheus(lambda _: success({"resultType": "matrix", "result": series})) as server,
         Prometheus(Server(server.url)) as client,
     ):
-        ((labels, spans),) = ask(client, Span(0, 86_400), Known.of([Target((("pod", "a"),))]))
+        ((labels, spans),) = ask(client, Span(0, 86_400), known_names([Target((("pod", "a"),))]))
     assert (labels["pod"], spans) == ("a", [(0.0, 86_370.0, 2880)])
 
 
@@ -193,5 +202,4 @@ def test_a_kind_that_this_version_does_not_know_is_left_out() -> None:
 def test_an_address_that_is_none_and_a_cause_that_nobody_asked_for_are_let_go() -> None:
     target = Target((("instance", "a:8000"), ("pod", "a")))
     rows = [row([30.0, 60.0], target="http://[", pod=""), row([30.0], cause="bogus")]
-    assert Known.of([target]).may_be(Key("", "", "", "http://[", "m", "0")) is False
     assert attach([], troubles([rows], gap=30.0), [target], 0.0) == []

@@ -11,9 +11,9 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.tools.incidents import client
-from kvpressure.tools.incidents.names import Selection, Spelled, spelled
-from kvpressure.tools.incidents.paging import Span
-from kvpressure.tools.incidents.screen import Screen, page_list, screened, screens, stretches
+from kvpressure.tools.incidents.names import Selection, Spelled, Target, spelled
+from kvpressure.tools.incidents.paging import Span, pages
+from kvpressure.tools.incidents.screen import Screen, screened, screens, stretches
 from tests.support.fake_prometheus import FakePrometheus, success
 
 LIMITS = load_thresholds()
@@ -103,14 +103,14 @@ class Server:
 def test_values_become_the_time_that_they_speak_of_and_ranks_of_a_page_one_target() -> None:
     one = Screen("queue", "x", 300.0, 420.0, 86_400.0)
     server: Any = Server([600.0, 900.0, 3000.0])
-    ((target, spans),) = screened(server, one, of(), Span(0.0, 6000.0)).items()
-    assert (target.name, spans) == ("n/a", [Span(180.0, 900.0), Span(2580.0, 3000.0)])
+    ((labels, spans),) = screened(server, one, of(), Span(0.0, 6000.0))
+    assert (Target(tuple(labels)).name, spans) == ("n/a", [(180.0, 900.0), (2580.0, 3000.0)])
 
 
 def test_pages_of_all_screens_cover_the_time() -> None:
     whole = Span(0.0, 30 * 86_400.0)
     for one in asked().values():
-        its = [page for screen, page in page_list([one], whole)]
+        its = list(pages(whole, one.step, one.page_seconds))
         assert (its[0].start, its[-1].end) == (whole.start, whole.end)
         assert all(before.end == after.start for before, after in itertools.pairwise(its))
 

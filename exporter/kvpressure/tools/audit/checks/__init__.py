@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.tools.audit.checks import evidence, gpus, headroom, memory, separation, sequences, tokens
+from kvpressure.tools.audit.checks import evidence, resources, sequences, tokens
 from kvpressure.tools.audit.checks.context import Context
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Level, Verdict
@@ -70,7 +70,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "The server starts with its share of the GPU, and leaves room beside it",
         "Weights and one longest request must fit into gpu_memory_utilization, or the server ends at once. A lower "
         "share shrinks the KV cache and is right after a device OOM alone; above 0.95 little is left for all else.",
-        memory.target,
+        resources.memory_share,
     ),
     Check(
         "gpus",
@@ -78,7 +78,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "As many GPUs as the command needs",
         "A server that divides its model among more GPUs than it gets does not start; GPUs that it leaves alone are "
         "paid for.",
-        gpus.enough,
+        resources.gpus,
     ),
     Check(
         "shared-memory",
@@ -86,7 +86,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "Several GPUs have shared memory",
         "Their processes exchange data in /dev/shm, which has 64 MiB in a container unless something larger is "
         "mounted: the server hangs or ends with a bus error.",
-        gpus.shared_memory,
+        resources.shared_memory,
     ),
     Check(
         "separate-long-requests",
@@ -94,14 +94,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         "Long and short requests have deployments of their own",
         "A long prompt holds the KV cache of many short ones, and where prompts are admitted whole it blocks everybody "
         "behind it.",
-        separation.separate,
+        tokens.separate,
     ),
     Check(
         "replicas",
         "warning",
         "At least two replicas",
         "With one replica a restart, the mitigation of most incidents, is an outage.",
-        headroom.replicas,
+        resources.replicas,
     ),
     Check(
         "memory-request",
@@ -109,7 +109,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "Host memory is requested",
         "Without a request the pod is the first to be evicted or killed when the node runs short, and the scheduler "
         "knows nothing of what the weights need while they load.",
-        headroom.memory_request,
+        resources.memory_request,
     ),
     Check(
         "limits-documented",

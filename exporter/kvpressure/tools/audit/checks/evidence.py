@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from kvpressure.launch.declared import ANNOTATION_PREFIX
 from kvpressure.runtimes.registry import TABLES
-from kvpressure.tools.audit import fixes
-from kvpressure.tools.audit.checks.context import Context
+from kvpressure.tools.audit.checks.context import Context, annotation_fix, quoted
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Item, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Verdict
@@ -20,6 +19,7 @@ LIMITS: Final = f"{ANNOTATION_PREFIX}limits"
 LOAD_TEST: Final = f"{ANNOTATION_PREFIX}load-test"
 """Annotation: the address of a load test's result, or the day it was run."""
 
+_ANYTHING: Final = re.compile(r".*", re.DOTALL)
 _EVIDENCE: Final = re.compile(r"https?://\S+|\d{4}-\d{2}-\d{2}([T ].*)?")
 _PREFIXES: Final = sorted({re.escape(spelling) for table in TABLES for spelling in table.spellings})
 _SERIES: Final = re.compile(rf"\b(kvpressure_|{'|'.join(_PREFIXES)})")
@@ -28,20 +28,20 @@ _EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
 
 def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
     """Check that the annotation says where the limits come from."""
-    place = engine.annotation_place(LIMITS)
-    if told := engine.annotations.get(LIMITS, "").strip():
-        return Verdict("pass", told[:100], place)
-    fix = fixes.annotation(LIMITS, "https://wiki.example.com/llm/limits")
-    return Verdict("fail", f"annotation {LIMITS} is missing", place, fix)
+    return _annotated(engine, LIMITS)
 
 
 def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
     """Check that the annotation is an address or a day."""
-    place, told = engine.annotation_place(LOAD_TEST), engine.annotations.get(LOAD_TEST, "").strip()
-    fix = fixes.annotation(LOAD_TEST, "https://wiki.example.com/llm/load-test")
+    return _annotated(engine, LOAD_TEST, _EVIDENCE)
+
+
+def _annotated(engine: Engine, name: str, form: re.Pattern[str] = _ANYTHING) -> Verdict:
+    place, told = engine.annotation_place(name), engine.annotations.get(name, "").strip()
+    fix = annotation_fix(name, f"https://wiki.example.com/llm/{name.removeprefix(ANNOTATION_PREFIX)}")
     if not told:
-        return Verdict("fail", f"annotation {LOAD_TEST} is missing", place, fix)
-    if not _EVIDENCE.fullmatch(told):
+        return Verdict("fail", f"annotation {name} is missing", place, fix)
+    if not form.fullmatch(told):
         return Verdict("fail", f"{told[:60]!r} is neither an address nor a day such as 2025-06-30", place, fix)
     return Verdict("pass", told[:100], place)
 
@@ -50,9 +50,8 @@ def monitored(engine: Engine, context: Context) -> Verdict:
     """Check that a PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
     for who in _watchers(engine, context):
         return Verdict("pass", who, engine.place())
-    monitors = list(context.given.of("PodMonitor", "ServiceMonitor"))
-    if monitors:
-        named = ", ".join(f"{one.kind} {one.name}" for one in monitors[:3])
+    if monitors := [f"{one.kind} {one.name}" for one in context.given.of("PodMonitor", "ServiceMonitor")]:
+        named = ", ".join(monitors[:3])
         return Verdict("fail", f"not selected by {named}", engine.place(), _pod_monitor(engine))
     reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
     if context.given.complete:
@@ -64,7 +63,8 @@ def alerted(engine: Engine, context: Context) -> Verdict:
     """Check that some PrometheusRule uses series of kvpressure or of a runtime."""
     rules = list(context.given.of("PrometheusRule"))
     for rule in rules:
-        if any(_SERIES.search(expression) for expression in _expressions(rule)):
+        groups = sequence(get(rule.data, "spec", "groups"))
+        if any(_SERIES.search(text(get(one, "expr"))) for group in groups for one in sequence(get(group, "rules"))):
             return Verdict("pass", f"PrometheusRule {rule.name}", rule.place())
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
     if rules or context.given.complete:
@@ -104,9 +104,8 @@ def selects(selector: Any, labels: Mapping[str, str]) -> bool:
 def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     key, operator = text(expression.get("key")), text(expression.get("operator"))
     among = labels.get(key) in [text(value) for value in sequence(expression.get("values"))]
-    return {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}.get(
-        operator, False
-    )
+    known = {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}
+    return known.get(operator, False)
 
 
 def _reaches(monitor: Item, engine: Engine) -> bool:
@@ -122,21 +121,12 @@ def _near(item: Item, engine: Engine) -> bool:
     return not item.namespace or not engine.namespace or item.namespace == engine.namespace
 
 
-def _expressions(rule: Item) -> Iterator[str]:
-    for group in sequence(get(rule.data, "spec", "groups")):
-        for one in sequence(get(group, "rules")):
-            yield text(get(one, "expr"))
-
-
 def _pod_monitor(engine: Engine) -> str:
     """Return a PodMonitor for this engine, with two of its labels at most."""
-    labels = [f"      {key}: {fixes.quoted(value)}" for key, value in list(engine.labels.items())[:2]]
-    head = [
-        "apiVersion: monitoring.coreos.com/v1",
-        "kind: PodMonitor",
-        "metadata:",
-        f"  name: {engine.item.name or engine.runtime.name}",
-    ]
-    chosen = ["    matchLabels:", *labels] if labels else ["    matchLabels: {}"]
-    tail = ["  podMetricsEndpoints:", "    - path: /metrics", "      interval: 15s"]
-    return "\n".join([*head, "spec:", "  selector:", *chosen, *tail])
+    labels = [f"      {key}: {quoted(value)}" for key, value in list(engine.labels.items())[:2]]
+    chosen = "\n".join(["    matchLabels:", *labels]) if labels else "    matchLabels: {}"
+    return (
+        "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata:\n"
+        f"  name: {engine.item.name or engine.runtime.name}\nspec:\n  selector:\n{chosen}\n"
+        "  podMetricsEndpoints:\n    - path: /metrics\n      interval: 15s"
+    )

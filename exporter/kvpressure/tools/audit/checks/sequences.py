@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.capacity.capacity_plan import Plan
-from kvpressure.tools.audit import fixes
-from kvpressure.tools.audit.checks.context import Context, number, unseen
+from kvpressure.tools.audit.checks.context import Context, limit_fix, number, unseen
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Verdict
 from kvpressure.tools.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force
@@ -21,7 +20,8 @@ def declared(engine: Engine, context: Context) -> Verdict:
         return verdict
     place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
     count = None if isinstance(sized, str) else sequences_in_force(engine, sized)
-    shown = _default(engine, count) if limit is None else number(limit.value)
+    default = f": {engine.runtime.audit.undeclared[_LIMIT]}" if count is None else f", so {number(count)}"
+    shown = f"not declared{default}" if limit is None else number(limit.value)
     if limit is not None and _refused(engine):
         return Verdict("unknown", f"{shown}: the server would not start (max-num-seqs-plausible)", place)
     if not isinstance(sized, str) and count is not None and not sized.refused:
@@ -31,12 +31,6 @@ def declared(engine: Engine, context: Context) -> Verdict:
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
         return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}", place)
     return Verdict("pass", f"{number(limit.value)} sequences", place)
-
-
-def _default(engine: Engine, count: int | None) -> str:
-    if count is None:
-        return f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}"
-    return f"not declared, so {number(count)}"
 
 
 def _measured(engine: Engine, sized: Sized, count: int, shown: str) -> Verdict:
@@ -62,7 +56,7 @@ def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]
         return Verdict("pass", f"{shown}: {found}", place)
     if fits == engine.runtime.audit.largest_sequences:
         return Verdict("unknown", f"{shown}: {found}, and more are never planned (max-num-seqs-plausible)", place)
-    fix = fixes.limit(engine, _LIMIT, str(fits), sized.command)
+    fix = limit_fix(engine, _LIMIT, str(fits), sized.command)
     return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
 
 
@@ -86,7 +80,8 @@ def plausible(engine: Engine, context: Context) -> Verdict:
     if pool is not None and limit.value > pool.value:
         reason = f"{count} sequences do not find a token each in a KV cache of {number(pool.value)}"
         return Verdict("fail", reason, place, fix)
-    return Verdict("pass", f"{count} is between a batch and {_most(engine)}", place)
+    most = f"{title}'s largest default" if largest else "any that is known"
+    return Verdict("pass", f"{count} is between a batch and {most}", place)
 
 
 def _refused(engine: Engine) -> bool:
@@ -97,44 +92,33 @@ def _refused(engine: Engine) -> bool:
 
 def _fix(engine: Engine, context: Context) -> str:
     """Return what a plan would set; "" where it cannot be computed, or where `declared` prints it."""
-    sized = context.sized(engine)
-    if declared(engine, context).status == "fail":
+    sized, least = context.sized(engine), context.thresholds.batch_collapse_max_sequences
+    if isinstance(sized, str) or sized.plan is None or sized.plan.max_num_seqs <= least:
         return ""
-    plan = None if isinstance(sized, str) else sized.plan
-    if isinstance(sized, str) or plan is None or plan.max_num_seqs <= context.thresholds.batch_collapse_max_sequences:
-        return ""
-    return fixes.limit(engine, _LIMIT, str(plan.max_num_seqs), sized.command)
-
-
-def _most(engine: Engine) -> str:
-    return (
-        f"{engine.runtime.title}'s largest default" if engine.runtime.audit.largest_sequences else "any that is known"
-    )
+    shown_before = declared(engine, context).status == "fail"
+    return "" if shown_before else limit_fix(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
 
 
 def batched_tokens(engine: Engine, context: Context) -> Verdict:
     """Not more tokens in a step than the server itself would take; what is not declared is that."""
     if (verdict := unseen(engine, _STEP)) is not None:
         return verdict
-    place, limit, most = (
-        engine.limit_place(_STEP),
-        engine.reading.limits.get(_STEP),
-        engine.runtime.audit.defaults[_STEP][-1],
-    )
+    place, limit = engine.limit_place(_STEP), engine.reading.limits.get(_STEP)
+    most = engine.runtime.audit.defaults[_STEP][-1]
     if limit is None:
         return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}", place)
     shown = number(limit.value)
     if limit.value <= most:
         return Verdict("pass", f"{shown} tokens a step", place)
     sized = context.sized(engine)
-    planned = None if isinstance(sized, str) or sized.plan is None else sized.plan
+    planned = most if isinstance(sized, str) or sized.plan is None else sized.plan.max_num_batched_tokens
     reason = (
         f"{shown} is above {number(most)}, the most that {engine.runtime.title} takes by itself: a step's memory comes "
         "out of the KV cache"
     )
-    tokens = min(most, planned.max_num_batched_tokens) if planned is not None else most
+    tokens = min(most, planned)
     sequences = engine.reading.limits.get(_LIMIT)
     # Fewer tokens in a step leave more to the pool: what starts now still does, but for more sequences than tokens.
     fits = sequences is None or sequences.value <= tokens
-    fix = fixes.limit(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
+    fix = limit_fix(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
     return Verdict("fail", reason, place, fix)

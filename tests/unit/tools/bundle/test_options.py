@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, bundle_files
-from kvpressure.tools.bundle.flavours import EXPORTER, FLAVOURS, VLLM_ONLY
-from kvpressure.tools.bundle.options import EXPORTER_RUNBOOKS, selector_of
+from kvpressure.tools.bundle.options import EXPORTER, EXPORTER_RUNBOOKS, FLAVOURS, VLLM_ONLY, selector_of
 
 
 def generate(out: Path, *flags: str) -> Result:

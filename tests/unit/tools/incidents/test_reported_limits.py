@@ -9,9 +9,9 @@ import pytest
 
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.declared import WHERE, declared_there, pod_of
 from kvpressure.tools.incidents.names import Target
 from kvpressure.tools.incidents.paging import Span
+from kvpressure.tools.incidents.reported import WHERE, declared_there, pod_of
 from tests.support.past import START, Scrape, past
 
 pytestmark = pytest.mark.process

@@ -13,9 +13,9 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.incidents.client import Server
 from kvpressure.tools.incidents.discover import Seen
 from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.follow import Task, in_parallel
 from kvpressure.tools.incidents.names import Target
 from kvpressure.tools.incidents.paging import Span
-from kvpressure.tools.incidents.tasks import Task, in_parallel
 from tests.support.fake_prometheus import Answer, FakePrometheus, Request, success
 
 EMPTY = success({"resultType": "matrix", "result": []})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.tools.audit.hardware import gpu_text, gpus_asked, shared_memory
+from kvpressure.tools.audit.pods import gpu_text, gpus_asked, shared_memory
 
 
 def affinity(*values: str, operator: str = "In") -> dict[str, Any]:

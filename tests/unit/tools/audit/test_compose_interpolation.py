@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.tools.audit.interpolation import interpolated
+from kvpressure.tools.audit.compose import interpolated
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engine_state.registry import PipelineSettings
-from kvpressure.tools.incidents.pace import paced
+from kvpressure.tools.incidents.follow import paced
 
 LIMITS = load_thresholds()
 OF_THE_PACE = {

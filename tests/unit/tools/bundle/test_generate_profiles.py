@@ -13,8 +13,8 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.profile import Profile, families
 from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.flavours import FLAVOURS
-from kvpressure.tools.bundle.profiles import of_sparse
+from kvpressure.tools.bundle.generate import of_sparse
+from kvpressure.tools.bundle.options import FLAVOURS
 from kvpressure.tools.bundle.rules import RuleFile
 
 FULL = Options(load_thresholds(), all_alerts=True)

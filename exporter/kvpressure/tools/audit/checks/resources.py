@@ -1,0 +1,202 @@
+"""Resources: GPUs, as many as the server divides its model among, memory of the host, and more than one replica.
+
+The share of a GPU's memory is enough for weights and one longest request, and leaves room for everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from kvpressure.capacity.arithmetic import GIB, size
+from kvpressure.capacity.capacity_plan import smallest_tensor_parallel
+from kvpressure.capacity.pool import weights_step
+from kvpressure.commandline.numbers import whole
+from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, unseen
+from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.manifests import get, text
+from kvpressure.tools.audit.model import Verdict
+from kvpressure.tools.audit.pods import slice_asked
+from kvpressure.tools.audit.sizing import Sized
+
+_LIMIT: Final = "gpu_memory_utilization"
+_ENOUGH: Final = 2
+PROCESS_BYTES: Final = 4 * GIB
+"""Host memory of the API server and of each GPU's process: CUDA's libraries and buffers; most need less."""
+
+
+def memory_share(engine: Engine, context: Context) -> Verdict:
+    """Check that the server starts with it, and that it is not above the largest that is safe.
+
+    What is not declared is the default.
+    """
+    place, flags = engine.limit_place(_LIMIT), engine.runtime.starting.flags
+    if flags.sizes_pool in engine.reading.options:
+        reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
+        return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
+    if why := engine.reading.unclear.get(flags.sizes_pool):
+        return Verdict("unknown", why, place)
+    if (verdict := unseen(engine, _LIMIT)) is not None:
+        return verdict
+    limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
+    share = default if limit is None else limit.value
+    shown = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}" if limit is None else number(share)
+    sized, most = context.sized(engine), context.thresholds.advice_memory_target_max_ratio
+    if share > most:
+        reason = f"{shown} is above {number(most)}: what is needed beside weights and KV cache may not find room"
+        return Verdict("fail", reason, place, _share(engine, sized, default))
+    if isinstance(sized, str):
+        return Verdict("pass", f"{shown}, at most {number(most)}", place)
+    return _measured(engine, sized, shown)
+
+
+def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
+    place, default = engine.limit_place(_LIMIT), engine.runtime.planning.memory_share
+    if sized.refused:
+        return Verdict("fail", sized.refused[0], place)
+    pool, longest = sized.pool(), f"({number(sized.longest)} tokens)"
+    weights = size(weights_step(sized.geometry, sized.memory).value)
+    if sized.starts():
+        fits = pool.fit(sized.longest, 1.0)
+        room = f"beside weights of {weights} the {sized.gpu.name} holds {number(fits)} longest request"
+        return Verdict("pass", f"{shown}: {room}{'' if fits == 1 else 's'} {longest}", place)
+    usable = sized.memory.smallest_gpu_bytes * sized.memory.gpu_memory_utilization
+    reason = (
+        f"{shown}: {engine.runtime.title} would not start, weights take {weights} of {size(usable)} on the "
+        f"{sized.gpu.name}, leaving {size(pool.size_bytes)} to the KV cache; one longest request {longest} needs "
+        f"{size(pool.cost.request_bytes(sized.longest))}"
+    )
+    fix = _share(engine, sized, default)
+    if not fix and sized.plan is not None and sized.plan.max_num_seqs:  # those requests that come are shorter
+        fix = limit_fix(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
+    return Verdict("fail", reason, place, fix or _more_gpus(engine, sized))
+
+
+def _share(engine: Engine, sized: Sized | str, share: float) -> str:
+    """Return the default share, where the server starts with it and it is another than in force."""
+    if (
+        isinstance(sized, str)
+        or share == sized.memory.gpu_memory_utilization
+        or not sized.starts(sized.memory.at(share))
+    ):
+        return ""
+    return limit_fix(engine, _LIMIT, number(share), "weights and one longest request fit")
+
+
+def _more_gpus(engine: Engine, sized: Sized) -> str:
+    """Return the fewest GPUs with which it starts, "" where no usual number is enough."""
+    needs = smallest_tensor_parallel(sized.geometry, sized.memory, sized.starts)
+    flags = engine.runtime.starting.flags.sizing
+    if needs is None:
+        return ""
+    why = f"{needs.gpus} {sized.gpu.name} for each replica, in resources too; {sized.command}"
+    lines = [flag_fix(engine, flags.tensor, str(needs.tensor), why)]
+    lines += [flag_fix(engine, flags.pipeline, str(needs.pipeline), why)] if needs.pipeline > 1 else []
+    return "\n".join(lines)
+
+
+def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """Check that the GPUs that are asked for are those that the command needs."""
+    place, needed, asked = engine.item.place(engine.resources_at or engine.at), _ranks(engine), engine.gpus
+    if needed is None:
+        return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
+    if asked is None:
+        given = slice_asked(engine.resources) or "none"
+        return Verdict("unknown", f"the command needs {needed}; {given} is asked for here", place)
+    if asked == "all":
+        return Verdict("pass", f"the command needs {needed}, and all of the machine are given", place)
+    if not isinstance(asked, int):
+        return Verdict("unknown", f"the command needs {needed}; {asked} is not a number", place)
+    return _compared(engine, needed, asked)
+
+
+def _compared(engine: Engine, needed: int, asked: int) -> Verdict:
+    place, fix = engine.item.place(engine.resources_at or engine.at), f"{engine.gpu_key}: {needed}"
+    if asked == needed:
+        return Verdict("pass", f"{asked}, as the command needs", place)
+    if asked > needed:
+        return Verdict("fail", f"{asked} GPUs are asked for and the command uses {needed}", place, fix)
+    if engine.item.kind == "LeaderWorkerSet" or engine.runtime.starting.flags.sizing.data in engine.reading.options:
+        return Verdict("unknown", f"the command needs {needed}, which may be on several machines; {asked} here", place)
+    return Verdict("fail", f"the command needs {needed} GPUs and gets {asked}: it does not start", place, fix)
+
+
+def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """Check /dev/shm, where processes of several GPUs exchange data: a container has 64 MiB unless told otherwise."""
+    place, needed, given = engine.place(), _ranks(engine), engine.shared_memory
+    if needed == 1:
+        return Verdict("pass", "one GPU shares nothing", place)
+    if given:
+        return Verdict("pass", given, place)
+    if needed is None:
+        return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
+    if given is None:
+        return Verdict("unknown", "whether /dev/shm is larger than 64 MiB is not known", place)
+    mounted = (
+        "volumes:\n  - name: shm\n    emptyDir: {medium: Memory}  # counts against the memory limit\n"
+        "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
+    )
+    fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
+    return Verdict("fail", f"{needed} GPUs exchange data in /dev/shm, which has 64 MiB here", place, fix)
+
+
+def _ranks(engine: Engine) -> int | None:
+    """GPUs that the command takes on its machine, None where that is not known."""
+    if engine.reading.hidden:
+        return None
+    sizing, count = engine.runtime.starting.flags.sizing, 1
+    for option in (sizing.tensor, sizing.pipeline, sizing.data):
+        if option in engine.reading.unclear:
+            return None
+        given = engine.reading.options.get(option)
+        number = 1 if given is None else whole(given.text)
+        if number is None:
+            return None
+        count *= int(number)
+    return count
+
+
+def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """Two replicas at all times, by number or by an autoscaler's lower bound."""
+    asked = engine.replicas
+    place = asked.place or engine.place()
+    if asked.count is None:
+        return Verdict("unknown", asked.why, place)
+    if asked.count >= _ENOUGH:
+        return Verdict("pass", asked.why, place)
+    grows = "" if asked.ceiling is None else ", and a new one needs minutes to load the model"
+    alone = "kind: Deployment  # with this pod as its template, and replicas: 2"
+    if not asked.key:
+        return Verdict("fail", f"{asked.why}: another service with GPUs and a port of its own, and a proxy", place)
+    return Verdict("fail", asked.why + grows, place, alone if asked.place is None else f"{asked.key}: {_ENOUGH}")
+
+
+def memory_request(engine: Engine, context: Context) -> Verdict:
+    """`resources.requests.memory` is set; a limit alone is also the request."""
+    place = engine.item.place(engine.resources_at)
+    for kind in ("requests", "limits"):
+        if value := text(get(engine.resources, kind, "memory")):
+            return Verdict("pass", f"{kind} {value}", place)
+    if engine.item.kind in {"InferenceService", "LLMInferenceService"} and engine.reading.hidden:
+        return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}", place)
+    if engine.style == "kwargs" and not engine.resources:
+        return Verdict("unknown", "the pods of Ray's workers are not given here", place)
+    if engine.style == "values":
+        key, written = "requestMemory", "requestMemory: {}Gi"
+    elif not engine.item.kind:
+        key = "deploy.resources.reservations.memory"
+        written = "deploy:\n  resources:\n    reservations:\n      memory: {}G"
+    else:
+        key, written = "resources.requests.memory", "resources:\n  requests:\n    memory: {}Gi"
+    needed = _needed(context.sized(engine))
+    fix = "" if needed is None else f"{written.format(needed[0])}  # {needed[1]}"
+    return Verdict("fail", f"{key} is not set", place, fix)
+
+
+def _needed(sized: Sized | str) -> tuple[int, str] | None:
+    """GiB of host memory, and what they are of; None where the model is not known."""
+    if isinstance(sized, str) or (weights := sized.geometry.weights) is None:
+        return None
+    processes = sized.memory.parallel.gpus + 1
+    total = weights.bytes + processes * PROCESS_BYTES
+    return math.ceil(total / GIB), f"weights of {size(weights.bytes)} in the page cache, {processes} processes of 4 GiB"
