@@ -1,8 +1,9 @@
-"""Evidence from outside the engine's page: what its container's state, its log and its host tell, by symptom."""
+"""Evidence of failures beside an engine's numbers: its container, its log, its host, and how often it started."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
@@ -143,3 +144,39 @@ def _cpu(key: ContainerId, environment: Environment, thresholds: Thresholds) -> 
         if value is not None
     ]
     return OutsideEvidence(pressed or cut, ", ".join(parts))
+
+
+SAME_START_SECONDS = 0.5
+MAX_STARTS = 16
+LATELY_SECONDS = 600.0
+
+
+class Starts:
+    """The newest restarts of each target's server."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+        self._seen: dict[str, deque[float]] = {}
+
+    def restarted(self, target: str, started: float | None) -> bool:
+        """Take in when the server that answered was started; whether that is another time than it was before."""
+        if started is None:
+            return False
+        before = self._started.get(target)
+        self._started[target] = started
+        again = before is not None and abs(started - before) > SAME_START_SECONDS
+        seen = self._seen.setdefault(target, deque(maxlen=MAX_STARTS))
+        if again:
+            seen.append(started)
+        return again
+
+    def lately(self, target: str, now: float) -> int | None:
+        """Restarts seen in the last ten minutes; None for a server whose page does not tell when it started."""
+        seen = self._seen.get(target)
+        return None if seen is None else sum(now - t <= LATELY_SECONDS for t in seen)
+
+    def forget(self, targets: Iterable[str]) -> None:
+        """Drop everything of targets that are gone."""
+        for target in targets:
+            self._started.pop(target, None)
+            self._seen.pop(target, None)

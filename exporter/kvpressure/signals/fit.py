@@ -10,12 +10,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from statistics import median
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
-from kvpressure.signals.admission import coming_in_tokens
 from kvpressure.signals.kv import free_tokens, kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
@@ -25,9 +25,9 @@ from kvpressure.signals.lengths import (
     longest_of_histogram,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import growth, mean, values
+from kvpressure.signals.points import Point, growth, mean, values
 from kvpressure.signals.waiting import waiting_of
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.windows import EngineWindow
 
 MAX_STARTS = 4.0
 """Of more starts between two polls, what each computed is lost in the spread of all."""
@@ -271,3 +271,30 @@ def _queued(points: Sequence[Point]) -> Sequence[Point]:
 def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
     running = values(_queued(points), "running")
     return statistics.median(running) / highest if running and highest else None
+
+
+_NEAR_POLLS: Final = 5
+"""A jump is measured against as many polls before and after it: use drifts while answers grow."""
+
+
+def coming_in_tokens(window: EngineWindow, thresholds: Thresholds) -> float | None:
+    """Tokens of the pool that the next start needs for a moment; None where use does not jump, or is not known.
+
+    Polls see a prompt at whatever chunk they fall into, so the next may need more than the highest jump seen.
+    """
+    capacity = window.cache.capacity_tokens
+    polls = [(point.gauges.get("running", 0.0), point.gauges.get("kv_usage")) for point in window.points]
+    known = [(running, usage) for running, usage in polls if running >= 1 and usage is not None]
+    if capacity is None or not known:
+        return None
+    held = median(usage / running for running, usage in known)
+    most = held + max(_jump(known, index) for index in range(len(known)))
+    jumps = most >= thresholds.coming_in_min_factor * held
+    return most * thresholds.coming_in_unseen_factor * capacity if jumps else None
+
+
+def _jump(polls: Sequence[tuple[float, float]], index: int) -> float:
+    """How much more was used in this poll than in those near it, with as many running."""
+    running, usage = polls[index]
+    near = polls[max(0, index - _NEAR_POLLS) : index + _NEAR_POLLS + 1]
+    return usage - min(used for others, used in near if others == running)

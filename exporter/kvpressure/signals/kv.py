@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.points import Point
 from kvpressure.signals.summaries import Line
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
     engine_family(
@@ -52,9 +54,9 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Everything of the KV pool that the engine's own page tells."""
     capacity = window.cache.capacity_tokens
-    trend = None if capacity is None else growth(window, capacity, window.seconds)
+    trend = None if capacity is None else _growth(window, capacity, window.seconds)
     free = free_tokens(window.points[-1], window.cache) if window.points else None
-    per_request = tokens_per_request(window)
+    per_request = _tokens_per_request(window)
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
     return known(
         {
@@ -64,7 +66,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_tokens_per_request": per_request,
             "kv_bytes_per_request": per_request * bytes_per_token if per_request and bytes_per_token else None,
             "kv_growth_tokens_per_second": None if trend is None else trend.slope,
-            "kv_exhaustion_seconds": exhaustion_seconds(window, context),
+            "kv_exhaustion_seconds": _exhaustion_seconds(window, context.thresholds, free, trend),
             "preemptions_total": window.newest("preemptions"),
             "preemptions_per_second": window.rate("preemptions"),
             "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
@@ -80,37 +82,35 @@ def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float 
     return preemptions * (per_request or 0.0)
 
 
-def tokens_per_request(window: EngineWindow) -> float | None:
+def _tokens_per_request(window: EngineWindow) -> float | None:
     """Mean KV tokens held per running request; None while nothing runs or the capacity is unknown."""
     capacity, usage, running = window.cache.capacity_tokens, window.mean("kv_usage"), window.mean("running")
     return None if capacity is None or usage is None or not running else usage * capacity / running
 
 
-def growth(window: EngineWindow, capacity_tokens: float, seconds: float) -> Line | None:
+def _growth(window: EngineWindow, capacity_tokens: float, seconds: float) -> Line | None:
     """Trend of the used tokens over the last `seconds` of the window, by least squares."""
     trend = window.trend("kv_usage", seconds)
     return None if trend is None else Line(trend.slope * capacity_tokens, trend.r2)
 
 
-def exhaustion_seconds(window: EngineWindow, context: Context) -> float | None:
+def _exhaustion_seconds(
+    window: EngineWindow, thresholds: Thresholds, free: float | None, trend: Line | None
+) -> float | None:
     """Predicted seconds until a typical prompt no longer fits; None unless use grows steadily towards it.
 
     Growth counts only where a straight line explains the window (a sawtooth has a slope too) and has not ended:
     the smaller of the slopes over the window and over its second half is used.
     """
     capacity = window.cache.capacity_tokens
-    free = free_tokens(window.points[-1], window.cache) if window.points else None
-    if capacity is None or free is None:
+    if capacity is None or free is None or trend is None or trend.slope <= 0 or trend.r2 < thresholds.kv_growth_min_r2:
         return None
-    fit = growth(window, capacity, window.seconds)
-    if fit is None or fit.slope <= 0 or fit.r2 < context.thresholds.kv_growth_min_r2:
-        return None
-    late = growth(window, capacity, window.seconds / 2)
+    late = _growth(window, capacity, window.seconds / 2)
     if late is None:
         return None
-    slope = min(fit.slope, late.slope)
+    slope = min(trend.slope, late.slope)
     room = free - (typical_prompt_tokens(window) or 0.0)
-    if slope <= 0 or room > slope * context.thresholds.kv_exhaustion_horizon_seconds:
+    if slope <= 0 or room > slope * thresholds.kv_exhaustion_horizon_seconds:
         return None
     return max(0.0, room) / slope
 

@@ -1,10 +1,19 @@
-"""Sums over polls that lie in one row: what every feature of a named window is made of."""
+"""Polls, and sums over some that lie in one row: what every feature of a named window is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from kvpressure.signals.windows import Point
+from kvpressure.model.record import record
+
+
+@record
+class Point:
+    """One poll: gauges as read, counters made monotonic."""
+
+    t: float
+    gauges: Mapping[str, float]
+    counters: Mapping[str, float]
 
 
 def values(points: Sequence[Point], gauge: str) -> list[float]:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.model.record import record
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point
+from kvpressure.signals.windows import EngineWindow
 
 _COUNTERS: Final = (
     "steps",

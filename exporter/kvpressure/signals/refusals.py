@@ -8,8 +8,8 @@ from typing import Final
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import arrived_so_far, growth
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point, arrived_so_far, growth
+from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
     engine_family(

@@ -9,8 +9,8 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import mean, rate, values
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point, mean, rate, values
+from kvpressure.signals.windows import EngineWindow
 
 _DEMAND: Final = frozenset({"running", "waiting"})
 

@@ -10,8 +10,8 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import arrived_so_far
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point, arrived_so_far
+from kvpressure.signals.windows import EngineWindow
 
 SHAPE_QUANTILES = (0.5, 0.95)
 PROMPT_BOUNDS = tuple(2.0**power for power in range(9, 17))

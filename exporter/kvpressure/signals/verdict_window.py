@@ -9,16 +9,14 @@ from dataclasses import field
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.signals.context import Context
-from kvpressure.signals.deferral import Deferral, deferral_of
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
-from kvpressure.signals.latency import Answers, answers_of, p95
-from kvpressure.signals.outside import TimeOutsideEngine, time_outside_engine
-from kvpressure.signals.points import growth, mean, rate, values
+from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p95, time_outside_engine
+from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
 from kvpressure.signals.refusals import refused_ratio
-from kvpressure.signals.waiting import Queue, queue_of, streams_idle
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
+from kvpressure.signals.windows import EngineWindow
 
 BURST_SECONDS = 5.0
 

@@ -20,10 +20,10 @@ from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.signals.deferral import Deferral
 from kvpressure.signals.evidence import OutsideEvidence
-from kvpressure.signals.outside import TimeOutsideEngine
+from kvpressure.signals.latency import TimeOutsideEngine
 from kvpressure.signals.verdict_window import VerdictWindow
+from kvpressure.signals.waiting import Deferral
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES

@@ -17,8 +17,8 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing
 from kvpressure.runtimes import signals
 from kvpressure.runtimes.registry import RUNTIMES, named
-from kvpressure.signals.deferral import Deferral
 from kvpressure.signals.progress import Progress
+from kvpressure.signals.waiting import Deferral
 from tests.support.pages import inventory, made
 from tests.support.verdicts import LAB, changed, facts, inputs, rule, views
 

@@ -17,8 +17,8 @@ from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
-from kvpressure.signals.deferral import Deferral
 from kvpressure.signals.progress import Progress
+from kvpressure.signals.waiting import Deferral
 from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
 pytestmark = pytest.mark.recorded

@@ -6,8 +6,8 @@ import pytest
 
 from kvpressure.model.canary import CanaryReport, CanaryResult
 from kvpressure.signals.canary import CanaryTimes, CanaryWatch
+from kvpressure.signals.points import Point
 from kvpressure.signals.progress import Progress
-from kvpressure.signals.windows import Point
 
 TIMES = CanaryTimes()
 ANSWERED, SILENT, NOT_POSSIBLE = CanaryResult.ANSWERED, CanaryResult.TIMEOUT, CanaryResult.NOT_POSSIBLE

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
 from kvpressure.signals.gpu_window import GpuWindow
+from kvpressure.signals.points import Point
 from kvpressure.signals.summaries import Tally, line, weighted_quantiles
-from kvpressure.signals.windows import MAX_POINTS, EngineWindow, Point
+from kvpressure.signals.windows import MAX_POINTS, EngineWindow
 
 INF = math.inf
 
