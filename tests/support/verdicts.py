@@ -7,8 +7,7 @@ from pathlib import Path
 
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import judge
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.symptoms import judge_all
@@ -42,14 +41,14 @@ def inputs(derived: Derived | None = None, declared: dict[str, float] | None = N
     return Inputs(derived or {}, THRESHOLDS, changed(BUSY, **values), declared=declared or {})
 
 
-def facts(made: Inputs, told: Cause = Cause.HEALTHY) -> Facts:
-    """What rules read of them while `told` is the verdict so far."""
-    return Facts(made, judge_all(made), told)
+def facts(made: Inputs, before: Cause = Cause.HEALTHY) -> Facts:
+    """What rules read of them while `before` is the verdict so far."""
+    return Facts(made, judge_all(made), before)
 
 
-def rule(made: Inputs, told: Cause = Cause.HEALTHY) -> Rule:
+def rule(made: Inputs, before: Cause = Cause.HEALTHY) -> Rule:
     """The rule that wins."""
-    return judge(facts(made, told)).rule
+    return judge(facts(made, before)).rule
 
 
 def grounds(made: Inputs) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -10,7 +10,10 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import AllOf, Predicate
 from kvpressure.diagnosis.precedence import PRECEDENCE
 from kvpressure.diagnosis.rule import Rule
-from kvpressure.diagnosis.rules import BY_ID
+from kvpressure.diagnosis.rules import bounds, calm, deferred, kv_cache_pressure, stuck, unknown
+
+_FILES: Final = (calm, unknown, stuck, deferred, kv_cache_pressure, bounds)
+BY_ID: Final[Mapping[str, Rule]] = {rule.id: rule for file in _FILES for rule in file.RULES}
 
 TABLE: Final[tuple[Rule, ...]] = tuple(BY_ID[name] for name in PRECEDENCE)
 

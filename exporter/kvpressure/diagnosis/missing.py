@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.severity import CALM

@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.advice.limit_families import limits_in_force
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment
 from kvpressure.model.incident import LOSING, Incident, Price

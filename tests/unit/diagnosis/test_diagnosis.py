@@ -12,7 +12,7 @@ from bench.simulator.scenarios import episode
 from bench.simulator.trace import frames
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader

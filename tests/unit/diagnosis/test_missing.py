@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.judge import TABLE, judge
 from kvpressure.diagnosis.missing import SOURCES, missing_evidence
 from kvpressure.engines.reader import PageReader

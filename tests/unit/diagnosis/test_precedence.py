@@ -11,9 +11,8 @@ import pytest
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.diagnosis import diagnose
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.judge import TABLE, Judged, judge
+from kvpressure.diagnosis.judge import BY_ID, TABLE, Judged, judge
 from kvpressure.diagnosis.precedence import PRECEDENCE
-from kvpressure.diagnosis.rules import BY_ID
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.model.verdict import DETAILS
 from tests.support.overlaps import OVERLAPS

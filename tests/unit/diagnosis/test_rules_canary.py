@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.signals.canary import CANARY_UNANSWERED
 from kvpressure.signals.evidence import OutsideEvidence

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kvpressure.cli import replay
 from kvpressure.cli.replay import MARKS, Replay, ReplayTarget
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.environment import DeclaredLimit

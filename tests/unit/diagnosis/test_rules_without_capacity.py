@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.verdict_window import VerdictWindow
 from tests.support.engines import THRESHOLDS

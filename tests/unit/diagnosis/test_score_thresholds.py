@@ -6,9 +6,9 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis import score as scoring
-from kvpressure.diagnosis.confidence import confidence as scoring_confidence
-from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.rules import BY_ID
+from kvpressure.diagnosis.facts import Inputs
+from kvpressure.diagnosis.judge import BY_ID
+from kvpressure.diagnosis.score import confidence as scoring_confidence
 from kvpressure.signals.verdict_window import VerdictWindow
 from tests.support.verdicts import changed, facts
 

@@ -31,7 +31,7 @@ preempting = symptom("preempting")
 kv_saturated = symptom("kv_saturated")
 
 
-evicting = symptom("evicting").taken_as(False)
+evicting = symptom("evicting").known_true()
 
 
 frontend_slow = symptom("frontend_slow")
