@@ -20,9 +20,9 @@ from kvpressure.model.target import TargetIdentity, container_of
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
 from kvpressure.signals.canary import CanaryTimes, CanaryWanted
+from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.evidence import Restarts, Starts
 from kvpressure.signals.gpu import gpus_of
-from kvpressure.signals.gpu_window import GpuWindow
 
 __all__ = ["Pipeline", "PipelineSettings"]
 

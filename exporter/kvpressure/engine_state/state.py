@@ -23,10 +23,10 @@ from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
 from kvpressure.signals.baseline import BATCH, STEP_TOKENS
 from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
+from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
 from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
 from kvpressure.signals.gpu import whole_gpus
-from kvpressure.signals.gpu_window import GpuWindow
 from kvpressure.signals.past import EngineHistory, Features
 from kvpressure.signals.windows import EngineWindow, stepped_back
 from kvpressure.simulation.unconstrained import UnconstrainedThroughput

@@ -7,8 +7,7 @@ from typing import Final
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, growth, values
-from kvpressure.signals.summaries import weighted_quantiles
+from kvpressure.signals.points import Point, growth, values, weighted_quantiles
 from kvpressure.signals.windows import EngineWindow
 
 BATCH_BOUNDS = (1.0, 2.0, 3.0, 8.0, 32.0, 128.0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family, gpu_family
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.target import ALL_GPUS
 from kvpressure.model.values import Derived, Value, known, ramp
-from kvpressure.signals.context import Context
-from kvpressure.signals.gpu_window import GpuWindow
+from kvpressure.signals.context import Context, GpuWindow
+from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
 
 GPU_FAMILIES: Final = (
@@ -62,20 +63,30 @@ FAMILIES: Final = (
 
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Return the engine's GPUs together, and the memory-high-compute-low score."""
-    memory = memory_used_ratio(context.gpus)
-    utilization = utilization_ratio(context.gpus)
+    used = [(gpu.last.memory_used_bytes, gpu.last.memory_total_bytes) for gpu in context.gpus]
+    memory = _of_all(max, [a / b if a is not None and b else None for a, b in used])
+    utilization = _of_all(mean, [gpu.utilization() for gpu in context.gpus])
     score = None
     if memory is not None and utilization is not None:
-        score = memory_high_compute_low_score(window, context, memory, utilization)
-    joined: dict[str, Value] = {gpu.last.uuid: 1.0 for gpu in context.gpus}
+        score = _memory_high_compute_low_score(window, context.thresholds, memory, utilization)
     return known(
         {
-            "engine_gpu_info": joined or None,
+            "engine_gpu_info": {gpu.last.uuid: 1.0 for gpu in context.gpus},
             "engine_gpu_memory_used_ratio": memory,
             "engine_gpu_utilization_ratio": utilization,
             "memory_high_compute_low_score": score,
         }
     )
+
+
+def utilization_since(gpus: Sequence[GpuWindow], since: float) -> float | None:
+    """Mean over the GPUs of the driver's samples since `since`; None without GPUs, or when one of them has none."""
+    return _of_all(mean, [gpu.utilization_since(since) for gpu in gpus])
+
+
+def _of_all(summed: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+    known_values = [value for value in values if value is not None]
+    return summed(known_values) if known_values and len(known_values) == len(values) else None
 
 
 def _info(sample: GpuSample) -> Value:
@@ -86,21 +97,8 @@ def _info(sample: GpuSample) -> Value:
     return value
 
 
-def memory_used_ratio(gpus: Sequence[GpuWindow]) -> float | None:
-    """Highest share of device memory used over the GPUs; None when one of them does not say."""
-    used = [(gpu.last.memory_used_bytes, gpu.last.memory_total_bytes) for gpu in gpus]
-    ratios = [a / b for a, b in used if a is not None and b]
-    return max(ratios) if ratios and len(ratios) == len(gpus) else None
-
-
-def utilization_ratio(gpus: Sequence[GpuWindow]) -> float | None:
-    """Mean utilization over the GPUs; None when one of them has none."""
-    ratios = [value for gpu in gpus if (value := gpu.utilization()) is not None]
-    return sum(ratios) / len(ratios) if ratios and len(ratios) == len(gpus) else None
-
-
-def memory_high_compute_low_score(
-    window: EngineWindow, context: Context, memory: float, utilization: float
+def _memory_high_compute_low_score(
+    window: EngineWindow, thresholds: Thresholds, memory: float, utilization: float
 ) -> float | None:
     """ramp(memory) x ramp(1 - utilization) while there is demand, 0 without any, None when demand is unknown."""
     running, waiting = window.mean("running"), window.mean("waiting")
@@ -108,7 +106,6 @@ def memory_high_compute_low_score(
         return None
     if running + waiting == 0:
         return 0.0
-    thresholds = context.thresholds
     high = ramp(memory, thresholds.score_memory_ramp_start_ratio, thresholds.score_memory_ramp_end_ratio)
     low = ramp(1.0 - utilization, thresholds.score_idle_ramp_start_ratio, thresholds.score_idle_ramp_end_ratio)
     return high * low

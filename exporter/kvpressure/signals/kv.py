@@ -10,8 +10,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.lengths import typical_prompt_tokens
-from kvpressure.signals.points import Point
-from kvpressure.signals.summaries import Line
+from kvpressure.signals.points import Line, Point
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -77,9 +76,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
     """KV thrown out with preempted requests, if each held as much as the mean; no page counts it (decision 0281)."""
     preemptions = window.rate("preemptions")
-    if preemptions is None or (preemptions and per_request is None):
-        return None
-    return preemptions * (per_request or 0.0)
+    return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
 
 def _tokens_per_request(window: EngineWindow) -> float | None:

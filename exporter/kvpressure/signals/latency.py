@@ -20,7 +20,6 @@ INFLATED = frozenset({"e2e", "ttft", "inter_token"})
 ANSWER_TOKENS = "answer_tokens"
 """Name in a baseline of the healthy p95 of output length."""
 
-
 FAMILIES: Final = (
     engine_family(
         "latency_seconds",
@@ -115,10 +114,6 @@ def _of_first_tokens(window: EngineWindow, seconds: float) -> TimeOutsideEngine 
     prefill, prefilled = window.delta("prefill_seconds"), window.delta("prefilled")
     if ttft is None or queue is None or prefill is None or not prefilled:
         return None
-    whole = _mean(ttft)
-    outside = max(0.0, whole - _mean(queue) - prefill / prefilled)
+    whole = ttft.sum / ttft.count
+    outside = max(0.0, whole - queue.sum / queue.count - prefill / prefilled)
     return TimeOutsideEngine(outside, outside / whole if whole > 0 else 0.0, whole=False)
-
-
-def _mean(histogram: HistogramSample) -> float:
-    return histogram.sum / histogram.count

@@ -57,10 +57,7 @@ def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | No
     if histogram is None:
         return None
     weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
-    middles = [
-        (low + high) / 2 if math.isfinite(high) else beyond_factor * low
-        for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
-    ]
+    middles = [_middle(histogram, index, beyond_factor) for index in range(len(weights))]
     total = sum(w * m for w, m in zip(weights, middles, strict=True))
     return sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total if total else None
 
@@ -71,7 +68,11 @@ def longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | 
     if histogram is None:
         return None
     last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
-    low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
+    return _middle(histogram, last, beyond_factor)
+
+
+def _middle(histogram: HistogramSample, bucket: int, beyond_factor: float) -> float:
+    low, high = histogram.bounds[bucket - 1] if bucket else 0.0, histogram.bounds[bucket]
     return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
 
 

@@ -22,6 +22,7 @@ CHANGED_FACTOR = 1.3
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
     """Return what the window and the engine's healthy state tell."""
     newest = window.points[-1].counters if window.points else {}
+    computed = ratio(window.delta("computed_prompt_tokens"), window.delta("prompt_tokens"))
     return Observed(
         intervals=tuple(window.each_interval(_interval)),
         cache=window.cache,
@@ -30,7 +31,7 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
         unfinished=window.of_histograms(_unfinished),
         prefill_seconds=ratio(window.newest("prefill_seconds"), window.newest("prefilled")),
         prefill_tokens=ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts")),
-        cached_ratio=_cached_ratio(window),
+        cached_ratio=None if computed is None else max(0.0, 1.0 - computed),
         healthy_seconds=baseline.get("e2e"),
         healthy_step_seconds=baseline.get("inter_token"),
         healthy_batch=baseline.get(BATCH),
@@ -81,9 +82,3 @@ def _unfinished(window: EngineWindow) -> Unfinished | None:
     if requests < 1 or prompt <= 0 or output < 0:
         return None
     return Unfinished(requests, prompt / requests, output / requests)
-
-
-def _cached_ratio(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that a cache held, over the window."""
-    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
-    return None if computed is None or not prompts else max(0.0, 1.0 - computed / prompts)

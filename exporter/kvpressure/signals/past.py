@@ -9,7 +9,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
 from kvpressure.model.incident import Incident
-from kvpressure.model.limits import Limit
+from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
@@ -22,9 +22,8 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
-from kvpressure.signals.learned_cap import LearnedCap
 from kvpressure.signals.observed import observed
-from kvpressure.signals.summaries import Tally
+from kvpressure.signals.points import Tally
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -35,7 +34,7 @@ class Features:
 
     `derived` is what is exported, `verdict_window` what a verdict counts, `baseline` what was known to be healthy
     before this poll, `memory_rise_ratio` the share of device memory gained over the window, None where not known,
-    `signals` the names of what its pages tell at all.
+    `signals` the names of what some poll of the window had, and of what is known of the cache.
     """
 
     t: float
@@ -60,7 +59,8 @@ class EngineHistory:
         self._thresholds = thresholds
         self.baseline = Baseline(thresholds)
         self._cost = Cost(longest_interval_seconds)
-        self._cap = LearnedCap()
+        self._learned_cap: float | None = None
+        """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
         self._hit_curve = HitCurve()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
@@ -94,18 +94,19 @@ class EngineHistory:
             return False
         if restarted:
             self._cost.restarted()
-            self._cap.forget()
+            self._learned_cap = None
             self._hit_curve.restarted()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
-        pair = newest_batch(window)
-        if pair is not None:
+        if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
 
     def features(self, context: Context) -> Features:
         """Return what the window shows now, measured against what is healthy for this engine."""
-        cap = context.max_num_seqs or self._cap.at(self.window.highest_running())
+        if self._learned_cap is not None and (self.window.highest_running() or 0.0) > self._learned_cap:
+            self._learned_cap = None  # a larger batch was seen since: it was no cap
+        cap = context.max_num_seqs or self._learned_cap
         context = replace(context, baseline=self.baseline.values(), max_num_seqs=cap)
         derived, verdict_window = compute(self.window, context)
         derived["effective_batch_size"] = self._batches.histogram()
@@ -117,7 +118,9 @@ class EngineHistory:
             verdict_window=replace(verdict_window, eviction=eviction),
             baseline=context.baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=signals_of(self.window),
+            signals=self.window.signals().union(
+                name for name in _CACHE if getattr(self.window.cache, name) is not None
+            ),
         )
 
     def incident(self) -> Incident | None:
@@ -137,29 +140,26 @@ class EngineHistory:
 
         `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
         """
-        self._cap.learn(cap)
-        newest, healthy = features.verdict_window, CATALOGUE[cause].serves_all
+        if cap is not None and cap.source == LEARNED:
+            self._learned_cap = cap.value
+        newest = features.verdict_window
         self._cost.update(self.window.points, cause, self._thresholds, with_room)
         self.demand = newest.queue.demand
-        step_tokens, answer_tokens = newest.throughput.step_tokens, newest.answers.tokens
-        self.baseline.update(features.t, features.derived, step_tokens, answer_tokens, healthy=healthy)
+        self.baseline.update(
+            features.t,
+            features.derived,
+            newest.throughput.step_tokens,
+            newest.answers.tokens,
+            healthy=CATALOGUE[cause].serves_all,
+        )
 
 
 def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     """Return what the page does not say of the cache, from the start-up lines of the engine's log."""
     if log is None:
         return cache
-    capacity, each = log.kv_capacity_tokens, log.kv_bytes_per_token
-    return replace(
-        cache,
-        capacity_tokens=cache.capacity_tokens or (int(capacity) if capacity else None),
-        bytes_per_token=cache.bytes_per_token or each,
-    )
+    capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
+    return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
 _CACHE = tuple(field.name for field in fields(CacheConfig))
-
-
-def signals_of(window: EngineWindow) -> frozenset[str]:
-    """Names of the signals that some poll of the window had, and of the cache's fields that are known."""
-    return window.signals().union(name for name in _CACHE if getattr(window.cache, name) is not None)

@@ -76,25 +76,22 @@ def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thre
     that, or no later than for those that wait for their turn, those that are put off are not on their way to one: they
     are streams whose next piece of input is missing.
     """
-    deferred, started = values(points, "waiting_deferred"), window.rate("started")
+    deferred, started = mean(values(points, "waiting_deferred") or [0.0]), window.rate("started")
     ttft = window.histogram("ttft")
-    if not deferred or mean(deferred) <= 0 or not started or ttft is None:
+    if deferred <= 0 or not started or ttft is None:
         return False
     if window.t - window.points[0].t < thresholds.stream_known_min_seconds:
         return False
-    seconds, queued = ttft.sum / ttft.count, values(points, "waiting_capacity")
-    turn = mean(queued) if queued else 0.0
+    seconds, turn = ttft.sum / ttft.count, mean(values(points, "waiting_capacity") or [0.0])
     if turn < 1 and seconds > thresholds.stream_first_token_max_seconds:
         return False
-    return started * seconds < turn + thresholds.deferred_min_expected_ratio * mean(deferred)
+    return started * seconds < turn + thresholds.deferred_min_expected_ratio * deferred
 
 
 def waiting_of(point: Point, *, streams: bool) -> float | None:
     """Return how many requests wait at one poll, None where not known; deferred ones count unless idle `streams`."""
     waiting = point.gauges.get("waiting")
-    if waiting is None or not streams:
-        return waiting
-    return waiting - point.gauges.get("waiting_deferred", 0.0)
+    return waiting if waiting is None or not streams else waiting - point.gauges.get("waiting_deferred", 0.0)
 
 
 @record
@@ -137,10 +134,10 @@ def deferral_of(window: EngineWindow) -> Deferral:
 
 def _brought_ratio(window: EngineWindow) -> float | None:
     """Over the window; where nobody was looked up in it, since the server started."""
-    found, asked = window.delta("external_hits"), window.delta("external_queries")
-    if not asked:
-        found, asked = window.newest("external_hits"), window.newest("external_queries")
-    return None if found is None or not asked else min(1.0, found / asked)
+    hits, queries = window.delta("external_hits"), window.delta("external_queries")
+    if not queries:
+        hits, queries = window.newest("external_hits"), window.newest("external_queries")
+    return None if hits is None or not queries else min(1.0, hits / queries)
 
 
 def _ever(window: EngineWindow, counter: str) -> bool | None:

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.monotonic import Monotonic
-from kvpressure.signals.points import Point, growth, rate
-from kvpressure.signals.summaries import Line, line
+from kvpressure.signals.points import Line, Point, growth, line, rate
 
 MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""

@@ -14,8 +14,8 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample, HistogramSample
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey
+from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.gpu import gpus_of
-from kvpressure.signals.gpu_window import GpuWindow
 from tests.support.engines import histogram
 from tests.support.snapshots import FakeTarget, gpu_report, lines
 from tests.support.tools import FIXTURES

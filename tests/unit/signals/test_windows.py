@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
-from kvpressure.signals.gpu_window import GpuWindow
-from kvpressure.signals.points import Point
-from kvpressure.signals.summaries import Tally, line, weighted_quantiles
+from kvpressure.signals.context import GpuWindow
+from kvpressure.signals.points import Point, Tally, line, weighted_quantiles
 from kvpressure.signals.windows import MAX_POINTS, EngineWindow
 
 INF = math.inf
