@@ -19,7 +19,7 @@ from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.target import TargetIdentity, container_of
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
-from kvpressure.signals.canary import CanaryTimes, CanaryWanted
+from kvpressure.signals.canary import CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.evidence import Restarts, Starts
 from kvpressure.signals.gpu import gpus_of
@@ -55,8 +55,6 @@ class Pipeline:
     def set_thresholds(self, thresholds: Thresholds) -> None:
         """Judge by other thresholds from now on; what is known of healthy states stays."""
         self.thresholds = thresholds
-        for engine in self._engines.values():
-            engine.set_thresholds(thresholds)
 
     @property
     def known(self) -> Container[EngineKey]:
@@ -68,7 +66,7 @@ class Pipeline:
         self._canary_times = times
         if times is None:
             for engine in self._engines.values():
-                engine.forget_canary()
+                engine.canary = CanaryWatch()
 
     def canaries_wanted(self, now: float) -> Sequence[CanaryWanted]:
         """Return the engines to ask for one token now; none that does not answer for its page."""
@@ -97,7 +95,8 @@ class Pipeline:
         self._last_page[target.name] = page.t
         environment = self._environment_of(target, page, restarted=restarted)
         views = [
-            self._engine(target.name, sample).step(page, sample, environment, self.settings) for sample in page.engines
+            self._engine(target.name, sample).step(page, sample, environment, self.settings, self.thresholds)
+            for sample in page.engines
         ]
         return [view for view in views if view is not None]
 
@@ -133,7 +132,7 @@ class Pipeline:
         """
         bound = max(self.settings.window_seconds, self.settings.staleness_seconds)
         self._engines = {
-            key: engine for key, engine in self._engines.items() if self._last_page[key.target] - engine.t <= bound
+            key: engine for key, engine in self._engines.items() if self._last_page[key.target] - engine.past.t <= bound
         }
         self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= now - bound}
         self._gpu_views = {uuid: view for uuid, view in self._gpu_views.items() if uuid in self._gpus}
@@ -181,14 +180,11 @@ class Pipeline:
 
     def _gpus_of(self, target: TargetIdentity, now: float, *, alone: bool) -> list[GpuWindow]:
         """Return the GPUs an operator named, or those a container holds alone whose engine is `alone` on the page."""
-        wanted = target.gpus
-        held = self._environment.devices.get(container_of(target))
-        if wanted is None and alone and held is not None and held.exclusive:
-            wanted = held.gpus
-        return gpus_of(wanted or (), self._fresh_gpus(now))
-
-    def _fresh_gpus(self, now: float) -> list[GpuWindow]:
-        return [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)]
+        names = target.gpus
+        allocated = self._environment.devices.get(container_of(target))
+        if names is None and alone and allocated is not None and allocated.exclusive:
+            names = allocated.gpus
+        return gpus_of(names or (), [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)])
 
     def _is_fresh(self, t: float, now: float) -> bool:
         """Whether a reading of a GPU may still be shown."""
@@ -200,7 +196,7 @@ class Pipeline:
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target)
-            engine = self._engines[key] = EngineState(self.settings, self.thresholds)
+            engine = self._engines[key] = EngineState(self.settings)
         return engine
 
     def _make_room(self, target: str) -> None:
@@ -209,5 +205,5 @@ class Pipeline:
         counts = Counter(key.target for key in self._engines)
         counts[target] += 1
         greedy = max(counts, key=counts.__getitem__)
-        mine = [(engine.t, key) for key, engine in self._engines.items() if key.target == greedy]
+        mine = [(engine.past.t, key) for key, engine in self._engines.items() if key.target == greedy]
         del self._engines[min(mine)[1]]

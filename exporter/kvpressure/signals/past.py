@@ -23,7 +23,7 @@ from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.observed import observed
-from kvpressure.signals.points import Tally
+from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -50,14 +50,10 @@ class EngineHistory:
     """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
 
     def __init__(
-        self,
-        window: EngineWindow,
-        thresholds: Thresholds,
-        longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS,
+        self, seconds: float, long_window_seconds: float, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
     ) -> None:
-        self.window = window
-        self._thresholds = thresholds
-        self.baseline = Baseline(thresholds)
+        self._seconds, self._long_window_seconds = seconds, long_window_seconds
+        self._baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
@@ -65,15 +61,21 @@ class EngineHistory:
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
+        self.begin_anew()
 
-    def set_thresholds(self, thresholds: Thresholds) -> None:
-        """Measure by other thresholds from now on; what is known of healthy states stays."""
-        self._thresholds = thresholds
-        self.baseline.thresholds = thresholds
-
-    def begin_anew(self, window: EngineWindow) -> None:
+    def begin_anew(self) -> None:
         """Go on with an empty window: what was before a gap tells nothing of now, but for what is healthy."""
-        self.window = window
+        self._window = EngineWindow(self._seconds, self._long_window_seconds)
+
+    @property
+    def t(self) -> float:
+        """When it was last read; -inf before the first poll."""
+        return self._window.t
+
+    @property
+    def newest(self) -> Point:
+        """The newest poll; raises IndexError before the first."""
+        return self._window.points[-1]
 
     def take(
         self,
@@ -89,7 +91,7 @@ class EngineHistory:
         `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, `restarted` that
         another process answers than before.
         """
-        window = self.window
+        window = self._window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         if restarted:
@@ -104,38 +106,46 @@ class EngineHistory:
 
     def features(self, context: Context) -> Features:
         """Return what the window shows now, measured against what is healthy for this engine."""
-        if self._learned_cap is not None and (self.window.highest_running() or 0.0) > self._learned_cap:
+        thresholds = context.thresholds
+        if self._learned_cap is not None and (self._window.highest_running() or 0.0) > self._learned_cap:
             self._learned_cap = None  # a larger batch was seen since: it was no cap
         cap = context.max_num_seqs or self._learned_cap
-        context = replace(context, baseline=self.baseline.values(), max_num_seqs=cap)
-        derived, verdict_window = compute(self.window, context)
+        context = replace(context, baseline=self._baseline.values(thresholds), max_num_seqs=cap)
+        derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
-        eviction = self._hit_curve.take(self.window.t, self.window, derived, self._thresholds)
+        eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
         return Features(
-            t=self.window.t,
-            cache=self.window.cache,
+            t=self._window.t,
+            cache=self._window.cache,
             derived=derived,
             verdict_window=replace(verdict_window, eviction=eviction),
             baseline=context.baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=self.window.signals().union(
-                name for name in _CACHE if getattr(self.window.cache, name) is not None
+            signals=self._window.signals().union(
+                name for name in _CACHE if getattr(self._window.cache, name) is not None
             ),
         )
 
-    def incident(self) -> Incident | None:
+    def incident(self, thresholds: Thresholds) -> Incident | None:
         """Return the trouble that the engine is in, or was in last; None without any."""
-        return self._cost.incident(self._thresholds)
+        return self._cost.incident(thresholds)
 
     def lost_families(self) -> Derived:
         """Return the series of what was lost so far."""
         return self._cost.families()
 
-    def observed(self) -> Observed:
+    def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
-        return observed(self.window, self.baseline.values())
+        return observed(self._window, self._baseline.values(thresholds))
 
-    def learn(self, features: Features, cause: Cause, with_room: float | None = None, cap: Limit | None = None) -> None:
+    def learn(
+        self,
+        features: Features,
+        cause: Cause,
+        thresholds: Thresholds,
+        with_room: float | None = None,
+        cap: Limit | None = None,
+    ) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.
 
         `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
@@ -143,13 +153,14 @@ class EngineHistory:
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value
         newest = features.verdict_window
-        self._cost.update(self.window.points, cause, self._thresholds, with_room)
+        self._cost.update(self._window.points, cause, thresholds, with_room)
         self.demand = newest.queue.demand
-        self.baseline.update(
+        self._baseline.update(
             features.t,
             features.derived,
             newest.throughput.step_tokens,
             newest.answers.tokens,
+            thresholds,
             healthy=CATALOGUE[cause].serves_all,
         )
 

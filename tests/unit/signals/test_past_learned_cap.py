@@ -7,7 +7,6 @@ from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.past import EngineHistory
-from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS
 
 
@@ -15,7 +14,7 @@ class Engine:
     """A history that is polled once a second."""
 
     def __init__(self) -> None:
-        self._past = EngineHistory(EngineWindow(60, 600), THRESHOLDS)
+        self._past = EngineHistory(60, 600)
         self._t = 0.0
 
     def places(self, running: float, cap: Limit | None = None, *, restarted: bool = False) -> float | None:
@@ -24,7 +23,7 @@ class Engine:
         sample = EngineSample("m", "0", {"running": running, "waiting": 0.0}, {}, {}, CACHE)
         self._past.take(EnginePage(self._t, (sample,)), sample, None, restarted=restarted)
         features = self._past.features(CONTEXT)
-        self._past.learn(features, Cause.CONCURRENCY_BOUND, cap=cap)
+        self._past.learn(features, Cause.CONCURRENCY_BOUND, THRESHOLDS, cap=cap)
         return at(features.derived, "demand_replicas", "sequences")
 
 
