@@ -103,9 +103,9 @@ def confidence(rule: Rule, facts: Facts) -> float:
 
 def _agreement(rule: Rule, facts: Facts) -> float:
     unknown, agree, counted = facts.thresholds.confidence_unknown_weight_ratio, 0.0, 0.0
-    for name, wanted in rule.expects.items():
+    for name, expected in rule.expects.items():
         state, weight = _weighed(name, facts)
-        agree += weight if state is wanted else 0.0
+        agree += weight if state is expected else 0.0
         counted += unknown * min(weight, 1.0) if state is None else weight
     return agree / counted if counted else 0.0  # nothing is known, and an operator let that count nothing
 

@@ -93,7 +93,16 @@ class Pipeline:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
         self._last_page[target.name] = page.t
-        environment = self._environment_of(target, page, restarted=restarted)
+        environment = EngineEnvironment(
+            target,
+            self._environment,
+            self.declared(target),
+            self._gpus_of(target, page.t, alone=len(page.engines) == 1),
+            restarted=restarted,
+            starts=self._starts.lately(target.name, page.t),
+            container_restarts=self._container_restarts.lately(container_of(target)),
+            canary_times=self._canary_times,
+        )
         views = [
             self._engine(target.name, sample).step(page, sample, environment, self.settings, self.thresholds)
             for sample in page.engines
@@ -112,18 +121,6 @@ class Pipeline:
     def declared(self, target: TargetIdentity) -> Sequence[DeclaredLimit] | None:
         """Return the limits an engine was started with, from discovery or its process; None when nobody read them."""
         return self._environment.limits.get(container_of(target)) if target.limits is None else target.limits
-
-    def _environment_of(self, target: TargetIdentity, page: EnginePage, *, restarted: bool) -> EngineEnvironment:
-        return EngineEnvironment(
-            target,
-            self._environment,
-            self.declared(target),
-            self._gpus_of(target, page.t, alone=len(page.engines) == 1),
-            restarted=restarted,
-            starts=self._starts.lately(target.name, page.t),
-            container_restarts=self._container_restarts.lately(container_of(target)),
-            canary_times=self._canary_times,
-        )
 
     def expire(self, now: float) -> None:
         """Forget engines that their target's pages no longer show, and GPUs no longer read.

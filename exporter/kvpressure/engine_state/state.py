@@ -128,16 +128,16 @@ class EngineState:
         diagnosis = self._diagnostician.diagnose(features.t, inputs)
         limits = self.view.limits if self.view else Limits()
         past.learn(features, diagnosis.cause, thresholds, self._room.rate, limits.max_num_seqs)
+        incident = past.incident(thresholds)
+        if incident is not None and settings.price is not None:
+            incident = replace(incident, price=settings.price, gpus=whole_gpus(environment.gpus))
+        derived = features.derived | past.lost_families()
         losing = diagnosis.cause in LOSING
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shows_observed = settings.always_observed or predictable
         observed = past.observed(thresholds) if shows_observed or losing else None
         self._room.update(features.t, observed if losing else None, limits)
-        incident = past.incident(thresholds)
-        if incident is not None and settings.price is not None:
-            incident = replace(incident, price=settings.price, gpus=whole_gpus(environment.gpus))
-        derived = features.derived | past.lost_families()
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
         target = environment.target
         whole = (target.name, sample.model_name, sample.engine)

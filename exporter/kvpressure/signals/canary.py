@@ -30,7 +30,6 @@ HOPELESS_FACTOR: Final = 10.0
 SLACK_SECONDS: Final = 15.0
 _TOKENS: Final = ("prompt_tokens", "generation_tokens")
 
-
 FAMILIES: Final = (
     engine_family(
         "canary_requests_total",

@@ -20,8 +20,10 @@ class GpuWindow:
         self.seconds = seconds
         self.samples: deque[GpuSample] = deque(maxlen=MAX_POINTS)
         self._totals: deque[tuple[float, float, int]] = deque()
-        self._utilization: float | None = None
-        self._memory_trend: Line | None = None
+        self.utilization: float | None = None
+        """Mean of the driver's own samples over the window; None when the newest reading has none."""
+        self.memory_trend: Line | None = None
+        """Straight line through the used bytes of the window; None with too few."""
 
     @property
     def last(self) -> GpuSample:
@@ -41,17 +43,9 @@ class GpuWindow:
         self._totals.append((sample.t, sum(sample.utilization), len(sample.utilization)))
         while self._totals[0][0] < self.samples[0].t:
             self._totals.popleft()
-        self._utilization = self.utilization_since(self.samples[0].t)
+        self.utilization = self.utilization_since(self.samples[0].t)
         used = ((sample.t, sample.memory_used_bytes) for sample in self.samples)
-        self._memory_trend = line([(t, value) for t, value in used if value is not None])
-
-    def utilization(self) -> float | None:
-        """Mean of the driver's own samples over the window; None when the newest reading has none."""
-        return self._utilization
-
-    def memory_trend(self) -> Line | None:
-        """Straight line through the used bytes of the window; None with too few."""
-        return self._memory_trend
+        self.memory_trend = line([(t, value) for t, value in used if value is not None])
 
     def utilization_since(self, since: float) -> float | None:
         """Mean of the driver's own samples since `since`; None when the newest reading has none."""

@@ -15,7 +15,7 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.incident import LOSING, Incident, Since
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.points import Point, growth, mean
+from kvpressure.signals.points import Point, demand, growth
 from kvpressure.signals.windows import stepped_back
 
 LONGEST_INTERVAL_SECONDS: Final = 35.0
@@ -29,7 +29,6 @@ LOST_TOKENS: Final = "lost_tokens_total"
 _FOR_ROOM: Final = those(lambda row: row.for_room)
 """Those who wait would be in the batch, and the steps are what they are: they tell what would come out."""
 
-
 FAMILIES: Final = (
     engine_family(
         "lost_tokens_total",
@@ -38,7 +37,6 @@ FAMILIES: Final = (
         kind="counter",
     ),
 )
-
 
 PER_OCTAVE: Final = 2
 """Bins of demand from one power of two to the next."""
@@ -248,12 +246,7 @@ def _newest(points: Sequence[Point], longest_seconds: float) -> _Interval | None
         return None
     pair = points[-2], points[-1]
     seconds, tokens = pair[1].t - pair[0].t, growth(pair, "generation_tokens")
-    demands = [demand for point in pair if (demand := _demand(point)) is not None]
-    if tokens is None or not demands or not 0 < seconds <= longest_seconds:
+    requests = demand(pair)
+    if tokens is None or requests is None or not 0 < seconds <= longest_seconds:
         return None
-    return _Interval(pair[1].t, seconds, mean(demands), tokens)
-
-
-def _demand(point: Point) -> float | None:
-    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
-    return None if running is None or waiting is None else running + waiting
+    return _Interval(pair[1].t, seconds, requests, tokens)

@@ -16,13 +16,7 @@ from kvpressure.signals.windows import EngineWindow
 
 GPU_FAMILIES: Final = (
     gpu_family(
-        "gpu_info",
-        "1; device details as labels.",
-        "name",
-        "driver_version",
-        "profile",
-        "parent_uuid",
-        "memory_kind",
+        "gpu_info", "1; device details as labels.", "name", "driver_version", "profile", "parent_uuid", "memory_kind"
     ),
     gpu_family("gpu_memory_used_bytes", "Device memory in use."),
     gpu_family("gpu_memory_total_bytes", "Device memory."),
@@ -38,7 +32,7 @@ GPU_FAMILIES: Final = (
 
 def derive_gpu(window: GpuWindow) -> Derived:
     """Return the device's own series; `gpu_utilization_valid` is 0 where the driver gives no utilization (MIG)."""
-    last, utilization = window.last, window.utilization()
+    last, utilization = window.last, window.utilization
     return known(
         {
             "gpu_info": _info(last),
@@ -65,7 +59,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     """Return the engine's GPUs together, and the memory-high-compute-low score."""
     used = [(gpu.last.memory_used_bytes, gpu.last.memory_total_bytes) for gpu in context.gpus]
     memory = _of_all(max, [a / b if a is not None and b else None for a, b in used])
-    utilization = _of_all(mean, [gpu.utilization() for gpu in context.gpus])
+    utilization = _of_all(mean, [gpu.utilization for gpu in context.gpus])
     score = None
     if memory is not None and utilization is not None:
         score = _memory_high_compute_low_score(window, context.thresholds, memory, utilization)
@@ -134,7 +128,7 @@ def memory_rise_ratio(context: Context) -> float | None:
     """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
     rises = []
     for gpu in context.gpus:
-        fit, total = gpu.memory_trend(), gpu.last.memory_total_bytes
+        fit, total = gpu.memory_trend, gpu.last.memory_total_bytes
         if fit is None or not total:
             return None
         steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2

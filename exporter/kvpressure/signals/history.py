@@ -145,11 +145,7 @@ class Histories:
         self._before_silence: dict[EngineKey, History] = {}
 
     def add(
-        self,
-        now: float,
-        engines: Iterable[EngineView],
-        gpus: Iterable[GpuView],
-        silent: Iterable[EngineView] = (),
+        self, now: float, engines: Iterable[EngineView], gpus: Iterable[GpuView], silent: Iterable[EngineView] = ()
     ) -> None:
         """Take in one snapshot; the last one of a time slot is what stays of it."""
         self._advance(int(now // STEP_SECONDS))

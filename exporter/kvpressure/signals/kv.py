@@ -20,8 +20,7 @@ FAMILIES: Final = (
     engine_family("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
     engine_family("kv_capacity_tokens", "Tokens that the KV cache can hold."),
     engine_family(
-        "kv_free_tokens",
-        "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll.",
+        "kv_free_tokens", "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll."
     ),
     engine_family("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
     engine_family("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
@@ -53,7 +52,7 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Everything of the KV pool that the engine's own page tells."""
     capacity = window.cache.capacity_tokens
-    trend = None if capacity is None else _growth(window, capacity, window.seconds)
+    trend = window.trend("kv_usage", window.seconds)
     free = free_tokens(window.points[-1], window.cache) if window.points else None
     per_request = _tokens_per_request(window)
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
@@ -64,7 +63,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_free_tokens": free,
             "kv_tokens_per_request": per_request,
             "kv_bytes_per_request": per_request * bytes_per_token if per_request and bytes_per_token else None,
-            "kv_growth_tokens_per_second": None if trend is None else trend.slope,
+            "kv_growth_tokens_per_second": None if trend is None or capacity is None else trend.slope * capacity,
             "kv_exhaustion_seconds": _exhaustion_seconds(window, context.thresholds, free, trend),
             "preemptions_total": window.newest("preemptions"),
             "preemptions_per_second": window.rate("preemptions"),
@@ -85,12 +84,6 @@ def _tokens_per_request(window: EngineWindow) -> float | None:
     return None if capacity is None or usage is None or not running else usage * capacity / running
 
 
-def _growth(window: EngineWindow, capacity_tokens: float, seconds: float) -> Line | None:
-    """Trend of the used tokens over the last `seconds` of the window, by least squares."""
-    trend = window.trend("kv_usage", seconds)
-    return None if trend is None else Line(trend.slope * capacity_tokens, trend.r2)
-
-
 def _exhaustion_seconds(
     window: EngineWindow, thresholds: Thresholds, free: float | None, trend: Line | None
 ) -> float | None:
@@ -102,10 +95,10 @@ def _exhaustion_seconds(
     capacity = window.cache.capacity_tokens
     if capacity is None or free is None or trend is None or trend.slope <= 0 or trend.r2 < thresholds.kv_growth_min_r2:
         return None
-    late = _growth(window, capacity, window.seconds / 2)
+    late = window.trend("kv_usage", window.seconds / 2)
     if late is None:
         return None
-    slope = min(trend.slope, late.slope)
+    slope = min(trend.slope, late.slope) * capacity
     room = free - (typical_prompt_tokens(window) or 0.0)
     if slope <= 0 or room > slope * thresholds.kv_exhaustion_horizon_seconds:
         return None

@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
@@ -28,6 +29,15 @@ def values(points: Sequence[Point], gauge: str) -> list[float]:
 def mean(values: Sequence[float]) -> float:
     """Mean of at least one value."""
     return sum(values) / len(values)
+
+
+_DEMAND: Final = frozenset({"running", "waiting"})
+
+
+def demand(points: Sequence[Point]) -> float | None:
+    """Mean of the requests that run or wait, over the polls that tell both; None where none does."""
+    found = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
+    return mean(found) if found else None
 
 
 def growth(points: Sequence[Point], counter: str) -> float | None:
@@ -82,13 +92,8 @@ def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]
     if not ordered:
         return None
     total = math.fsum(weight for _, weight in ordered)
-    result, seen, position = [], 0.0, -1
-    for q in sorted(qs):
-        while position < len(ordered) - 1 and (position < 0 or seen < q * total):
-            position += 1
-            seen += ordered[position][1]
-        result.append(ordered[position][0])
-    return result
+    up_to = list(itertools.accumulate(weight for _, weight in ordered))
+    return [ordered[min(bisect.bisect_left(up_to, q * total), len(ordered) - 1)][0] for q in qs]
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line | None:

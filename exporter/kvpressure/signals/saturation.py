@@ -62,11 +62,7 @@ def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Der
     used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
     demand: dict[str, Value] = {name: load.demand for name, load in loads.items() if load.demand is not None}
     return known(
-        {
-            "saturation_ratio": max(used, default=None),
-            "demand_replicas": demand or None,
-            "queue_drain_seconds": drain,
-        }
+        {"saturation_ratio": max(used, default=None), "demand_replicas": demand or None, "queue_drain_seconds": drain}
     )
 
 

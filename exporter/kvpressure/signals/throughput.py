@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -10,10 +9,9 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, mean, rate, values
+from kvpressure.signals.points import demand, mean, rate, values
 from kvpressure.signals.windows import EngineWindow
 
-_DEMAND: Final = frozenset({"running", "waiting"})
 _KINDS: Final = ("prompt", "generation")
 
 FAMILIES: Final = (
@@ -31,11 +29,9 @@ FAMILIES: Final = (
         "FLOP/s of each of its GPUs by the engine's own estimate, over the window; absent unless switched on.",
     ),
     engine_family(
-        "estimated_memory_bytes_per_second",
-        "Bytes per second each of its GPUs reads and writes in memory, likewise.",
+        "estimated_memory_bytes_per_second", "Bytes per second each of its GPUs reads and writes in memory, likewise."
     ),
 )
-
 
 PLATEAU: Final = (
     engine_family("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
@@ -75,15 +71,10 @@ def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
     if len(early) < 2 or early[-1].t - early[0].t < window.seconds / 4:
         return None
     before, after = rate(early, "generation_tokens"), rate(late, "generation_tokens")
-    demand_before, demand_after = _demand(early), _demand(late)
+    demand_before, demand_after = demand(early), demand(late)
     if before is None or after is None or demand_before is None or demand_after is None:
         return None
     queued = mean(values(late, "waiting")) >= 1.0
     rising = demand_after - demand_before >= max(1.0, thresholds.plateau_demand_growth_min_ratio * demand_before)
     flat = after <= before * (1.0 + thresholds.plateau_token_growth_max_ratio)
     return float((queued or rising) and flat)
-
-
-def _demand(points: Sequence[Point]) -> float | None:
-    demand = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
-    return mean(demand) if demand else None

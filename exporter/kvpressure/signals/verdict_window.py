@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import field
 
-from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import Eviction
@@ -87,7 +86,10 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     if not points:
         return VerdictWindow(0, 0.0)
     deferral = deferral_of(window)
-    streams = not _adapters_wait(deferral, window, thresholds) and streams_idle(points, window, thresholds)
+    # More adapters are asked for than may run at once, as far as those that have not run yet can be known.
+    adapters_known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
+    adapters_wait = deferral.slots_taken and (deferral.adapters_oversubscribed or not adapters_known)
+    streams = not adapters_wait and streams_idle(points, window, thresholds)
     usage = values(points, "kv_usage")
     inside = sum(points[-1].t - point.t <= thresholds.verdict_window_seconds for point in points)
     return VerdictWindow(
@@ -112,12 +114,6 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         progress=progress_of(window),
         deferral=deferral,
     )
-
-
-def _adapters_wait(deferral: Deferral, window: EngineWindow, thresholds: Thresholds) -> bool:
-    """More adapters are asked for than may run at once, as far as those that have not run yet can be known."""
-    known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
-    return bool(deferral.slots_taken) and (bool(deferral.adapters_oversubscribed) or not known)
 
 
 def _preemption_bursts(points: Sequence[Point], usage: Sequence[float], least: float) -> int | None:

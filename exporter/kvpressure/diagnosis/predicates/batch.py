@@ -115,7 +115,6 @@ def cpu_holds_it_up(facts: Facts) -> bool:
 prefill_limits = Shared(mostly_prefill & steps_full)
 """Steps are full of prompts: what waits for a place waits for the GPU to compute those before it."""
 
-
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
     | (slower & fuller & ~gpu_idle.known_true())
