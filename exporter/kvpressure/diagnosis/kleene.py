@@ -83,7 +83,7 @@ class Shared(Fact):
 
 
 class _Several(Predicate):
-    __slots__ = ("_asks", "parts")
+    __slots__ = ("_states", "parts")
     decisive: ClassVar[bool]
     """The answer of one part that is the answer of all, whatever the others are."""
 
@@ -91,15 +91,15 @@ class _Several(Predicate):
         kind = type(self)
         flat = (one.parts if type(one) is kind and isinstance(one, _Several) else (one,) for one in parts)
         self.parts: tuple[Predicate, ...] = tuple(part for group in flat for part in group)
-        self._asks = tuple(part.state for part in self.parts)
+        self._states = tuple(part.state for part in self.parts)
         self.evidence = NOTHING.union(*(part.evidence for part in self.parts))
 
     def state(self, facts: Facts) -> bool | None:
         """Return the answer."""
         decisive = self.decisive
         found: bool | None = not decisive
-        for ask in self._asks:
-            answer = ask(facts)
+        for state in self._states:
+            answer = state(facts)
             if answer is decisive:
                 return answer
             if answer is None:

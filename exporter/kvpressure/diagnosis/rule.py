@@ -47,7 +47,7 @@ def same(text: str) -> Grounds:
     return lambda _: text
 
 
-def seen(symptom: str) -> Grounds:
+def of_symptom(symptom: str) -> Grounds:
     """Return what was seen of a symptom as grounds."""
     return lambda facts: facts.text(symptom)
 

@@ -76,7 +76,7 @@ class Pipeline:
         return [
             CanaryWanted(key, engine.view.runtime, several=ranks[key.target, key.model_name] > 1)
             for key, engine in self._engines.items()
-            if engine.view is not None and not self._is_stale(engine.view, now) and engine.canary.wanted(now, times)
+            if engine.view is not None and not self._is_stale(engine.view, now) and engine.canary.is_due(now, times)
         ]
 
     def canary_sent(self, key: EngineKey, t: float) -> None:

@@ -101,7 +101,7 @@ def _growth(before: Point, after: Point, name: str) -> float:
 
 
 class CanaryWatch:
-    """One engine: follow its polls, ask when it is `wanted`, and tell what came of it."""
+    """One engine: follow its polls, ask when a request `is_due`, and tell what came of it."""
 
     def __init__(self) -> None:
         self._results: Counter[CanaryResult] = Counter()
@@ -135,7 +135,7 @@ class CanaryWatch:
             self._stalled_since = point.t - seconds
         self._idleness.take(point, ours=self._is_ours(point.t if last is None else last.t))
 
-    def wanted(self, t: float, times: CanaryTimes) -> bool:
+    def is_due(self, t: float, times: CanaryTimes) -> bool:
         """Whether to send a request now; the caller sees to it that none is under way."""
         began = self._stalled_since
         if began is None or t - began < times.stalled_seconds:

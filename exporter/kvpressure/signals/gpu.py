@@ -105,18 +105,18 @@ def _memory_high_compute_low_score(
     return high * low
 
 
-def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
+def gpus_of(names: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
     """Return the GPUs that a target's `gpus` names by uuid or index; none unless every one named is there.
 
     `all` means every whole device or, where a device is split, its instances.
     """
-    if not wanted:
+    if not names:
         return []
-    if ALL_GPUS in wanted:
+    if ALL_GPUS in names:
         parents = {gpu.last.parent_uuid for gpu in gpus}
         return [gpu for gpu in gpus if gpu.last.uuid not in parents]
-    names: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
-    return [names[name] for name in wanted] if all(name in names for name in wanted) else []
+    by_name: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
+    return [by_name[name] for name in names] if all(name in by_name for name in names) else []
 
 
 def whole_gpus(gpus: Sequence[GpuWindow]) -> int | None:

@@ -103,7 +103,7 @@ class _Past:
     """`POINTS` frames behind each other, the oldest first, each of a value for every one of `rows`."""
 
     rows: Sequence[str]
-    seen: float
+    last_added: float
     values: array[float] = field(init=False)
     causes: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_CAUSES))
 
@@ -193,8 +193,8 @@ class Histories:
         if before - 1 <= slot <= before:  # a clock set back by a moment must not cost the history
             return
         oldest = (slot - POINTS) * STEP_SECONDS
-        self._engines = {key: past for key, past in self._engines.items() if past.seen >= oldest}
-        self._gpus = {labels: past for labels, past in self._gpus.items() if past.seen >= oldest}
+        self._engines = {key: past for key, past in self._engines.items() if past.last_added >= oldest}
+        self._gpus = {labels: past for labels, past in self._gpus.items() if past.last_added >= oldest}
         if slot < before:
             self._engines.clear()
             self._gpus.clear()
@@ -210,12 +210,12 @@ def _past(kept: dict[K, _Past], key: K, rows: Sequence[str], now: float) -> _Pas
     past = kept.get(key)
     if past is None:
         if len(kept) >= MAX_HISTORIES:
-            oldest = min(kept, key=lambda one: kept[one].seen)
-            if kept[oldest].seen >= now - STEP_SECONDS:
+            oldest = min(kept, key=lambda one: kept[one].last_added)
+            if kept[oldest].last_added >= now - STEP_SECONDS:
                 return None
             del kept[oldest]
         past = kept[key] = _Past(rows, now)
-    past.seen = now
+    past.last_added = now
     return past
 
 

@@ -118,10 +118,10 @@ class Deferral:
 def deferral_of(window: EngineWindow) -> Deferral:
     """Return what the window's polls show."""
     looked_up = _ever(window, "external_queries")
-    slots, running, seen = (window.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
+    slots, running, ever = (window.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
     return Deferral(
         slots=slots,
-        adapters_oversubscribed=None if slots is None or seen is None else seen > slots,
+        adapters_oversubscribed=None if slots is None or ever is None else ever > slots,
         slots_taken=None if slots is None or running is None else running >= slots,
         # Before the first prompt nothing can have been looked up.
         connector=looked_up if looked_up or _ever(window, "prompt_tokens") else None,

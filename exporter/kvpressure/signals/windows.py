@@ -60,7 +60,7 @@ class EngineWindow:
         self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
         self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
-        self._seen: dict[str, float] = {}
+        self._last_read: dict[str, float] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
         self._series: dict[str, deque[float]] = {}
@@ -99,7 +99,7 @@ class EngineWindow:
         if sample.cache is not None:
             self.cache = sample.cache
         self._enter(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
-        self._seen.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
+        self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, sample.gauges.get("running"))
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
@@ -163,11 +163,11 @@ class EngineWindow:
     def signals(self) -> frozenset[str]:
         """Names of the gauges and counters that some poll of the window had."""
         first = self.points[0].t if self.points else math.inf
-        return frozenset(name for name, t in self._seen.items() if t >= first)
+        return frozenset(name for name, t in self._last_read.items() if t >= first)
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
-        return bool(self.points) and self._seen.get(signal, -math.inf) >= self.points[0].t
+        return bool(self.points) and self._last_read.get(signal, -math.inf) >= self.points[0].t
 
     def series(self, gauge: str) -> Sequence[float]:
         """Return the window's readings of a gauge, oldest first, polls without it left out."""

@@ -39,7 +39,7 @@ def wanted_at(watch: Watch, seconds: range, **how: object) -> list[int]:
     times = []
     for t in seconds:
         follow(watch, t, t, **how)  # type: ignore[arg-type]
-        if watch.wanted(float(t), TIMES):
+        if watch.is_due(float(t), TIMES):
             times.append(t)
             watch.sent(float(t))
             watch.take(report(float(t), t + 0.1))
@@ -66,7 +66,7 @@ def test_who_takes_no_such_request_is_asked_ten_times_as_rarely():
     watch.sent(30.0)
     watch.take(report(30.0, 30.1, NOT_POSSIBLE, None))
     follow(watch, 31, 640)
-    assert [watch.wanted(t, TIMES) for t in (100.0, 600.0, 630.0)] == [False, False, True]
+    assert [watch.is_due(t, TIMES) for t in (100.0, 600.0, 630.0)] == [False, False, True]
     assert watch.evidence(640.0, TIMES).text.startswith("what happened")
 
 

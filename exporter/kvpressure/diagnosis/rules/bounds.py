@@ -11,7 +11,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
-from kvpressure.diagnosis.rule import rules_of, same, seen
+from kvpressure.diagnosis.rule import of_symptom, rules_of, same
 from kvpressure.diagnosis.symptoms import estimated_work
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -94,9 +94,14 @@ RULES: Final = (
         Cause.HOST_BOUND,
         "host",
         {**_NO_CACHE, "gpu_compute_low": True, "frontend_slow": True, "cpu_pressed": True},
-        ("front_end_late", "front_end", progress.statistics_late & symptoms.frontend_slow, seen("frontend_slow")),
-        ("cpu_late", "cpu", progress.statistics_late & symptoms.cpu_pressed, seen("cpu_pressed")),
-        ("front_end", "front_end", symptoms.frontend_slow, seen("frontend_slow")),
-        ("cpu", "cpu", symptoms.cpu_pressed & batch.cpu_holds_it_up, seen("cpu_pressed")),
+        (
+            "front_end_late",
+            "front_end",
+            progress.statistics_late & symptoms.frontend_slow,
+            of_symptom("frontend_slow"),
+        ),
+        ("cpu_late", "cpu", progress.statistics_late & symptoms.cpu_pressed, of_symptom("cpu_pressed")),
+        ("front_end", "front_end", symptoms.frontend_slow, of_symptom("frontend_slow")),
+        ("cpu", "cpu", symptoms.cpu_pressed & batch.cpu_holds_it_up, of_symptom("cpu_pressed")),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import progress, room
-from kvpressure.diagnosis.rule import clock, rules_of, running_and_waiting, seen
+from kvpressure.diagnosis.rule import clock, of_symptom, rules_of, running_and_waiting
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
@@ -50,5 +50,5 @@ RULES: Final = rules_of(
         progress.still_a_while & ((progress.still_long & ~room.cache_is_held) | progress.unanswered),
         _standing,
     ),
-    ("unanswered", "unanswered", progress.unanswered, seen(CANARY_UNANSWERED)),
+    ("unanswered", "unanswered", progress.unanswered, of_symptom(CANARY_UNANSWERED)),
 )

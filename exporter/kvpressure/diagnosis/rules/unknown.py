@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import progress, queue, room
-from kvpressure.diagnosis.rule import nothing_to_say, rules_of, same, seen, waiting
+from kvpressure.diagnosis.rule import nothing_to_say, of_symptom, rules_of, same, waiting
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
@@ -35,7 +35,7 @@ RULES: Final = rules_of(
     ("too_few_polls", "too_few_polls", queue.too_few_polls, _polls),
     ("no_activity", "no_gauges", queue.activity_unknown, _no_gauges),
     ("no_queue", "no_gauges", queue.demand_unknown, _no_gauges),
-    ("statistics_late", "statistics_late", progress.statistics_late, seen(CANARY_UNANSWERED)),
+    ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("cold_start", "cold_start", queue.queued & ~room.fit_known & room.capacity_known, _cold_start),
     (
