@@ -19,7 +19,6 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.model.values import at
 from kvpressure.signals import Context
 from kvpressure.signals.past import EngineHistory
-from kvpressure.signals.windows import EngineWindow
 
 MAX_REPLICAS: Final = 8
 DECIDES_EVERY_SECONDS: Final = 15.0
@@ -151,7 +150,7 @@ class Ours:
         self._readings = {}
         for number, text in pages.items():
             if number not in self._engines:
-                self._engines[number] = PageReader(), EngineHistory(EngineWindow(60.0, 600.0), self._limits)
+                self._engines[number] = PageReader(), EngineHistory(60.0, 600.0)
             reader, past = self._engines[number]
             page = reader.read(text, now)
             (sample,) = page.engines

@@ -21,7 +21,7 @@ def test_nothing_of_a_target_that_is_gone_waits_for_the_collector():
         for t, page in list(read_trace(FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"))[:80]:
             pipeline.on_page(FakeTarget(name="chat"), reader.read(page, t))
         (engine,) = pipeline._engines.values()
-        held = [weakref.ref(engine.past), weakref.ref(engine.past.window), weakref.ref(reader)]
+        held = [weakref.ref(engine.past), weakref.ref(engine.past._window), weakref.ref(reader)]
         del engine, reader, page
         pipeline.forget(["chat"])
         assert [ref() for ref in held] == [None, None, None]

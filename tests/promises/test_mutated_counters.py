@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.signals.summaries import Tally
+from kvpressure.signals.points import Tally
 from tests.support.mutated_pages import check, story
 
 STORIES = 24

@@ -43,7 +43,7 @@ OWN_OPTIONS = {
     "diagnosis/precedence.py": ("watermark",),
     "diagnosis/predicates/room.py": ("watermark",),
     "diagnosis/rules/kv_cache_pressure.py": ("watermark",),
-    "diagnosis/rules/concurrency_bound.py": ("watermark",),
+    "diagnosis/rules/bounds.py": ("watermark",),
     "model/catalogue.py": ("watermark",),
 }
 """Where a word that is also some runtime's flag is ours."""

@@ -23,7 +23,7 @@ from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.view import EngineView
 from kvpressure.signals.history import Histories
 from tests.support.printed import printed
 from tests.support.schemas import check
@@ -37,8 +37,9 @@ REFUSED = "connection refused by http://10.0.0.9:8000/metrics; is the server run
 class Watched:
     """A recording that is read to its end, after which nothing comes any more."""
 
-    def __init__(self, trace: str) -> None:
-        self.pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
+    def __init__(self, trace: str, thresholds: str = "") -> None:
+        settings = PipelineSettings(always_observed=True)
+        self.pipeline, reader = Pipeline(settings, load_thresholds(thresholds)), PageReader()
         self.histories = Histories()
         for line in lines(trace):
             self.pipeline.on_page(TARGET, reader.read(line.page, line.t))
@@ -175,14 +176,20 @@ def test_a_target_that_is_gone_is_forgotten():
     assert watched.pipeline._last_page == {}
 
 
+def healthy(view: EngineView) -> tuple[float | None, ...]:
+    """What is known to be healthy for it: seconds of a request and of a step, and the batch."""
+    assert view.observed is not None
+    return view.observed.healthy_seconds, view.observed.healthy_step_seconds, view.observed.healthy_batch
+
+
 def test_an_engine_that_answers_again_is_judged_anew_and_keeps_what_is_healthy_for_it():
-    watched = Watched("full-batch")
-    before = dict(watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].past.baseline._mean)
+    watched = Watched("full-batch", "baseline_min_seconds: 5")
+    before = healthy(watched.pipeline.engine_views(watched.last)[0])
     watched.snapshot(300.0)
     line = lines("full-batch")[0]
     (view,) = watched.pipeline.on_page(TARGET, PageReader().read(line.page, watched.last + 301.0))
     assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.UNKNOWN
-    assert watched.pipeline._engines[EngineKey(TARGET.name, "tiny", "0")].past.baseline._mean == before
-    assert before
+    assert healthy(view) == before
+    assert None not in before
     assert watched.pipeline.silent_views(watched.last + 301.0) == ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.config.thresholds import load_thresholds
-from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import judge
 from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.symptoms import judge_all
@@ -16,40 +16,40 @@ from kvpressure.engines.recordings import TraceError
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure.signals.verdict_window import VerdictWindow
+from tests.support.polled import polled
 
 THRESHOLDS = load_thresholds()
 LAB = Path(__file__).parents[1] / "fixtures" / "lab"
 
 
-def changed(window: VerdictWindow, **values: object) -> VerdictWindow:
-    """The window with other values of its fields, or of those of its groups, whose names differ."""
-    for name, value in values.items():
-        group = next((group for group in GROUPS if hasattr(getattr(window, group), name)), None)
-        change = {name: value} if group is None else {group: replace(getattr(window, group), **{name: value})}
-        window = replace(window, **change)  # type: ignore[arg-type]
-    return window
+BUSY: Final = {"kv_usage_ratio": 0.4, "busy": True, "demand": 20.0, "waiting": 12.0, "waiting_ratio": 1.0}
+"""A busy engine with a queue."""
 
 
-GROUPS = ("queue", "fit", "preemption", "throughput", "answers", "progress", "deferral")
-BUSY = changed(
-    VerdictWindow(polls=30, seconds=29.0, kv_usage_ratio=0.4, busy=True), demand=20.0, waiting=12.0, waiting_ratio=1.0
-)
+def made(
+    asked: Mapping[str, Any],
+    derived: Derived | None = None,
+    thresholds: Thresholds = THRESHOLDS,
+    declared: Mapping[str, float] | None = None,
+) -> Inputs:
+    """What polls show that have the facts `asked` (see `polled`), and the values `derived` from elsewhere."""
+    found, window, signals = polled(asked, derived or {})
+    return Inputs(found | (derived or {}), thresholds, window, declared=declared or {}, signals=signals)
 
 
-def inputs(derived: Derived | None = None, declared: dict[str, float] | None = None, **values: object) -> Inputs:
-    """A busy engine with a queue, changed as `values` says (see `changed`)."""
-    return Inputs(derived or {}, THRESHOLDS, changed(BUSY, **values), declared=declared or {})
+def inputs(derived: Derived | None = None, declared: dict[str, float] | None = None, **asked: object) -> Inputs:
+    """A busy engine with a queue, changed as `asked` says."""
+    return made(BUSY | asked, derived, declared=declared)
 
 
-def facts(made: Inputs, told: Cause = Cause.HEALTHY) -> Facts:
-    """What rules read of them while `told` is the verdict so far."""
-    return Facts(made, judge_all(made), told)
+def facts(made: Inputs, before: Cause = Cause.HEALTHY) -> Facts:
+    """What rules read of them while `before` is the verdict so far."""
+    return Facts(made, judge_all(made), before)
 
 
-def rule(made: Inputs, told: Cause = Cause.HEALTHY) -> Rule:
+def rule(made: Inputs, before: Cause = Cause.HEALTHY) -> Rule:
     """The rule that wins."""
-    return judge(facts(made, told)).rule
+    return judge(facts(made, before)).rule
 
 
 def grounds(made: Inputs) -> tuple[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis import score as scoring
-from kvpressure.diagnosis.confidence import confidence
-from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged, judge
 from kvpressure.diagnosis.missing import missing_evidence
 from kvpressure.diagnosis.rule import Rule
+from kvpressure.diagnosis.score import confidence
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import Cause, Diagnosis, Missing
@@ -26,38 +26,33 @@ class Diagnostician:
     """
 
     def __init__(self) -> None:
-        self._told: Rule | None = None
+        self._named: Rule | None = None
         """The rule whose cause and detail the verdict names; it may not be the one that holds now."""
         self._grounds = ""
         self._missing: tuple[Missing, ...] = ()
         self._since = self._pending_since = self._stays_until = 0.0
         self._pending: Cause | None = None
         self._other_detail_since: float | None = None
-        self._stands_since: float | None = None
-        self._last_t = 0.0
-
-    @property
-    def stands_since(self) -> float | None:
+        self.stands_since: float | None = None
         """Since when it has got nowhere, as of the newest poll; None where it gets somewhere or has nothing to do."""
-        return self._stands_since
+        self._last_t = 0.0
 
     def diagnose(self, t: float, inputs: Inputs) -> Diagnosis:
         """Return the diagnosis at `t` (unix seconds, not decreasing)."""
         symptoms = judge_all(inputs)
-        before = NOT_KNOWN if self._told is None else self._told.cause
-        standing_since = self._standing_since(t, inputs.window.progress.standing_seconds)
-        facts = Facts(inputs, symptoms, before, t, standing_since)
-        told = self._follow(t, judge(facts), facts)
+        before = NOT_KNOWN if self._named is None else self._named.cause
+        facts = Facts(inputs, symptoms, before, t, self._standing_since(t, inputs.window.progress.standing_seconds))
+        rule = self._follow(t, judge(facts), facts)
         self._last_t = t
         return Diagnosis(
             t=t,
             since=self._since,
-            cause=told.cause,
-            confidence=confidence(told, facts),
+            cause=rule.cause,
+            confidence=confidence(rule, facts),
             score=scoring.score(inputs),
-            stage=scoring.stage(inputs, told.cause, symptoms),
+            stage=scoring.stage(inputs, rule.cause, symptoms),
             symptoms=symptoms,
-            detail=told.detail,
+            detail=rule.detail,
             grounds=self._grounds,
             missing=self._missing,
         )
@@ -65,49 +60,36 @@ class Diagnostician:
     def _standing_since(self, t: float, seconds: float) -> float | None:
         """Since when nothing has moved, also where that is longer ago than the window's oldest poll."""
         if seconds <= 0:
-            self._stands_since = None
-        elif self._stands_since is None or t - seconds > self._last_t:
-            self._stands_since = t - seconds
-        return self._stands_since
+            self.stands_since = None
+        elif self.stands_since is None or t - seconds > self._last_t:
+            self.stands_since = t - seconds
+        return self.stands_since
 
     def _follow(self, t: float, judged: Judged, facts: Facts) -> Rule:
-        """Return the rule that the verdict is told by, now that another may hold."""
-        told, found = self._told, judged.rule
-        if told is None:
-            self._since = t
-            self._pending, self._pending_since = found.cause, t
-            self._stays_until = t
-            return self._tell(judged, facts)
+        """Return the rule that the verdict names, now that another may hold."""
+        named, found = self._named, judged.rule
         if found.cause is not self._pending:
             self._pending, self._pending_since = found.cause, t
-        if found.cause is told.cause:
-            return self._follow_detail(t, told, judged, facts)
-        if not self._changes(t, told.cause, found.cause, facts):
-            return told
-        return self._tell(judged, facts)
+        if named is None:
+            self._since = self._stays_until = t
+        elif not self._changes(t, named, found, facts.thresholds):
+            return named
+        self._named, self._grounds, self._missing = found, found.grounds(facts), missing_evidence(judged, facts)
+        self._other_detail_since = None
+        return found
 
-    def _follow_detail(self, t: float, told: Rule, judged: Judged, facts: Facts) -> Rule:
-        if judged.rule.detail == told.detail or not told.detail:
-            return self._tell(judged, facts)
-        if self._other_detail_since is None:
-            self._other_detail_since = t
-        if t - self._other_detail_since < facts.thresholds.cause_hold_seconds:
-            return told
-        return self._tell(judged, facts)
-
-    def _changes(self, t: float, told: Cause, found: Cause, facts: Facts) -> bool:
-        """Whether another cause is told now, and since when it holds and how long it stays if so."""
-        thresholds = facts.thresholds
-        if NOT_KNOWN in (told, found):
+    def _changes(self, t: float, named: Rule, found: Rule, thresholds: Thresholds) -> bool:
+        """Whether another rule is named now, and since when its cause holds and how long it stays if so."""
+        if found.cause is named.cause:
+            if found.detail == named.detail or not named.detail:
+                return True
+            if self._other_detail_since is None:
+                self._other_detail_since = t
+            return t - self._other_detail_since >= thresholds.cause_hold_seconds
+        if NOT_KNOWN in (named.cause, found.cause):
             self._since = self._stays_until = t
             return True
         if t - self._pending_since < thresholds.cause_hold_seconds or t < self._stays_until:
             return False
         self._since, self._stays_until = t, t + thresholds.cause_dwell_seconds
         return True
-
-    def _tell(self, judged: Judged, facts: Facts) -> Rule:
-        rule = judged.rule
-        self._told, self._grounds, self._missing = rule, rule.grounds(facts), missing_evidence(judged, facts)
-        self._other_detail_since = None
-        return rule

@@ -1,35 +1,83 @@
-"""What a rule is judged from: the numbers of one moment, the symptoms in them, and the cause that holds so far."""
+"""What is judged: the numbers of one moment, and, for rules, the symptoms in them and the cause that holds so far."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.diagnosis.kleene import Predicate
-from kvpressure.diagnosis.symptoms import Symptoms
-from kvpressure.model.verdict import Cause
+from kvpressure.model.record import record
+from kvpressure.model.values import at
+from kvpressure.model.verdict import Cause, Evidence
+from kvpressure.runtimes.table import OptionalSignal
+from kvpressure.signals import Derived
+from kvpressure.signals.canary import CANARY_UNANSWERED
+from kvpressure.signals.evidence import OutsideEvidence
 from kvpressure.signals.verdict_window import VerdictWindow
 
 
+@record
+class Inputs:
+    """Everything one verdict depends on.
+
+    `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
+    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
+    where not known.
+    `external_evidence` is what other sources bring (pods, logs, host), by symptom. `declared` are the limits it was
+    started with, by name. `signals` are what its page tells of, `optional_signals` what pages of its runtime may tell.
+    """
+
+    derived: Derived
+    thresholds: Thresholds
+    window: VerdictWindow
+    batch_baseline: float | None = None
+    step_tokens_baseline: float | None = None
+    memory_rise_ratio: float | None = None
+    starts: int | None = None
+    external_evidence: Mapping[str, OutsideEvidence] = field(default_factory=dict)
+    declared: Mapping[str, float] = field(default_factory=dict)
+    signals: frozenset[str] = frozenset()
+    optional_signals: tuple[OptionalSignal, ...] = ()
+
+    @property
+    def canary_enabled(self) -> bool:
+        """Whether engines are asked for a token (`engines.canary`)."""
+        return CANARY_UNANSWERED in self.external_evidence
+
+    def value(self, *path: str) -> float | None:
+        """Return a derived number, None where not known."""
+        return at(self.derived, *path)
+
+    def inflation(self) -> tuple[float | None, str]:
+        """Return the larger of end-to-end and inter-token inflation, and its kind."""
+        found = [
+            (value, kind)
+            for kind in ("e2e", "inter_token")
+            if (value := self.value("latency_inflation_factor", kind)) is not None
+        ]
+        return max(found, default=(None, "e2e"))
+
+
+@dataclass(slots=True, eq=False)
 class Facts:
     """Everything that rules read at time `t`.
 
-    `told` is the cause that the verdict before named, `standing_since` since when the engine has got nowhere, None
-    where it gets somewhere. `answers` keeps what predicates have answered about it already.
+    `cause_before` is the cause that the verdict before named, `standing_since` since when the engine has got nowhere,
+    None where it gets somewhere. `answers` keeps what predicates have answered about it already.
     """
 
-    __slots__ = ("answers", "inputs", "standing_since", "symptoms", "t", "thresholds", "told", "window")
+    inputs: Inputs
+    symptoms: Mapping[str, Evidence]
+    cause_before: Cause
+    t: float = 0.0
+    standing_since: float | None = None
+    answers: dict[Predicate, bool | None] = field(default_factory=dict)
+    window: VerdictWindow = field(init=False)
+    thresholds: Thresholds = field(init=False)
 
-    def __init__(
-        self, inputs: Inputs, symptoms: Symptoms, told: Cause, t: float = 0.0, standing_since: float | None = None
-    ) -> None:
-        self.inputs = inputs
-        self.symptoms = symptoms
-        self.told: Cause = told
-        self.t = t
-        self.standing_since = standing_since
-        self.window: VerdictWindow = inputs.window
-        self.thresholds: Thresholds = inputs.thresholds
-        self.answers: dict[Predicate, bool | None] = {}
+    def __post_init__(self) -> None:
+        self.window, self.thresholds = self.inputs.window, self.inputs.thresholds
 
     def symptom(self, name: str) -> bool | None:
         """Whether a symptom holds; None where it cannot be judged, or nobody looks for it."""

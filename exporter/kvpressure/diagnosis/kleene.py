@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from kvpressure.diagnosis.facts import Facts
@@ -27,9 +28,9 @@ class Predicate:
     def state(self, facts: Facts) -> bool | None:
         """Return the answer, None where it is not known."""
 
-    @abstractmethod
-    def lacks(self, facts: Facts) -> frozenset[str]:
+    def lacks(self, facts: Facts) -> frozenset[str]:  # noqa: ARG002 - of what is always known, nothing is missing
         """Return the evidence that would tell first, where the answer is not known."""
+        return NOTHING
 
     def __and__(self, other: Predicate) -> Predicate:
         return AllOf(self, other)
@@ -40,9 +41,9 @@ class Predicate:
     def __invert__(self) -> Predicate:
         return Not(self)
 
-    def taken_as(self, answer: bool) -> Predicate:
-        """Return the same, with `answer` where it is not known."""
-        return TakenAs(self, answer)
+    def known_true(self) -> Predicate:
+        """Return the same, False where it is not known."""
+        return KnownTrue(self)
 
 
 class Fact(Predicate):
@@ -82,14 +83,28 @@ class Shared(Fact):
 
 
 class _Several(Predicate):
-    __slots__ = ("_asks", "parts")
+    __slots__ = ("_states", "parts")
+    decisive: ClassVar[bool]
+    """The answer of one part that is the answer of all, whatever the others are."""
 
     def __init__(self, *parts: Predicate) -> None:
         kind = type(self)
         flat = (one.parts if type(one) is kind and isinstance(one, _Several) else (one,) for one in parts)
         self.parts: tuple[Predicate, ...] = tuple(part for group in flat for part in group)
-        self._asks = tuple(part.state for part in self.parts)
+        self._states = tuple(part.state for part in self.parts)
         self.evidence = NOTHING.union(*(part.evidence for part in self.parts))
+
+    def state(self, facts: Facts) -> bool | None:
+        """Return the answer."""
+        decisive = self.decisive
+        found: bool | None = not decisive
+        for state in self._states:
+            answer = state(facts)
+            if answer is decisive:
+                return answer
+            if answer is None:
+                found = None
+        return found
 
     def lacks(self, facts: Facts) -> frozenset[str]:
         """Return what is missing for it."""
@@ -102,34 +117,14 @@ class AllOf(_Several):
     """True where all parts are, False where one is; asked in their order, no further than needed."""
 
     __slots__ = ()
-
-    def state(self, facts: Facts) -> bool | None:
-        """Return the answer."""
-        found: bool | None = True
-        for ask in self._asks:
-            answer = ask(facts)
-            if answer is False:
-                return False
-            if answer is None:
-                found = None
-        return found
+    decisive = False
 
 
 class AnyOf(_Several):
     """True where one part is, False where none is."""
 
     __slots__ = ()
-
-    def state(self, facts: Facts) -> bool | None:
-        """Return the answer."""
-        found: bool | None = False
-        for ask in self._asks:
-            answer = ask(facts)
-            if answer is True:
-                return True
-            if answer is None:
-                found = None
-        return found
+    decisive = True
 
 
 class Not(Predicate):
@@ -151,29 +146,20 @@ class Not(Predicate):
         return self._other.lacks(facts)
 
 
-class TakenAs(Predicate):
-    """Never unknown: what is not known is taken as something."""
+class KnownTrue(Predicate):
+    """Never unknown: what is not known is taken as False."""
 
-    __slots__ = ("_answer", "_other")
+    __slots__ = ("_other",)
 
-    def __init__(self, other: Predicate, answer: bool) -> None:
-        self._other, self._answer = other, answer
+    def __init__(self, other: Predicate) -> None:
+        self._other = other
         self.evidence = other.evidence
 
     def state(self, facts: Facts) -> bool | None:
         """Return the answer."""
-        answer = self._other.state(facts)
-        return self._answer if answer is None else answer
-
-    def lacks(self, facts: Facts) -> frozenset[str]:  # noqa: ARG002 - nothing is
-        """Return what is missing for it."""
-        return NOTHING
+        return self._other.state(facts) is True
 
 
 def fact(*evidence: str) -> Callable[[Callable[[Facts], bool | None]], Predicate]:
     """Make a predicate of a function of the facts, whose answer rests on `evidence`: signals of a page, or sources."""
-
-    def made(ask: Callable[[Facts], bool | None]) -> Predicate:
-        return Fact(ask, frozenset(evidence))
-
-    return made
+    return partial(Fact, evidence=frozenset(evidence))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.verdict import Missing
@@ -55,7 +54,6 @@ SOURCES: Final = (
 )
 """Evidence that comes from elsewhere than the engine's page, by the name that predicates give it."""
 
-
 _OF_SYMPTOM: Final[Mapping[str, str]] = {
     "gpu_compute_low": "gpu",
     "gpu_memory_high": "gpu",
@@ -80,21 +78,18 @@ def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
     so that symptoms from elsewhere only raise its confidence.
     """
     rule = judged.rule
-    wanted = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))
-    found = _of_page(wanted, facts.inputs)
+    lacking = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))
+    found = tuple(_of_page(lacking, facts.inputs))
     if rule.cause in CALM:
-        return tuple(found)
+        return found
     expected = () if CATALOGUE[rule.cause].of_cache else rule.expects
-    return (*found, *_elsewhere(wanted.union(_OF_SYMPTOM.get(name, "") for name in expected), facts.inputs))
+    lacking = lacking.union(_OF_SYMPTOM.get(name, "") for name in expected)
+    return (*found, *(one.missing for one in SOURCES if one.evidence in lacking and not one.there(facts.inputs)))
 
 
-def _of_page(wanted: frozenset[str], inputs: Inputs) -> Iterator[Missing]:
+def _of_page(lacking: frozenset[str], inputs: Inputs) -> Iterator[Missing]:
     for signal in inputs.optional_signals:
-        if wanted.isdisjoint(signal.signals) or not inputs.signals.isdisjoint(signal.signals):
+        if lacking.isdisjoint(signal.signals) or not inputs.signals.isdisjoint(signal.signals):
             continue
         if not any(_MOOT[name](inputs) for name in signal.signals if name in _MOOT):
             yield Missing(signal.what, signal.how, signal.series)
-
-
-def _elsewhere(wanted: frozenset[str], inputs: Inputs) -> Iterator[Missing]:
-    return (one.missing for one in SOURCES if one.evidence in wanted and not one.there(inputs))

@@ -78,4 +78,4 @@ PRECEDENCE: Final = (
     "concurrency.queue_limit",
     "healthy.served",
 )
-"""Ids of `rules.BY_ID`, each once."""
+"""Ids of `judge.BY_ID`, each once."""

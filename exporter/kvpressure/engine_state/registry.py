@@ -18,11 +18,10 @@ from kvpressure.model.environment import DeclaredLimit, Environment
 from kvpressure.model.samples import CanaryReport, EnginePage, EngineSample, GpuReport
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
-from kvpressure.signals.canary import CanaryTimes, CanaryWanted
-from kvpressure.signals.evidence import Restarts
+from kvpressure.signals.canary import CanaryTimes, CanaryWanted, CanaryWatch
+from kvpressure.signals.context import GpuWindow
+from kvpressure.signals.evidence import Restarts, Starts
 from kvpressure.signals.gpu import gpus_of
-from kvpressure.signals.gpu_window import GpuWindow
-from kvpressure.signals.starts import Starts
 
 __all__ = ["Pipeline", "PipelineSettings"]
 
@@ -55,8 +54,6 @@ class Pipeline:
     def set_thresholds(self, thresholds: Thresholds) -> None:
         """Judge by other thresholds from now on; what is known of healthy states stays."""
         self.thresholds = thresholds
-        for engine in self._engines.values():
-            engine.set_thresholds(thresholds)
 
     @property
     def known(self) -> Container[EngineKey]:
@@ -68,7 +65,7 @@ class Pipeline:
         self._canary_times = times
         if times is None:
             for engine in self._engines.values():
-                engine.forget_canary()
+                engine.canary = CanaryWatch()
 
     def canaries_wanted(self, now: float) -> Sequence[CanaryWanted]:
         """Return the engines to ask for one token now; none that does not answer for its page."""
@@ -78,7 +75,7 @@ class Pipeline:
         return [
             CanaryWanted(key, engine.view.runtime, several=ranks[key.target, key.model_name] > 1)
             for key, engine in self._engines.items()
-            if engine.view is not None and not self._is_stale(engine.view, now) and engine.canary.wanted(now, times)
+            if engine.view is not None and not self._is_stale(engine.view, now) and engine.canary.is_due(now, times)
         ]
 
     def canary_sent(self, key: EngineKey, t: float) -> None:
@@ -95,9 +92,19 @@ class Pipeline:
         """Take one page in; gives the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
         self._last_page[target.name] = page.t
-        environment = self._environment_of(target, page, restarted=restarted)
+        environment = EngineEnvironment(
+            target,
+            self._environment,
+            self.declared(target),
+            self._gpus_of(target, page.t, alone=len(page.engines) == 1),
+            restarted=restarted,
+            starts=self._starts.lately(target.name, page.t),
+            container_restarts=self._container_restarts.lately(container_of(target)),
+            canary_times=self._canary_times,
+        )
         views = [
-            self._engine(target.name, sample).step(page, sample, environment, self.settings) for sample in page.engines
+            self._engine(target.name, sample).step(page, sample, environment, self.settings, self.thresholds)
+            for sample in page.engines
         ]
         return [view for view in views if view is not None]
 
@@ -114,18 +121,6 @@ class Pipeline:
         """Return the limits an engine was started with, from discovery or its process; None when nobody read them."""
         return self._environment.limits.get(container_of(target)) if target.limits is None else target.limits
 
-    def _environment_of(self, target: Target, page: EnginePage, *, restarted: bool) -> EngineEnvironment:
-        return EngineEnvironment(
-            target,
-            self._environment,
-            self.declared(target),
-            self._gpus_of(target, page.t, alone=len(page.engines) == 1),
-            restarted=restarted,
-            starts=self._starts.lately(target.name, page.t),
-            container_restarts=self._container_restarts.lately(container_of(target)),
-            canary_times=self._canary_times,
-        )
-
     def expire(self, now: float) -> None:
         """Forget engines that their target's pages no longer show, and GPUs no longer read.
 
@@ -133,7 +128,7 @@ class Pipeline:
         """
         bound = max(self.settings.window_seconds, self.settings.staleness_seconds)
         self._engines = {
-            key: engine for key, engine in self._engines.items() if self._last_page[key.target] - engine.t <= bound
+            key: engine for key, engine in self._engines.items() if self._last_page[key.target] - engine.past.t <= bound
         }
         self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.last.t >= now - bound}
         self._gpu_views = {uuid: view for uuid, view in self._gpu_views.items() if uuid in self._gpus}
@@ -181,14 +176,11 @@ class Pipeline:
 
     def _gpus_of(self, target: Target, now: float, *, alone: bool) -> list[GpuWindow]:
         """Return the GPUs an operator named, or those a container holds alone whose engine is `alone` on the page."""
-        wanted = target.gpus
-        held = self._environment.devices.get(container_of(target))
-        if wanted is None and alone and held is not None and held.exclusive:
-            wanted = held.gpus
-        return gpus_of(wanted or (), self._fresh_gpus(now))
-
-    def _fresh_gpus(self, now: float) -> list[GpuWindow]:
-        return [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)]
+        names = target.gpus
+        allocated = self._environment.devices.get(container_of(target))
+        if names is None and alone and allocated is not None and allocated.exclusive:
+            names = allocated.gpus
+        return gpus_of(names or (), [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)])
 
     def _is_fresh(self, t: float, now: float) -> bool:
         """Whether a reading of a GPU may still be shown."""
@@ -200,7 +192,7 @@ class Pipeline:
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target)
-            engine = self._engines[key] = EngineState(self.settings, self.thresholds)
+            engine = self._engines[key] = EngineState(self.settings)
         return engine
 
     def _make_room(self, target: str) -> None:
@@ -209,5 +201,5 @@ class Pipeline:
         counts = Counter(key.target for key in self._engines)
         counts[target] += 1
         greedy = max(counts, key=counts.__getitem__)
-        mine = [(engine.t, key) for key, engine in self._engines.items() if key.target == greedy]
+        mine = [(engine.past.t, key) for key, engine in self._engines.items() if key.target == greedy]
         del self._engines[min(mine)[1]]

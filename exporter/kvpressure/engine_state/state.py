@@ -10,24 +10,24 @@ from kvpressure.advice.limits import limits_in_force
 from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.verdict import Diagnosis, Stage
-from kvpressure.model.view import LOSING, EngineKey, EngineView, Incident, Price
+from kvpressure.model.verdict import Stage
+from kvpressure.model.view import LOSING, EngineKey, EngineView, Price
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
 from kvpressure.signals.baseline import BATCH, STEP_TOKENS
 from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
+from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
 from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
 from kvpressure.signals.gpu import whole_gpus
-from kvpressure.signals.gpu_window import GpuWindow
 from kvpressure.signals.past import EngineHistory, Features
-from kvpressure.signals.windows import EngineWindow, stepped_back
+from kvpressure.signals.windows import stepped_back
 from kvpressure.simulation.unconstrained import UnconstrainedThroughput
 
 _PREDICTABLE: Final = those(lambda row: row.predictable)
@@ -82,74 +82,79 @@ class EngineEnvironment:
 class EngineState:
     """One engine. `view` is its newest."""
 
-    def __init__(self, settings: PipelineSettings, thresholds: Thresholds) -> None:
-        self.past = EngineHistory(_window(settings), thresholds, settings.longest_interval_seconds)
+    def __init__(self, settings: PipelineSettings) -> None:
+        self.past = EngineHistory(
+            settings.window_seconds, settings.shape_window_seconds, settings.longest_interval_seconds
+        )
         self.canary = CanaryWatch()
         self.view: EngineView | None = None
-        self._thresholds = thresholds
         self._diagnostician = Diagnostician()
         self._room = UnconstrainedThroughput()
-
-    @property
-    def t(self) -> float:
-        """When it was last read."""
-        return self.past.window.t
 
     @property
     def stands_since(self) -> float | None:
         """Since when it has got nowhere, None where it does."""
         return self._diagnostician.stands_since
 
-    def set_thresholds(self, thresholds: Thresholds) -> None:
-        """Judge by other thresholds from now on; what is known of healthy states stays."""
-        self._thresholds = thresholds
-        self.past.set_thresholds(thresholds)
-
-    def forget_canary(self) -> None:
-        """No requests of one token are sent any more."""
-        self.canary = CanaryWatch()
-
     def step(
-        self, page: EnginePage, sample: EngineSample, environment: EngineEnvironment, settings: PipelineSettings
+        self,
+        page: EnginePage,
+        sample: EngineSample,
+        environment: EngineEnvironment,
+        settings: PipelineSettings,
+        thresholds: Thresholds,
     ) -> EngineView | None:
-        """Take one poll in; the view after it, None for a poll that is not newer than the last."""
-        if self.view is not None and (stepped_back(self.t, page.t) or page.t - self.t > settings.window_seconds):
+        """Take one poll in; the view after it, None for a poll that is not newer than the last.
+
+        It is judged by `thresholds`, whatever polls before were judged by; what is known of healthy states stays.
+        """
+        past = self.past
+        if self.view is not None and (stepped_back(past.t, page.t) or page.t - past.t > settings.window_seconds):
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
-            self.past.begin_anew(_window(settings))
+            past.begin_anew()
             self._diagnostician = Diagnostician()
             self.canary.begin_anew(page.t)
         if environment.restarted:
             self.canary.begin_anew(page.t, started=True)
         log = environment.common.logs.get(container_of(environment.target))
-        kept_free = environment.declared_values.get("kv_watermark_ratio")
-        if not self.past.take(page, sample, log, restarted=environment.restarted, watermark_ratio=kept_free):
+        watermark_ratio = environment.declared_values.get("kv_watermark_ratio")
+        if not past.take(page, sample, log, restarted=environment.restarted, watermark_ratio=watermark_ratio):
             return None
-        self.view = self._judged(page, sample, environment, settings)
-        return self.view
-
-    def _judged(
-        self, page: EnginePage, sample: EngineSample, environment: EngineEnvironment, settings: PipelineSettings
-    ) -> EngineView:
-        """Return the view of one more poll: what it shows and the verdict on it, from which the history learns."""
-        features = self.past.features(self._context(environment))
-        features, canary_evidence = self._apply_canary_result(features, environment.canary_times)
-        diagnosis = self._diagnostician.diagnose(features.t, self._inputs(page, features, canary_evidence, environment))
+        features, canary_evidence = self._apply_canary_result(
+            past.features(_context(environment, thresholds)), environment.canary_times
+        )
+        inputs = _inputs(page, features, canary_evidence, environment, thresholds)
+        diagnosis = self._diagnostician.diagnose(features.t, inputs)
         limits = self.view.limits if self.view else Limits()
-        self.past.learn(features, diagnosis.cause, self._room.rate, limits.max_num_seqs)
-        features = replace(features, derived=features.derived | self.past.lost_families())
-        incident = self._incident(environment.gpus, settings.price)
+        past.learn(features, diagnosis.cause, thresholds, self._room.rate, limits.max_num_seqs)
+        incident = past.incident(thresholds)
+        if incident is not None and settings.price is not None:
+            incident = replace(incident, price=settings.price, gpus=whole_gpus(environment.gpus))
+        derived = features.derived | past.lost_families()
         losing = diagnosis.cause in LOSING
-        wanted = settings.always_observed or _predictable(diagnosis)
-        observed = self.past.observed() if wanted or losing else None
+        # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
+        predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
+        shows_observed = settings.always_observed or predictable
+        observed = past.observed(thresholds) if shows_observed or losing else None
         self._room.update(features.t, observed if losing else None, limits)
-        shown = self._shown(page, sample, features, diagnosis, environment, settings.max_label_length)
-        return replace(shown, observed=observed if wanted else None, incident=incident)
-
-    def _incident(self, gpus: Sequence[GpuWindow], price: Price | None) -> Incident | None:
-        incident = self.past.incident()
-        if incident is None or price is None:
-            return incident
-        return replace(incident, price=price, gpus=whole_gpus(gpus))
+        limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
+        target = environment.target
+        whole = (target.name, sample.model_name, sample.engine)
+        self.view = EngineView(
+            key=EngineKey(*whole),
+            shown=EngineKey(*(distinct(label, settings.max_label_length) for label in whole)),
+            t=features.t,
+            derived=derived | families,
+            diagnosis=diagnosis,
+            # Never cut: series of containers carry the same two, and the API server bounds them.
+            namespace=target.namespace,
+            pod=target.pod,
+            limits=limits,
+            runtime=page.runtime,
+            observed=observed if shows_observed else None,
+            incident=incident,
+        )
+        return self.view
 
     def _apply_canary_result(
         self, features: Features, times: CanaryTimes | None
@@ -158,78 +163,46 @@ class EngineState:
         if times is None:
             return features, {}
         canary, newest = self.canary, features.verdict_window
-        canary.follow(self.past.window.points[-1], newest.progress)
+        canary.follow(self.past.newest, newest.progress)
         if canary.only_asked(features.t, newest.seconds):
             demand = None if newest.queue.demand is None else 0.0
             newest = replace(newest, busy=False, queue=replace(newest.queue, demand=demand))
         features = replace(features, verdict_window=newest, derived=features.derived | canary.families())
         return features, {CANARY_UNANSWERED: canary.evidence(features.t, times)}
 
-    def _context(self, environment: EngineEnvironment) -> Context:
-        declared = environment.declared_values
-        return Context(
-            self._thresholds,
-            tuple(environment.gpus),
-            environment.target.kv_bytes_per_token,
-            max_num_seqs=declared.get("max_num_seqs"),
-            max_num_batched_tokens=declared.get("max_num_batched_tokens"),
-        )
 
-    def _inputs(
-        self,
-        page: EnginePage,
-        features: Features,
-        canary_evidence: Mapping[str, OutsideEvidence],
-        environment: EngineEnvironment,
-    ) -> Inputs:
-        key, common = container_of(environment.target), environment.common
-        told = outside_evidence(features.t, key, common, environment.container_restarts, self._thresholds)
-        return Inputs(
-            derived=features.derived,
-            thresholds=self._thresholds,
-            window=features.verdict_window,
-            batch_baseline=features.baseline.get(BATCH),
-            step_tokens_baseline=features.baseline.get(STEP_TOKENS),
-            memory_rise_ratio=features.memory_rise_ratio,
-            starts=environment.starts,
-            external_evidence={**told, **canary_evidence},
-            declared=environment.declared_values,
-            signals=features.signals,
-            optional_signals=named(page.runtime).evidence,
-        )
-
-    def _shown(
-        self,
-        page: EnginePage,
-        sample: EngineSample,
-        features: Features,
-        diagnosis: Diagnosis,
-        environment: EngineEnvironment,
-        max_label_length: int,
-    ) -> EngineView:
-        limits, families = limits_in_force(
-            diagnosis, features.derived, features.cache, environment.declared, self._thresholds
-        )
-        target = environment.target
-        whole = (target.name, sample.model_name, sample.engine)
-        return EngineView(
-            key=EngineKey(*whole),
-            shown=EngineKey(*(distinct(label, max_label_length) for label in whole)),
-            t=features.t,
-            derived=features.derived | families,
-            diagnosis=diagnosis,
-            # Never cut: series of containers carry the same two, and the API server bounds them.
-            namespace=target.namespace,
-            pod=target.pod,
-            limits=limits,
-            runtime=page.runtime,
-        )
+def _context(environment: EngineEnvironment, thresholds: Thresholds) -> Context:
+    declared = environment.declared_values
+    return Context(
+        thresholds,
+        tuple(environment.gpus),
+        environment.target.kv_bytes_per_token,
+        max_num_seqs=declared.get("max_num_seqs"),
+        max_num_batched_tokens=declared.get("max_num_batched_tokens"),
+    )
 
 
-def _window(settings: PipelineSettings) -> EngineWindow:
-    return EngineWindow(settings.window_seconds, settings.shape_window_seconds)
-
-
-def _predictable(diagnosis: Diagnosis) -> bool:
-    """Whether advice on it changes what the engine's scheduler does."""
-    return diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
+def _inputs(
+    page: EnginePage,
+    features: Features,
+    canary_evidence: Mapping[str, OutsideEvidence],
+    environment: EngineEnvironment,
+    thresholds: Thresholds,
+) -> Inputs:
+    key, restarts = container_of(environment.target), environment.container_restarts
+    return Inputs(
+        derived=features.derived,
+        thresholds=thresholds,
+        window=features.verdict_window,
+        batch_baseline=features.baseline.get(BATCH),
+        step_tokens_baseline=features.baseline.get(STEP_TOKENS),
+        memory_rise_ratio=features.memory_rise_ratio,
+        starts=environment.starts,
+        external_evidence={
+            **outside_evidence(features.t, key, environment.common, restarts, thresholds),
+            **canary_evidence,
+        },
+        declared=environment.declared_values,
+        signals=features.signals,
+        optional_signals=named(page.runtime).evidence,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.model.values import Derived, Value, known
-from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, refusals, saturation, throughput, traffic
+from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, saturation, throughput, traffic
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
 from kvpressure.signals.verdict_window import VerdictWindow, verdict_window
@@ -18,7 +18,7 @@ _FAMILIES = (
     latency.derive,
     throughput.derive,
     traffic.derive,
-    refusals.derive,
+    traffic.derive_refusals,
     gpu.derive,
 )
 

@@ -22,47 +22,47 @@ class Baseline:
     A value is given once it was seen healthy for `baseline_min_seconds`.
     """
 
-    def __init__(self, thresholds: Thresholds) -> None:
-        self.thresholds = thresholds
+    def __init__(self) -> None:
         self._mean: dict[str, float] = {}
-        self._seen_seconds: dict[str, float] = {}
+        self._known_seconds: dict[str, float] = {}
         self._t: float | None = None
 
-    def values(self) -> Mapping[str, float]:
+    def values(self, thresholds: Thresholds) -> Mapping[str, float]:
         """Return the healthy p95 of what there is enough evidence for, by latency kind, `batch` and so on."""
-        enough = self.thresholds.baseline_min_seconds
-        return {name: mean for name, mean in self._mean.items() if self._seen_seconds[name] >= enough}
-
-    def growth(self, answer_tokens: float | None) -> float:
-        """How many times as long as healthy ones answers are now (p95), at least 1; 1 where it is not known."""
-        healthy = self._mean.get(ANSWER_TOKENS)
-        return max(1.0, answer_tokens / healthy) if answer_tokens is not None and healthy else 1.0
+        enough = thresholds.baseline_min_seconds
+        return {name: mean for name, mean in self._mean.items() if self._known_seconds[name] >= enough}
 
     def update(
-        self, t: float, derived: Derived, step_tokens: float | None, answer_tokens: float | None, *, healthy: bool
+        self,
+        t: float,
+        derived: Derived,
+        step_tokens: float | None,
+        answer_tokens: float | None,
+        thresholds: Thresholds,
+        *,
+        healthy: bool,
     ) -> None:
         """Let the values derived at `t` count for the time since the last update, if the engine is healthy.
 
         `answer_tokens` is the p95 of output length over the same window as the latencies.
         """
-        elapsed = 0.0 if self._t is None else min(t - self._t, self.thresholds.baseline_min_seconds)
+        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
         self._t = t
-        if healthy and elapsed > 0:
-            explained = {"e2e": self.growth(answer_tokens)}
-            for kind in KINDS:
-                self._add(kind, at(derived, "latency_seconds", kind, "0.95"), elapsed, explained.get(kind, 1.0))
-            self._add(ANSWER_TOKENS, answer_tokens, elapsed)
-            self._add(BATCH, at(derived, "effective_batch_size_quantile", "0.95"), elapsed)
-            self._add(STEP_TOKENS, step_tokens, elapsed)
-
-    def _add(self, name: str, value: float | None, elapsed: float, explained: float = 1.0) -> None:
-        if value is None:
+        if not healthy or elapsed <= 0:
             return
-        mean = self._mean.get(name, value)
-        if name in KINDS and value >= explained * self.thresholds.latency_inflated_min_factor * mean > 0:
-            return
-        seen = self._seen_seconds.get(name, 0.0) + elapsed
-        self._mean[name] = mean + (value - mean) * elapsed / min(
-            seen, self.thresholds.baseline_half_life_seconds / math.log(2)
-        )
-        self._seen_seconds[name] = seen
+        # How many times as long as healthy ones answers are now, where that is known.
+        usual = self._mean.get(ANSWER_TOKENS)
+        longer = max(1.0, answer_tokens / usual) if answer_tokens is not None and usual else 1.0
+        latencies = {kind: at(derived, "latency_seconds", kind, "0.95") for kind in KINDS}
+        batch = at(derived, "effective_batch_size_quantile", "0.95")
+        values = {**latencies, ANSWER_TOKENS: answer_tokens, BATCH: batch, STEP_TOKENS: step_tokens}
+        for name, value in values.items():
+            if value is None:
+                continue
+            mean = self._mean.get(name, value)
+            explained = longer if name == "e2e" else 1.0
+            if name in KINDS and value >= explained * thresholds.latency_inflated_min_factor * mean > 0:
+                continue
+            seconds = self._known_seconds[name] = self._known_seconds.get(name, 0.0) + elapsed
+            lately = min(seconds, thresholds.baseline_half_life_seconds / math.log(2))
+            self._mean[name] = mean + (value - mean) * elapsed / lately

@@ -7,12 +7,11 @@ from typing import Final
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 from kvpressure.signals.context import Context
-from kvpressure.signals.summaries import weighted_quantiles
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point, growth, values, weighted_quantiles
+from kvpressure.signals.windows import EngineWindow
 
 BATCH_BOUNDS = (1.0, 2.0, 3.0, 8.0, 32.0, 128.0)
 """Buckets of the exported histogram: fine where a batch has collapsed, powers of four above; series are counted."""
-
 
 FAMILIES: Final = (
     engine_family(
@@ -34,7 +33,9 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """Batch quantiles over the window; running and waiting as mean and highest reading."""
     return known(
         {
-            "effective_batch_size_quantile": by_quantile(weighted_quantiles(_batches(window), QUANTILES)),
+            "effective_batch_size_quantile": by_quantile(
+                weighted_quantiles([pair for pair in _batches(window) if pair is not None], QUANTILES)
+            ),
             "requests_running": window.mean("running"),
             "requests_running_max": window.max("running"),
             "requests_waiting": window.mean("waiting"),
@@ -49,48 +50,35 @@ def never_decoded(window: EngineWindow) -> bool:
     return newest.get("generation_tokens") == 0.0 and newest.get("finished", 0.0) > 0
 
 
-def _batches(window: EngineWindow) -> list[tuple[float, float]]:
-    if never_decoded(window):
-        return []
-    pairs = window.each_interval(_merged_batch if window.multiprocess else _batch)
-    return [pair for pair in pairs if pair is not None]
-
-
 def newest_batch(window: EngineWindow) -> tuple[float, float] | None:
     """Mean decode batch since the poll before the newest, and its weight; None with one poll, no step or decode."""
-    if never_decoded(window):
-        return None
-    pairs = window.each_interval(_merged_batch if window.multiprocess else _batch)
+    pairs = _batches(window)
     return pairs[-1] if pairs else None
 
 
-def interval_batch(before: Point, after: Point, *, multiprocess: bool) -> tuple[float, float] | None:
+def _batches(window: EngineWindow) -> list[tuple[float, float] | None]:
+    if never_decoded(window):
+        return []
+    return window.each_interval(_merged_batch if window.multiprocess else _batch)
+
+
+def _batch(before: Point, after: Point, *, multiprocess: bool = False) -> tuple[float, float] | None:
     """Mean decode batch between two polls, and its weight in steps; None while the engine did not step.
 
     Tokens generated per step, without accepted draft tokens, of which one sequence gets several in one step. On
     merged pages of several API processes each process counts every step, so tokens per step would be too small
     by their number: there the sampled running requests stand in, as they do for runtimes that count no steps.
     """
-    steps = _growth(before, after, "steps")
-    tokens = _growth(before, after, "generation_tokens")
+    steps, tokens = (growth((before, after), name) for name in ("steps", "generation_tokens"))
     if steps is not None and tokens is not None and not multiprocess:
-        drafts = _growth(before, after, "accepted_draft_tokens") or 0.0
+        drafts = growth((before, after), "accepted_draft_tokens") or 0.0
         return (max(0.0, tokens - drafts) / steps, steps) if steps > 0 else None
-    running = [value for point in (before, after) if (value := point.gauges.get("running")) is not None]
+    running = values((before, after), "running")
     weight = after.t - before.t if steps is None else steps
     if not running or sum(running) == 0 or weight <= 0:
         return None
     return sum(running) / len(running), weight
 
 
-def _batch(before: Point, after: Point) -> tuple[float, float] | None:
-    return interval_batch(before, after, multiprocess=False)
-
-
 def _merged_batch(before: Point, after: Point) -> tuple[float, float] | None:
-    return interval_batch(before, after, multiprocess=True)
-
-
-def _growth(before: Point, after: Point, counter: str) -> float | None:
-    first, last = before.counters.get(counter), after.counters.get(counter)
-    return None if first is None or last is None else last - first
+    return _batch(before, after, multiprocess=True)

@@ -12,9 +12,8 @@ from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.model.values import Derived
 from kvpressure.model.view import EngineKey
 from kvpressure.signals.evidence import OutsideEvidence
-from kvpressure.signals.idleness import Idleness
+from kvpressure.signals.points import Point
 from kvpressure.signals.progress import Progress
-from kvpressure.signals.windows import Point
 
 CANARY_UNANSWERED: Final = "canary_unanswered"
 """The symptom that the answer is judged as."""
@@ -30,7 +29,6 @@ HOPELESS_FACTOR: Final = 10.0
 
 SLACK_SECONDS: Final = 15.0
 _TOKENS: Final = ("prompt_tokens", "generation_tokens")
-
 
 FAMILIES: Final = (
     engine_family(
@@ -65,8 +63,45 @@ class CanaryWanted:
     several: bool
 
 
+_OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished")
+
+
+class Idleness:
+    """One engine. `since` is when its page became idle after traffic (unix seconds), None while it is not or had none.
+
+    What the server counted before it was first read is traffic, unless it has only just `started`.
+    """
+
+    def __init__(self, *, started: bool = False) -> None:
+        self.since: float | None = None
+        self._had_traffic = False
+        self._started = started
+        self._last: Point | None = None
+
+    def take(self, point: Point, *, ours: bool) -> None:
+        """Take one poll in. `ours`: a request of this exporter was under way; one more than that is traffic."""
+        last, self._last = self._last, point
+        running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
+        if running is None or waiting is None:
+            self.since = None
+            return
+        if last is None:
+            self._had_traffic = not self._started and any(point.counters.get(name) for name in _OUTPUT)
+        grown = 0.0 if last is None else max(_growth(last, point, name) for name in ("generation_tokens", "finished"))
+        counted = last is not None and any(_growth(last, point, name) for name in _OUTPUT)
+        if not (running or waiting or counted):
+            if self.since is None and self._had_traffic:
+                self.since = point.t
+        elif not (ours and running + waiting <= 1 and grown <= 1):
+            self._had_traffic, self.since = True, None
+
+
+def _growth(before: Point, after: Point, name: str) -> float:
+    return after.counters.get(name, 0.0) - before.counters.get(name, 0.0)
+
+
 class CanaryWatch:
-    """One engine: follow its polls, ask when it is `wanted`, and tell what came of it."""
+    """One engine: follow its polls, ask when a request `is_due`, and tell what came of it."""
 
     def __init__(self) -> None:
         self._results: Counter[CanaryResult] = Counter()
@@ -100,7 +135,7 @@ class CanaryWatch:
             self._stalled_since = point.t - seconds
         self._idleness.take(point, ours=self._is_ours(point.t if last is None else last.t))
 
-    def wanted(self, t: float, times: CanaryTimes) -> bool:
+    def is_due(self, t: float, times: CanaryTimes) -> bool:
         """Whether to send a request now; the caller sees to it that none is under way."""
         began = self._stalled_since
         if began is None or t - began < times.stalled_seconds:

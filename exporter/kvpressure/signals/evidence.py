@@ -1,14 +1,18 @@
-"""Evidence from outside the engine's page: what its container's state, its log and its host tell, by symptom."""
+"""Evidence of failures beside an engine's numbers: its container, its log, its host, and how often it started."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
 from kvpressure.model.record import record
 
+SAME_START_SECONDS = 0.5
+MAX_STARTS = 16
+LATELY_SECONDS = 600.0
 OOM_KILLED = "OOMKilled"
 CRASH_LOOP = "CrashLoopBackOff"
 NODE = ContainerId("", "", "")
@@ -27,36 +31,28 @@ class OutsideEvidence:
 class Restarts:
     """When the restart count of each container was seen to grow; `lately` counts them, the newest within `seconds`.
 
-    A pod made anew under an old name begins at 0: what its forerunner did is not held against it.
+    A pod made anew under an old name begins at 0: what its forerunner did does not count.
     """
 
-    seconds: float = 600.0
-    _seen: dict[ContainerId, tuple[str, int]] = field(default_factory=dict)
+    seconds: float = LATELY_SECONDS
+    _counts: dict[ContainerId, tuple[str, int]] = field(default_factory=dict)
     _times: dict[ContainerId, list[float]] = field(default_factory=dict)
 
     def update(self, now: float, containers: Mapping[ContainerId, ContainerState]) -> None:
         """Take the newest states in; containers that are gone are forgotten."""
-        self._times = {
-            key: [t for t in self._kept(key, state) if now - t <= self.seconds] + [now] * self._grown(key, state)
-            for key, state in containers.items()
-        }
-        self._seen = {key: (state.pod_uid, state.restarts) for key, state in containers.items()}
+        times = {}
+        for key, state in containers.items():
+            uid, before = self._counts.get(key, ("", 0))
+            same = key in self._counts and uid == state.pod_uid
+            # A count that jumps by dozens was not watched; a handful says as much and stays small.
+            grown = min(MAX_STARTS, max(0, state.restarts - before)) if same else 0
+            times[key] = [t for t in self._times.get(key, ()) if same and now - t <= self.seconds] + [now] * grown
+        self._times = times
+        self._counts = {key: (state.pod_uid, state.restarts) for key, state in containers.items()}
 
     def lately(self, key: ContainerId) -> int:
         """Restarts seen in the last `seconds`."""
         return len(self._times.get(key, ()))
-
-    def _kept(self, key: ContainerId, state: ContainerState) -> list[float]:
-        return self._times.get(key, []) if self._before(key, state) is not None else []
-
-    def _grown(self, key: ContainerId, state: ContainerState) -> int:
-        before = self._before(key, state)
-        # A count that jumps by dozens was not watched; a handful says as much and stays small.
-        return 0 if before is None else min(16, max(0, state.restarts - before))
-
-    def _before(self, key: ContainerId, state: ContainerState) -> int | None:
-        uid, restarts = self._seen.get(key, ("", None))
-        return restarts if uid == state.pod_uid else None
 
 
 def outside_evidence(
@@ -71,8 +67,7 @@ def outside_evidence(
     if report is not None:
         found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", thresholds)
         found["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", thresholds)
-    pressed = _cpu(key, environment, thresholds)
-    if pressed is not None:
+    if (pressed := _cpu(key, environment, thresholds)) is not None:
         found["cpu_pressed"] = pressed
     return found
 
@@ -80,16 +75,15 @@ def outside_evidence(
 def _container(
     now: float, state: ContainerState, restarts: int, environment: Environment, thresholds: Thresholds
 ) -> Mapping[str, OutsideEvidence]:
-    looping = state.waiting_reason == CRASH_LOOP
-    text = f"container restarts: {restarts} in ten minutes, {state.restarts} in all{_ended(now, state)}"
-    ended = state.termination
-    recent = ended is not None and _recent(now, ended.finished, thresholds)
-    killed = ended is not None and ended.reason == OOM_KILLED and recent
+    ended, how = state.termination, _ended(now, state)
+    restarting = state.waiting_reason == CRASH_LOOP or restarts >= thresholds.restarting_min_count
+    killed = ended is not None and ended.reason == OOM_KILLED and _recent(now, ended.finished, thresholds)
+    node = _node(now, state, environment, thresholds)
     return {
-        "restarting": OutsideEvidence(looping or restarts >= thresholds.restarting_min_count, text),
-        "host_oom": OutsideEvidence(
-            killed, f"container's last end{_ended(now, state) or ': none'}{_node(now, state, environment, thresholds)}"
+        "restarting": OutsideEvidence(
+            restarting, f"container restarts: {restarts} in ten minutes, {state.restarts} in all{how}"
         ),
+        "host_oom": OutsideEvidence(killed, f"container's last end{how or ': none'}{node}"),
     }
 
 
@@ -103,7 +97,6 @@ def _ended(now: float, state: ContainerState) -> str:
 
 def _node(now: float, state: ContainerState, environment: Environment, thresholds: Thresholds) -> str:
     """Return what the node and the events of the pod say beside it."""
-    said = ["the node has MemoryPressure"] if environment.memory_pressure else []
     events = [environment.events[key] for key in (state.id, NODE) if key in environment.events]
     reasons = {
         reason
@@ -111,16 +104,16 @@ def _node(now: float, state: ContainerState, environment: Environment, threshold
         for reason, t in event.latest.items()
         if reason in MEMORY_EVENTS and _recent(now, t, thresholds)
     }
-    return "".join(f"; {part}" for part in (*said, *(f"event {reason}" for reason in sorted(reasons))))
+    pressure = "; the node has MemoryPressure" if environment.memory_pressure else ""
+    return pressure + "".join(f"; event {reason}" for reason in sorted(reasons))
 
 
 def _logged(now: float, report: LogReport, kind: str, what: str, thresholds: Thresholds) -> OutsideEvidence:
     latest = report.latest.get(kind)
     if latest is None or not _recent(now, latest, thresholds):
         return OutsideEvidence(False, f"engine's log: no line says {what}")
-    line = report.lines.get(kind, "")
     ago = f"{max(0.0, now - latest) / 60:.0f} min ago"
-    return OutsideEvidence(True, f"engine's log, {ago}: {line or what}")
+    return OutsideEvidence(True, f"engine's log, {ago}: {report.lines.get(kind) or what}")
 
 
 def _recent(now: float, t: float | None, thresholds: Thresholds) -> bool:
@@ -132,14 +125,43 @@ def _cpu(key: ContainerId, environment: Environment, thresholds: Thresholds) -> 
     host = environment.host
     if host is None:
         return None
-    pressure, throttled = host.cpu_pressure_ratio, host.throttled_ratio.get(key)
-    if pressure is None and throttled is None:
+    readings = (
+        ("tasks waiting for a CPU", host.cpu_pressure_ratio, thresholds.alert_cpu_pressure_min_ratio),
+        ("throttled periods", host.throttled_ratio.get(key), thresholds.alert_cpu_throttled_min_ratio),
+    )
+    known = [(text, value, least) for text, value, least in readings if value is not None]
+    if not known:
         return None
-    pressed = pressure is not None and pressure >= thresholds.alert_cpu_pressure_min_ratio
-    cut = throttled is not None and throttled >= thresholds.alert_cpu_throttled_min_ratio
-    parts = [
-        f"{text}: {value:.0%}"
-        for text, value in (("tasks waiting for a CPU", pressure), ("throttled periods", throttled))
-        if value is not None
-    ]
-    return OutsideEvidence(pressed or cut, ", ".join(parts))
+    pressed = any(value >= least for _, value, least in known)
+    return OutsideEvidence(pressed, ", ".join(f"{text}: {value:.0%}" for text, value, _ in known))
+
+
+class Starts:
+    """The newest restarts of each target's server."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+        self._restarts: dict[str, deque[float]] = {}
+
+    def restarted(self, target: str, started: float | None) -> bool:
+        """Take in when the server that answered was started; whether that is another time than it was before."""
+        if started is None:
+            return False
+        before = self._started.get(target)
+        self._started[target] = started
+        again = before is not None and abs(started - before) > SAME_START_SECONDS
+        restarts = self._restarts.setdefault(target, deque(maxlen=MAX_STARTS))
+        if again:
+            restarts.append(started)
+        return again
+
+    def lately(self, target: str, now: float) -> int | None:
+        """Restarts seen in the last ten minutes; None for a server whose page does not tell when it started."""
+        restarts = self._restarts.get(target)
+        return None if restarts is None else sum(now - t <= LATELY_SECONDS for t in restarts)
+
+    def forget(self, targets: Iterable[str]) -> None:
+        """Drop everything of targets that are gone."""
+        for target in targets:
+            self._started.pop(target, None)
+            self._restarts.pop(target, None)

@@ -7,15 +7,14 @@ check.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from statistics import median
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
-from kvpressure.signals.admission import coming_in_tokens
 from kvpressure.signals.kv import free_tokens, kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
@@ -25,9 +24,9 @@ from kvpressure.signals.lengths import (
     longest_of_histogram,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import growth, mean, values
+from kvpressure.signals.points import Point, growth, mean, values
 from kvpressure.signals.waiting import waiting_of
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.windows import EngineWindow
 
 MAX_STARTS = 4.0
 """Of more starts between two polls, what each computed is lost in the spread of all."""
@@ -36,6 +35,9 @@ MIN_PEAK_POLLS = 3
 
 LEAST_USED_RATIO = 0.1
 """Of a pool whose size nobody tells: with less in use, its shares are too coarse to learn it from."""
+
+_NEAR_POLLS: Final = 5
+"""A jump is measured against as many polls before and after it: use drifts while answers grow."""
 
 LEAST_CAP = 2.0
 """Nobody who has a queue runs one request at a time on purpose: a batch of one is held by something else, or fits."""
@@ -82,23 +84,23 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
-    seen = [_seen(point, cache, streams=streams) for point in points]
-    ratio, by_long = _blocked_ratio(seen, typical), _blocked_ratio(seen, long)
-    waiting = [one.waiting for one in seen if one.waiting is not None]
+    polls = [_poll(point, cache, streams=streams) for point in points]
+    ratio, by_long = _blocked_ratio(polls, typical), _blocked_ratio(polls, long)
+    waiting = [one.waiting for one in polls if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
     starved, by_longest = False, by_long
     if any(value >= 1 for value in waiting):
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
-        by_longest = _blocked_ratio(seen, longest)
+        by_longest = _blocked_ratio(polls, longest)
     if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
-            ratio = max(ratio, _blocked_ratio(_at_peak(seen), long) or 0.0)
+            ratio = max(ratio, _blocked_ratio(_at_peak(polls), long) or 0.0)
         fits = ratio < thresholds.admission_blocked_min_ratio
         starved = always and fits and _starved(points, window, long, thresholds)
     fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.admission_blocked_min_ratio
     if fit_unknown:
-        learned = _blocked_ratio(seen, coming_in_tokens(window, thresholds)) or 0.0
+        learned = _blocked_ratio(polls, coming_in_tokens(window, thresholds)) or 0.0
         if learned >= thresholds.admission_blocked_min_ratio:
             ratio, fit_unknown = max(ratio or 0.0, learned), False
     return Fit(
@@ -121,29 +123,23 @@ def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int |
     is in use. Stores drop what tells the size: it comes with more labels than some of them take.
     """
     prompt, share = typical_prompt_tokens(window), computed_share(window)
-    seen = [(usage, running) for point in points if (usage := _used(point)) and (running := _runs(point))]
-    if prompt is None or not seen or sum(usage for usage, _ in seen) < LEAST_USED_RATIO * len(seen):
+    polls = [(point.gauges.get("kv_usage", 0.0), point.gauges.get("running", 0.0)) for point in points]
+    in_use = [(usage, running) for usage, running in polls if usage and running]
+    used = sum(usage for usage, _ in in_use)
+    if prompt is None or not in_use or used < LEAST_USED_RATIO * len(in_use):
         return None
     own = prompt * (1.0 if share is None else share)
     each = own + window.of_histograms(answer_mean_tokens) / 2
-    held = sum(prompt - own + running * each for _, running in seen)
-    return int(held / sum(usage for usage, _ in seen))
-
-
-def _used(point: Point) -> float:
-    return point.gauges.get("kv_usage", 0.0)
-
-
-def _runs(point: Point) -> float:
-    return point.gauges.get("running", 0.0)
+    return int(sum(prompt - own + running * each for _, running in in_use) / used)
 
 
 def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float | None) -> float | None:
     if not kept_tokens(cache):
         return None
-    held = [point for point in points if blocked(point, cache, long)]
     whole = replace(cache, watermark_ratio=None)
-    return mean([float(not blocked(point, whole, long)) for point in held]) if held else None
+    blocked = [point for point in points if _does_not_fit(_poll(point, cache, streams=False), long)]
+    would_fit = [float(not _does_not_fit(_poll(point, whole, streams=False), long)) for point in blocked]
+    return mean(would_fit) if would_fit else None
 
 
 def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
@@ -167,27 +163,22 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
     poll are as many as requests start in so many steps, give or take what chance does to a count; places that stay free
     for longer are kept free by something else.
     """
-    highest, held = window.highest_running(), _queued(points)
+    highest, queued = window.highest_running(), _queued(points)
     steadiness = _steadiness(points, highest)
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
         return False
     started, steps = growth(points, "started"), growth(points, "steps")
     if started is None or not steps:
         return True
-    free = sum(highest - running for running in values(held, "running"))
-    expected = thresholds.refill_max_step_count * started / steps * len(held)
+    free = sum(highest - running for running in values(queued, "running"))
+    expected = thresholds.refill_max_step_count * started / steps * len(queued)
     # Where those that wait are put off, they may be what keeps places free: then chance gets no benefit of the doubt.
-    put_off = 2 * sum(values(held, "waiting_deferred")) >= sum(values(held, "waiting"))
+    put_off = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if put_off else thresholds.refill_spare_count
     return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
 
 
-def blocked(point: Point, cache: CacheConfig, prompt_tokens: float | None, *, streams: bool = False) -> bool | None:
-    """Return whether demand waits that does not fit in the free tokens (the fit test); None where not known."""
-    return _does_not_fit(_seen(point, cache, streams=streams), prompt_tokens)
-
-
-class _Seen(NamedTuple):
+class _Poll(NamedTuple):
     """What one poll shows of the room there is; None where it is not known."""
 
     running: float | None
@@ -195,35 +186,36 @@ class _Seen(NamedTuple):
     free_tokens: float | None
 
 
-def _seen(point: Point, cache: CacheConfig, *, streams: bool) -> _Seen:
-    return _Seen(point.gauges.get("running"), waiting_of(point, streams=streams), free_tokens(point, cache))
+def _poll(point: Point, cache: CacheConfig, *, streams: bool) -> _Poll:
+    return _Poll(point.gauges.get("running"), waiting_of(point, streams=streams), free_tokens(point, cache))
 
 
-def _does_not_fit(seen: _Seen, prompt_tokens: float | None) -> bool | None:
-    if seen.waiting is None:
+def _does_not_fit(poll: _Poll, prompt_tokens: float | None) -> bool | None:
+    """Return whether requests wait that do not fit in the free tokens (the fit test); None where not known."""
+    if poll.waiting is None:
         return None
-    if seen.waiting <= 0:
+    if poll.waiting <= 0:
         return False
-    if seen.free_tokens is None or prompt_tokens is None:
+    if poll.free_tokens is None or prompt_tokens is None:
         return None
-    return seen.free_tokens < prompt_tokens
+    return poll.free_tokens < prompt_tokens
 
 
-def _blocked_ratio(polls: Sequence[_Seen], prompt: float | None) -> float | None:
-    if all(seen.free_tokens is None for seen in polls):
+def _blocked_ratio(polls: Sequence[_Poll], prompt: float | None) -> float | None:
+    if all(poll.free_tokens is None for poll in polls):
         return None
-    tests = [test for seen in polls if (test := _does_not_fit(seen, prompt)) is not None]
+    tests = [test for poll in polls if (test := _does_not_fit(poll, prompt)) is not None]
     return sum(tests) / len(tests) if tests else None
 
 
-def _at_peak(polls: Sequence[_Seen]) -> list[_Seen]:
+def _at_peak(polls: Sequence[_Poll]) -> list[_Poll]:
     """Return the polls with the largest batch; () where they are too few to say anything.
 
     A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
     after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
     """
-    peak = max((seen.running for seen in polls if seen.running is not None), default=0.0)
-    found = [seen for seen in polls if peak > 0 and seen.running == peak]
+    peak = max((poll.running for poll in polls if poll.running is not None), default=0.0)
+    found = [poll for poll in polls if peak > 0 and poll.running == peak]
     return found if len(found) >= MIN_PEAK_POLLS else []
 
 
@@ -259,8 +251,8 @@ def _most_of_one_request(points: Sequence[Point], window: EngineWindow, threshol
     cache, usage, running = window.cache, values(points, "kv_usage"), values(points, "running")
     if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
         return 0.0
-    held = mean(usage) * cache.capacity_tokens / mean(running)
-    return min(float(cache.max_model_len or cache.capacity_tokens), thresholds.layers_differ_cost_max_factor * held)
+    each = mean(usage) * cache.capacity_tokens / mean(running)
+    return min(float(cache.max_model_len or cache.capacity_tokens), thresholds.layers_differ_cost_max_factor * each)
 
 
 def _queued(points: Sequence[Point]) -> Sequence[Point]:
@@ -270,4 +262,27 @@ def _queued(points: Sequence[Point]) -> Sequence[Point]:
 
 def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
     running = values(_queued(points), "running")
-    return statistics.median(running) / highest if running and highest else None
+    return median(running) / highest if running and highest else None
+
+
+def coming_in_tokens(window: EngineWindow, thresholds: Thresholds) -> float | None:
+    """Tokens of the pool that the next start needs for a moment; None where use does not jump, or is not known.
+
+    Polls see a prompt at whatever chunk they fall into, so the next may need more than the highest jump seen.
+    """
+    capacity = window.cache.capacity_tokens
+    polls = [(point.gauges.get("running", 0.0), point.gauges.get("kv_usage")) for point in window.points]
+    known = [(running, usage) for running, usage in polls if running >= 1 and usage is not None]
+    if capacity is None or not known:
+        return None
+    each = median(usage / running for running, usage in known)
+    most = each + max(_jump(known, index) for index in range(len(known)))
+    jumps = most >= thresholds.coming_in_min_factor * each
+    return most * thresholds.coming_in_unseen_factor * capacity if jumps else None
+
+
+def _jump(polls: Sequence[tuple[float, float]], index: int) -> float:
+    """How much more was used in this poll than in those near it, with as many running."""
+    running, usage = polls[index]
+    near = polls[max(0, index - _NEAR_POLLS) : index + _NEAR_POLLS + 1]
+    return usage - min(used for others, used in near if others == running)

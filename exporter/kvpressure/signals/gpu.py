@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kvpressure.config.target import ALL_GPUS
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family, gpu_family
 from kvpressure.model.samples import GpuSample
 from kvpressure.model.values import Derived, Value, known, ramp
-from kvpressure.signals.context import Context
-from kvpressure.signals.gpu_window import GpuWindow
+from kvpressure.signals.context import Context, GpuWindow
+from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
 
 GPU_FAMILIES: Final = (
     gpu_family(
-        "gpu_info",
-        "1; device details as labels.",
-        "name",
-        "driver_version",
-        "profile",
-        "parent_uuid",
-        "memory_kind",
+        "gpu_info", "1; device details as labels.", "name", "driver_version", "profile", "parent_uuid", "memory_kind"
     ),
     gpu_family("gpu_memory_used_bytes", "Device memory in use."),
     gpu_family("gpu_memory_total_bytes", "Device memory."),
@@ -37,7 +32,7 @@ GPU_FAMILIES: Final = (
 
 def derive_gpu(window: GpuWindow) -> Derived:
     """Return the device's own series; `gpu_utilization_valid` is 0 where the driver gives no utilization (MIG)."""
-    last, utilization = window.last, window.utilization()
+    last, utilization = window.last, window.utilization
     return known(
         {
             "gpu_info": _info(last),
@@ -62,20 +57,30 @@ FAMILIES: Final = (
 
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Return the engine's GPUs together, and the memory-high-compute-low score."""
-    memory = memory_used_ratio(context.gpus)
-    utilization = utilization_ratio(context.gpus)
+    used = [(gpu.last.memory_used_bytes, gpu.last.memory_total_bytes) for gpu in context.gpus]
+    memory = _of_all(max, [a / b if a is not None and b else None for a, b in used])
+    utilization = _of_all(mean, [gpu.utilization for gpu in context.gpus])
     score = None
     if memory is not None and utilization is not None:
-        score = memory_high_compute_low_score(window, context, memory, utilization)
-    joined: dict[str, Value] = {gpu.last.uuid: 1.0 for gpu in context.gpus}
+        score = _memory_high_compute_low_score(window, context.thresholds, memory, utilization)
     return known(
         {
-            "engine_gpu_info": joined or None,
+            "engine_gpu_info": {gpu.last.uuid: 1.0 for gpu in context.gpus},
             "engine_gpu_memory_used_ratio": memory,
             "engine_gpu_utilization_ratio": utilization,
             "memory_high_compute_low_score": score,
         }
     )
+
+
+def utilization_since(gpus: Sequence[GpuWindow], since: float) -> float | None:
+    """Mean over the GPUs of the driver's samples since `since`; None without GPUs, or when one of them has none."""
+    return _of_all(mean, [gpu.utilization_since(since) for gpu in gpus])
+
+
+def _of_all(summed: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+    known_values = [value for value in values if value is not None]
+    return summed(known_values) if known_values and len(known_values) == len(values) else None
 
 
 def _info(sample: GpuSample) -> Value:
@@ -86,21 +91,8 @@ def _info(sample: GpuSample) -> Value:
     return value
 
 
-def memory_used_ratio(gpus: Sequence[GpuWindow]) -> float | None:
-    """Highest share of device memory used over the GPUs; None when one of them does not say."""
-    used = [(gpu.last.memory_used_bytes, gpu.last.memory_total_bytes) for gpu in gpus]
-    ratios = [a / b for a, b in used if a is not None and b]
-    return max(ratios) if ratios and len(ratios) == len(gpus) else None
-
-
-def utilization_ratio(gpus: Sequence[GpuWindow]) -> float | None:
-    """Mean utilization over the GPUs; None when one of them has none."""
-    ratios = [value for gpu in gpus if (value := gpu.utilization()) is not None]
-    return sum(ratios) / len(ratios) if ratios and len(ratios) == len(gpus) else None
-
-
-def memory_high_compute_low_score(
-    window: EngineWindow, context: Context, memory: float, utilization: float
+def _memory_high_compute_low_score(
+    window: EngineWindow, thresholds: Thresholds, memory: float, utilization: float
 ) -> float | None:
     """ramp(memory) x ramp(1 - utilization) while there is demand, 0 without any, None when demand is unknown."""
     running, waiting = window.mean("running"), window.mean("waiting")
@@ -108,24 +100,23 @@ def memory_high_compute_low_score(
         return None
     if running + waiting == 0:
         return 0.0
-    thresholds = context.thresholds
     high = ramp(memory, thresholds.score_memory_ramp_start_ratio, thresholds.score_memory_ramp_end_ratio)
     low = ramp(1.0 - utilization, thresholds.score_idle_ramp_start_ratio, thresholds.score_idle_ramp_end_ratio)
     return high * low
 
 
-def gpus_of(wanted: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
+def gpus_of(names: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
     """Return the GPUs that a target's `gpus` names by uuid or index; none unless every one named is there.
 
     `all` means every whole device or, where a device is split, its instances.
     """
-    if not wanted:
+    if not names:
         return []
-    if ALL_GPUS in wanted:
+    if ALL_GPUS in names:
         parents = {gpu.last.parent_uuid for gpu in gpus}
         return [gpu for gpu in gpus if gpu.last.uuid not in parents]
-    names: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
-    return [names[name] for name in wanted] if all(name in names for name in wanted) else []
+    by_name: Mapping[str, GpuWindow] = {name: gpu for gpu in gpus for name in (gpu.last.index, gpu.last.uuid)}
+    return [by_name[name] for name in names] if all(name in by_name for name in names) else []
 
 
 def whole_gpus(gpus: Sequence[GpuWindow]) -> int | None:
@@ -137,7 +128,7 @@ def memory_rise_ratio(context: Context) -> float | None:
     """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
     rises = []
     for gpu in context.gpus:
-        fit, total = gpu.memory_trend(), gpu.last.memory_total_bytes
+        fit, total = gpu.memory_trend, gpu.last.memory_total_bytes
         if fit is None or not total:
             return None
         steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2

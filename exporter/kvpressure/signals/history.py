@@ -23,6 +23,9 @@ MAX_CAUSES = 64
 LONGEST_GAP_SECONDS = 10.0
 """An engine not read for longer leaves a gap among its causes."""
 
+_SINGLE_MAX = 3e38
+"""What single precision cannot hold is not known."""
+
 SILENT_POINTS = 60
 """Points kept of an engine that stopped answering: the five minutes before."""
 
@@ -96,30 +99,29 @@ class History:
 
 
 @dataclass(slots=True)
-class _Ring:
-    """`rows` rows of `POINTS` values behind each other; the value of time slot s is at s modulo `POINTS`."""
+class _Past:
+    """`POINTS` frames behind each other, the oldest first, each of a value for every one of `rows`."""
 
-    rows: int
-    seen: float
+    rows: Sequence[str]
+    last_added: float
     values: array[float] = field(init=False)
     causes: deque[Span] = field(default_factory=lambda: deque(maxlen=MAX_CAUSES))
 
     def __post_init__(self) -> None:
-        self.values = array("f", [math.nan]) * (self.rows * POINTS)
+        self.values = array("f", [math.nan]) * (len(self.rows) * POINTS)
 
-    def write(self, slot: int, values: Sequence[float | None]) -> None:
-        for row, value in enumerate(values):
-            self.values[row * POINTS + slot % POINTS] = math.nan if value is None else _single(value)
+    def write(self, values: Sequence[float | None]) -> None:
+        frame = (math.nan if value is None or abs(value) >= _SINGLE_MAX else value for value in values)
+        self.values[-len(self.rows) :] = array("f", frame)
 
-    def clear(self, slots: Iterable[int]) -> None:
-        for slot in slots:
-            for row in range(self.rows):
-                self.values[row * POINTS + slot % POINTS] = math.nan
+    def advance(self, points: int) -> None:
+        passed = len(self.rows) * min(points, POINTS)
+        self.values = self.values[passed:] + array("f", [math.nan]) * passed
 
-    def read(self, slot: int, names: Sequence[str]) -> dict[str, Sequence[float]]:
-        newest = slot % POINTS + 1
-        rows = (self.values[row * POINTS : (row + 1) * POINTS] for row in range(self.rows))
-        return {name: row[newest:] + row[:newest] for name, row in zip(names, rows, strict=True)}
+    def history(self, t: float) -> History:
+        values = self.values  # another thread may go on meanwhile
+        rows = {name: values[row :: len(self.rows)] for row, name in enumerate(self.rows)}
+        return History(t, rows, tuple(self.causes))
 
     def judge(self, now: float, verdict: Diagnosis) -> None:
         cause, last = verdict.cause.value, self.causes[-1] if self.causes else None
@@ -138,105 +140,84 @@ class Histories:
 
     def __init__(self) -> None:
         self._slot: int | None = None
-        self._engines: dict[EngineKey, _Ring] = {}
-        self._gpus: dict[tuple[str, ...], _Ring] = {}
+        self._engines: dict[EngineKey, _Past] = {}
+        self._gpus: dict[tuple[str, ...], _Past] = {}
         self._before_silence: dict[EngineKey, History] = {}
 
     def add(
-        self,
-        now: float,
-        engines: Iterable[EngineView],
-        gpus: Iterable[GpuView],
-        silent: Iterable[EngineView] = (),
+        self, now: float, engines: Iterable[EngineView], gpus: Iterable[GpuView], silent: Iterable[EngineView] = ()
     ) -> None:
         """Take in one snapshot; the last one of a time slot is what stays of it."""
-        slot = self._advance(int(now // STEP_SECONDS))
+        self._advance(int(now // STEP_SECONDS))
         self._keep_before_silence(silent)
         for view in engines:
-            ring = _ring(self._engines, view.key, len(_ENGINE_ROWS), now)
-            if ring is None:
+            past = _past(self._engines, view.key, _ENGINE_ROWS, now)
+            if past is None:
                 continue
-            ring.write(slot, _engine_values(view))
-            if view.diagnosis is not None:
-                ring.judge(now, view.diagnosis)
+            verdict = view.diagnosis
+            values = [at(view.derived, *path) for path in ENGINE_VALUES.values()]
+            past.write([*values, None if verdict is None else verdict.score])
+            if verdict is not None:
+                past.judge(now, verdict)
         for gpu in gpus:
-            ring = _ring(self._gpus, gpu.labels, len(_GPU_ROWS), now)
-            if ring is not None:
-                ring.write(slot, _gpu_values(gpu))
+            past = _past(self._gpus, gpu.labels, _GPU_ROWS, now)
+            if past is not None:
+                used, total = at(gpu.derived, "gpu_memory_used_bytes"), at(gpu.derived, "gpu_memory_total_bytes")
+                share = used / total if used is not None and total else None
+                past.write([share, at(gpu.derived, "gpu_utilization_ratio")])
 
     def engine(self, key: EngineKey) -> History | None:
         """Return the past of an engine, of a silent one what came before; None when none is kept."""
-        return self._before_silence.get(key) or self._history(self._engines.get(key), _ENGINE_ROWS)
+        return self._before_silence.get(key) or self._history(self._engines.get(key))
 
     def gpu(self, labels: tuple[str, ...]) -> History | None:
         """Return the past of the GPU with these labels (rows `memory` and `busy`); None when none is kept."""
-        return self._history(self._gpus.get(labels), _GPU_ROWS)
+        return self._history(self._gpus.get(labels))
 
     def _keep_before_silence(self, silent: Iterable[EngineView]) -> None:
         """Five minutes of each engine that stopped answering, as they were then, for as long as it is silent."""
         before = self._before_silence
         kept: dict[EngineKey, History] = {}
         for view in silent:
-            past = before.get(view.key) or self._history(self._engines.get(view.key), _ENGINE_ROWS)
+            past = before.get(view.key) or self._history(self._engines.get(view.key))
             if past is not None and len(kept) < MAX_HISTORIES:
                 kept[view.key] = past.ended().last(SILENT_POINTS)
         self._before_silence = kept
 
-    def _history(self, ring: _Ring | None, names: Sequence[str]) -> History | None:
-        if ring is None or self._slot is None:
-            return None
-        return History(self._slot * STEP_SECONDS, ring.read(self._slot, names), tuple(ring.causes))
+    def _history(self, past: _Past | None) -> History | None:
+        return None if past is None or self._slot is None else past.history(self._slot * STEP_SECONDS)
 
-    def _advance(self, slot: int) -> int:
-        """Go on to a slot, leaving gaps for those passed over; gives the slot to write to."""
+    def _advance(self, slot: int) -> None:
+        """Go on to a slot, leaving gaps for those passed over."""
         before = slot - 1 if self._slot is None else self._slot
         if before - 1 <= slot <= before:  # a clock set back by a moment must not cost the history
-            return before
+            return
         oldest = (slot - POINTS) * STEP_SECONDS
-        self._engines = {key: ring for key, ring in self._engines.items() if ring.seen >= oldest}
-        self._gpus = {labels: ring for labels, ring in self._gpus.items() if ring.seen >= oldest}
+        self._engines = {key: past for key, past in self._engines.items() if past.last_added >= oldest}
+        self._gpus = {labels: past for labels, past in self._gpus.items() if past.last_added >= oldest}
         if slot < before:
             self._engines.clear()
             self._gpus.clear()
-        passed = range(max(before + 1, slot - POINTS + 1), slot + 1)
-        for ring in (*self._engines.values(), *self._gpus.values()):
-            ring.clear(passed)
+        for past in (*self._engines.values(), *self._gpus.values()):
+            past.advance(slot - before)
         self._slot = slot
-        return slot
 
 
 K = TypeVar("K", bound=Hashable)
 
 
-def _ring(rings: dict[K, _Ring], key: K, rows: int, now: float) -> _Ring | None:
-    ring = rings.get(key)
-    if ring is None:
-        if len(rings) >= MAX_HISTORIES:
-            oldest = min(rings, key=lambda one: rings[one].seen)
-            if rings[oldest].seen >= now - STEP_SECONDS:
+def _past(kept: dict[K, _Past], key: K, rows: Sequence[str], now: float) -> _Past | None:
+    past = kept.get(key)
+    if past is None:
+        if len(kept) >= MAX_HISTORIES:
+            oldest = min(kept, key=lambda one: kept[one].last_added)
+            if kept[oldest].last_added >= now - STEP_SECONDS:
                 return None
-            del rings[oldest]
-        ring = rings[key] = _Ring(rows, now)
-    ring.seen = now
-    return ring
-
-
-def _engine_values(view: EngineView) -> list[float | None]:
-    return [
-        *(at(view.derived, *path) for path in ENGINE_VALUES.values()),
-        None if view.diagnosis is None else view.diagnosis.score,
-    ]
-
-
-def _gpu_values(view: GpuView) -> list[float | None]:
-    used, total = at(view.derived, "gpu_memory_used_bytes"), at(view.derived, "gpu_memory_total_bytes")
-    return [used / total if used is not None and total else None, at(view.derived, "gpu_utilization_ratio")]
+            del kept[oldest]
+        past = kept[key] = _Past(rows, now)
+    past.last_added = now
+    return past
 
 
 def _first_known(row: Sequence[float]) -> int:
     return next((index for index, value in enumerate(row) if not math.isnan(value)), len(row))
-
-
-def _single(value: float) -> float:
-    """Return a value that single precision can hold; what it cannot is not known."""
-    return value if abs(value) < 3e38 else math.nan

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.lengths import typical_prompt_tokens
-from kvpressure.signals.summaries import Line
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Line, Point
+from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
     engine_family(
@@ -19,8 +20,7 @@ FAMILIES: Final = (
     engine_family("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
     engine_family("kv_capacity_tokens", "Tokens that the KV cache can hold."),
     engine_family(
-        "kv_free_tokens",
-        "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll.",
+        "kv_free_tokens", "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll."
     ),
     engine_family("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
     engine_family("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
@@ -52,9 +52,9 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Everything of the KV pool that the engine's own page tells."""
     capacity = window.cache.capacity_tokens
-    trend = None if capacity is None else growth(window, capacity, window.seconds)
+    trend = window.trend("kv_usage", window.seconds)
     free = free_tokens(window.points[-1], window.cache) if window.points else None
-    per_request = tokens_per_request(window)
+    per_request = _tokens_per_request(window)
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
     return known(
         {
@@ -63,8 +63,8 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_free_tokens": free,
             "kv_tokens_per_request": per_request,
             "kv_bytes_per_request": per_request * bytes_per_token if per_request and bytes_per_token else None,
-            "kv_growth_tokens_per_second": None if trend is None else trend.slope,
-            "kv_exhaustion_seconds": exhaustion_seconds(window, context),
+            "kv_growth_tokens_per_second": None if trend is None or capacity is None else trend.slope * capacity,
+            "kv_exhaustion_seconds": _exhaustion_seconds(window, context.thresholds, free, trend),
             "preemptions_total": window.newest("preemptions"),
             "preemptions_per_second": window.rate("preemptions"),
             "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
@@ -75,42 +75,32 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
     """KV thrown out with preempted requests, if each held as much as the mean; no page counts it (decision 0281)."""
     preemptions = window.rate("preemptions")
-    if preemptions is None or (preemptions and per_request is None):
-        return None
-    return preemptions * (per_request or 0.0)
+    return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
 
-def tokens_per_request(window: EngineWindow) -> float | None:
+def _tokens_per_request(window: EngineWindow) -> float | None:
     """Mean KV tokens held per running request; None while nothing runs or the capacity is unknown."""
     capacity, usage, running = window.cache.capacity_tokens, window.mean("kv_usage"), window.mean("running")
     return None if capacity is None or usage is None or not running else usage * capacity / running
 
 
-def growth(window: EngineWindow, capacity_tokens: float, seconds: float) -> Line | None:
-    """Trend of the used tokens over the last `seconds` of the window, by least squares."""
-    trend = window.trend("kv_usage", seconds)
-    return None if trend is None else Line(trend.slope * capacity_tokens, trend.r2)
-
-
-def exhaustion_seconds(window: EngineWindow, context: Context) -> float | None:
+def _exhaustion_seconds(
+    window: EngineWindow, thresholds: Thresholds, free: float | None, trend: Line | None
+) -> float | None:
     """Predicted seconds until a typical prompt no longer fits; None unless use grows steadily towards it.
 
     Growth counts only where a straight line explains the window (a sawtooth has a slope too) and has not ended:
     the smaller of the slopes over the window and over its second half is used.
     """
     capacity = window.cache.capacity_tokens
-    free = free_tokens(window.points[-1], window.cache) if window.points else None
-    if capacity is None or free is None:
+    if capacity is None or free is None or trend is None or trend.slope <= 0 or trend.r2 < thresholds.kv_growth_min_r2:
         return None
-    fit = growth(window, capacity, window.seconds)
-    if fit is None or fit.slope <= 0 or fit.r2 < context.thresholds.kv_growth_min_r2:
-        return None
-    late = growth(window, capacity, window.seconds / 2)
+    late = window.trend("kv_usage", window.seconds / 2)
     if late is None:
         return None
-    slope = min(fit.slope, late.slope)
+    slope = min(trend.slope, late.slope) * capacity
     room = free - (typical_prompt_tokens(window) or 0.0)
-    if slope <= 0 or room > slope * context.thresholds.kv_exhaustion_horizon_seconds:
+    if slope <= 0 or room > slope * thresholds.kv_exhaustion_horizon_seconds:
         return None
     return max(0.0, room) / slope
 

@@ -1,8 +1,8 @@
-"""Latency quantiles over the window, and how far they are above the engine's own healthy ones."""
+"""Latency over the window, how far it is above the engine's own healthy one, and what of it is outside the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.family import engine_family
@@ -10,6 +10,7 @@ from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
 from kvpressure.signals.context import Context
+from kvpressure.signals.points import Point, growth
 from kvpressure.signals.windows import EngineWindow
 
 KINDS = ("e2e", "ttft", "inter_token", "queue")
@@ -18,7 +19,6 @@ INFLATED = frozenset({"e2e", "ttft", "inter_token"})
 
 ANSWER_TOKENS = "answer_tokens"
 """Name in a baseline of the healthy p95 of output length."""
-
 
 FAMILIES: Final = (
     engine_family(
@@ -79,3 +79,41 @@ def _quantiles(window: EngineWindow) -> dict[str, list[float]]:
 def p95(histogram: HistogramSample | None) -> float | None:
     """Return the 95th percentile; None for an empty histogram."""
     return None if histogram is None else quantile(histogram, 0.95)
+
+
+@record
+class TimeOutsideEngine:
+    """Mean `seconds` of a request outside the engine, and their share `ratio` of its time.
+
+    That of `whole` requests is exact: their time in the server, in the queue and in the batch are all counted when they
+    end. Else it is of the time to first token, counted when first tokens come: a mean of slightly other requests.
+    """
+
+    seconds: float
+    ratio: float
+    whole: bool
+
+
+def time_outside_engine(points: Sequence[Point], window: EngineWindow, seconds: float) -> TimeOutsideEngine | None:
+    """Return that of the requests that ended during `points`, or of first tokens in the last `seconds`.
+
+    The latter where the runtime does not count the time in the batch. None when nothing ended, or not known.
+    """
+    inside = growth(points, "inference_seconds")
+    if inside is None:
+        return _of_first_tokens(window, seconds)
+    ended, all_seconds, queued = (growth(points, name) for name in ("ended", "e2e_seconds", "queue_seconds"))
+    if not ended or not all_seconds or queued is None:
+        return None
+    outside = max(0.0, all_seconds - queued - inside)
+    return TimeOutsideEngine(outside / ended, outside / all_seconds, whole=True)
+
+
+def _of_first_tokens(window: EngineWindow, seconds: float) -> TimeOutsideEngine | None:
+    ttft, queue = window.histogram("ttft", seconds), window.histogram("queue", seconds)
+    prefill, prefilled = window.delta("prefill_seconds"), window.delta("prefilled")
+    if ttft is None or queue is None or prefill is None or not prefilled:
+        return None
+    whole = ttft.sum / ttft.count
+    outside = max(0.0, whole - queue.sum / queue.count - prefill / prefilled)
+    return TimeOutsideEngine(outside, outside / whole if whole > 0 else 0.0, whole=False)

@@ -30,15 +30,15 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
     to start may have done so a while ago. With neither, the mean since the server started.
     """
-    finished = _ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
+    finished = ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
     started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
     means = [mean for mean in (finished, started) if mean is not None]
     if means:
         return max(means)
     newest = window.points[-1].counters if window.points else {}
-    whole = _ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
+    whole = ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
     # Before anybody has finished: what was computed so far is the prompts of those that have begun.
-    return _ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
+    return ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
 
 
 def long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_factor: float) -> float | None:
@@ -57,10 +57,7 @@ def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | No
     if histogram is None:
         return None
     weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
-    middles = [
-        (low + high) / 2 if math.isfinite(high) else beyond_factor * low
-        for low, high in zip((0.0, *histogram.bounds), histogram.bounds, strict=False)
-    ]
+    middles = [_middle(histogram, index, beyond_factor) for index in range(len(weights))]
     total = sum(w * m for w, m in zip(weights, middles, strict=True))
     return sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total if total else None
 
@@ -71,7 +68,11 @@ def longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | 
     if histogram is None:
         return None
     last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
-    low, high = (0.0, *histogram.bounds)[last], histogram.bounds[last]
+    return _middle(histogram, last, beyond_factor)
+
+
+def _middle(histogram: HistogramSample, bucket: int, beyond_factor: float) -> float:
+    low, high = histogram.bounds[bucket - 1] if bucket else 0.0, histogram.bounds[bucket]
     return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
 
 
@@ -86,5 +87,6 @@ def answer_mean_tokens(window: EngineWindow) -> float:
     return answers.sum / answers.count if answers is not None and answers.count else 0.0
 
 
-def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """Return the quotient; None where one of them is not known, or the denominator is 0."""
     return numerator / denominator if numerator is not None and denominator else None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.lengths import ratio
+from kvpressure.signals.points import Point, growth
+from kvpressure.signals.windows import EngineWindow
 
 LEAST_ENDED = 8.0
 """Of fewer lengths than this in a window, those of a longer one say more."""
@@ -19,16 +22,16 @@ CHANGED_FACTOR = 1.3
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
     """Return what the window and the engine's healthy state tell."""
     newest = window.points[-1].counters if window.points else {}
-    prompts = window.of_histograms(_lengths, "request_prompt_tokens")
+    computed = ratio(window.delta("computed_prompt_tokens"), window.delta("prompt_tokens"))
     return Observed(
         intervals=tuple(window.each_interval(_interval)),
         cache=window.cache,
-        prompts=prompts,
+        prompts=window.of_histograms(_lengths, "request_prompt_tokens"),
         outputs=window.of_histograms(_lengths, "request_output_tokens"),
         unfinished=window.of_histograms(_unfinished),
-        prefill_seconds=_ratio(_latest(window, "prefill_seconds"), _latest(window, "prefilled")),
-        prefill_tokens=_ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts")),
-        cached_ratio=_cached_ratio(window),
+        prefill_seconds=ratio(window.newest("prefill_seconds"), window.newest("prefilled")),
+        prefill_tokens=ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts")),
+        cached_ratio=None if computed is None else max(0.0, 1.0 - computed),
         healthy_seconds=baseline.get("e2e"),
         healthy_step_seconds=baseline.get("inter_token"),
         healthy_batch=baseline.get(BATCH),
@@ -38,10 +41,7 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
 
 
 def _interval(before: Point, after: Point) -> Interval:
-    def grew(counter: str) -> float | None:
-        first, last = before.counters.get(counter), after.counters.get(counter)
-        return None if first is None or last is None else last - first
-
+    grew = partial(growth, (before, after))
     return Interval(
         seconds=after.t - before.t,
         running=after.gauges.get("running"),
@@ -82,17 +82,3 @@ def _unfinished(window: EngineWindow) -> Unfinished | None:
     if requests < 1 or prompt <= 0 or output < 0:
         return None
     return Unfinished(requests, prompt / requests, output / requests)
-
-
-def _cached_ratio(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that a cache held, over the window."""
-    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
-    return None if computed is None or not prompts else max(0.0, 1.0 - computed / prompts)
-
-
-def _latest(window: EngineWindow, counter: str) -> float | None:
-    return next((point.counters[counter] for point in reversed(window.points) if counter in point.counters), None)
-
-
-def _ratio(total: float | None, count: float | None) -> float | None:
-    return total / count if total is not None and count else None

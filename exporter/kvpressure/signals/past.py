@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
-from kvpressure.model.limits import Limit
+from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived
@@ -21,9 +21,8 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
-from kvpressure.signals.learned_cap import LearnedCap
 from kvpressure.signals.observed import observed
-from kvpressure.signals.summaries import Tally
+from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -34,7 +33,7 @@ class Features:
 
     `derived` is what is exported, `verdict_window` what a verdict counts, `baseline` what was known to be healthy
     before this poll, `memory_rise_ratio` the share of device memory gained over the window, None where not known,
-    `signals` the names of what its pages tell at all.
+    `signals` the names of what some poll of the window had, and of what is known of the cache.
     """
 
     t: float
@@ -50,29 +49,32 @@ class EngineHistory:
     """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
 
     def __init__(
-        self,
-        window: EngineWindow,
-        thresholds: Thresholds,
-        longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS,
+        self, seconds: float, long_window_seconds: float, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
     ) -> None:
-        self.window = window
-        self._thresholds = thresholds
-        self.baseline = Baseline(thresholds)
+        self._seconds, self._long_window_seconds = seconds, long_window_seconds
+        self._baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
-        self._cap = LearnedCap()
+        self._learned_cap: float | None = None
+        """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
         self._hit_curve = HitCurve()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
+        self.begin_anew()
 
-    def set_thresholds(self, thresholds: Thresholds) -> None:
-        """Measure by other thresholds from now on; what is known of healthy states stays."""
-        self._thresholds = thresholds
-        self.baseline.thresholds = thresholds
-
-    def begin_anew(self, window: EngineWindow) -> None:
+    def begin_anew(self) -> None:
         """Go on with an empty window: what was before a gap tells nothing of now, but for what is healthy."""
-        self.window = window
+        self._window = EngineWindow(self._seconds, self._long_window_seconds)
+
+    @property
+    def t(self) -> float:
+        """When it was last read; -inf before the first poll."""
+        return self._window.t
+
+    @property
+    def newest(self) -> Point:
+        """The newest poll; raises IndexError before the first."""
+        return self._window.points[-1]
 
     def take(
         self,
@@ -88,77 +90,86 @@ class EngineHistory:
         `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, `restarted` that
         another process answers than before.
         """
-        window = self.window
+        window = self._window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         if restarted:
             self._cost.restarted()
-            self._cap.forget()
+            self._learned_cap = None
             self._hit_curve.restarted()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
-        pair = newest_batch(window)
-        if pair is not None:
+        if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
 
     def features(self, context: Context) -> Features:
         """Return what the window shows now, measured against what is healthy for this engine."""
-        cap = context.max_num_seqs or self._cap.at(self.window.highest_running())
-        context = replace(context, baseline=self.baseline.values(), max_num_seqs=cap)
-        derived, verdict_window = compute(self.window, context)
+        thresholds = context.thresholds
+        if self._learned_cap is not None and (self._window.highest_running() or 0.0) > self._learned_cap:
+            self._learned_cap = None  # a larger batch was seen since: it was no cap
+        cap = context.max_num_seqs or self._learned_cap
+        context = replace(context, baseline=self._baseline.values(thresholds), max_num_seqs=cap)
+        derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
-        eviction = self._hit_curve.take(self.window.t, self.window, derived, self._thresholds)
+        eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
         return Features(
-            t=self.window.t,
-            cache=self.window.cache,
+            t=self._window.t,
+            cache=self._window.cache,
             derived=derived,
             verdict_window=replace(verdict_window, eviction=eviction),
             baseline=context.baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=signals_of(self.window),
+            signals=self._window.signals().union(
+                name for name in _CACHE if getattr(self._window.cache, name) is not None
+            ),
         )
 
-    def incident(self) -> Incident | None:
+    def incident(self, thresholds: Thresholds) -> Incident | None:
         """Return the trouble that the engine is in, or was in last; None without any."""
-        return self._cost.incident(self._thresholds)
+        return self._cost.incident(thresholds)
 
     def lost_families(self) -> Derived:
         """Return the series of what was lost so far."""
         return self._cost.families()
 
-    def observed(self) -> Observed:
+    def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
-        return observed(self.window, self.baseline.values())
+        return observed(self._window, self._baseline.values(thresholds))
 
-    def learn(self, features: Features, cause: Cause, with_room: float | None = None, cap: Limit | None = None) -> None:
+    def learn(
+        self,
+        features: Features,
+        cause: Cause,
+        thresholds: Thresholds,
+        with_room: float | None = None,
+        cap: Limit | None = None,
+    ) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.
 
         `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
         """
-        self._cap.learn(cap)
-        newest, healthy = features.verdict_window, CATALOGUE[cause].serves_all
-        self._cost.update(self.window.points, cause, self._thresholds, with_room)
+        if cap is not None and cap.source == LEARNED:
+            self._learned_cap = cap.value
+        newest = features.verdict_window
+        self._cost.update(self._window.points, cause, thresholds, with_room)
         self.demand = newest.queue.demand
-        step_tokens, answer_tokens = newest.throughput.step_tokens, newest.answers.tokens
-        self.baseline.update(features.t, features.derived, step_tokens, answer_tokens, healthy=healthy)
+        self._baseline.update(
+            features.t,
+            features.derived,
+            newest.throughput.step_tokens,
+            newest.answers.tokens,
+            thresholds,
+            healthy=CATALOGUE[cause].serves_all,
+        )
 
 
 def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     """Return what the page does not say of the cache, from the start-up lines of the engine's log."""
     if log is None:
         return cache
-    capacity, each = log.kv_capacity_tokens, log.kv_bytes_per_token
-    return replace(
-        cache,
-        capacity_tokens=cache.capacity_tokens or (int(capacity) if capacity else None),
-        bytes_per_token=cache.bytes_per_token or each,
-    )
+    capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
+    return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
 _CACHE = tuple(field.name for field in fields(CacheConfig))
-
-
-def signals_of(window: EngineWindow) -> frozenset[str]:
-    """Names of the signals that some poll of the window had, and of the cache's fields that are known."""
-    return window.signals().union(name for name in _CACHE if getattr(window.cache, name) is not None)

@@ -1,10 +1,24 @@
-"""Sums over polls that lie in one row: what every feature of a named window is made of."""
+"""PURE: polls, and what many readings come to: sums over a row of polls, a line, quantiles, a cumulative histogram."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from kvpressure.signals.windows import Point
+from kvpressure.model.record import record
+from kvpressure.model.samples import HistogramSample
+
+
+@record
+class Point:
+    """One poll: gauges as read, counters made monotonic."""
+
+    t: float
+    gauges: Mapping[str, float]
+    counters: Mapping[str, float]
 
 
 def values(points: Sequence[Point], gauge: str) -> list[float]:
@@ -15,6 +29,15 @@ def values(points: Sequence[Point], gauge: str) -> list[float]:
 def mean(values: Sequence[float]) -> float:
     """Mean of at least one value."""
     return sum(values) / len(values)
+
+
+_DEMAND: Final = frozenset({"running", "waiting"})
+
+
+def demand(points: Sequence[Point]) -> float | None:
+    """Mean of the requests that run or wait, over the polls that tell both; None where none does."""
+    found = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
+    return mean(found) if found else None
 
 
 def growth(points: Sequence[Point], counter: str) -> float | None:
@@ -35,8 +58,55 @@ def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point] | None:
     return None if first is None or last is None or first is last else (first, last)
 
 
-def arrived_so_far(point: Point) -> float | None:
-    """Return requests that ended plus those the engine holds; None when the poll lacks one of them."""
-    finished = point.counters.get("finished")
-    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
-    return None if finished is None or running is None or waiting is None else finished + running + waiting
+@record
+class Line:
+    """Least-squares line through points over `seconds`: `slope` per second, `r2` the share of variance explained."""
+
+    slope: float
+    r2: float
+    seconds: float = 0.0
+
+
+class Tally:
+    """A cumulative histogram that grows by weighted observations; `bounds` without +Inf."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = (*bounds, math.inf)
+        self._weights = [0.0] * len(self._bounds)
+        self._sum = 0.0
+
+    def observe(self, value: float, weight: float) -> None:
+        """Count `value` `weight` times."""
+        self._weights[bisect.bisect_left(self._bounds, value)] += weight
+        self._sum += value * weight
+
+    def histogram(self) -> HistogramSample:
+        """Everything observed so far. Counts are whole, as OpenMetrics has them; a weight may be seconds."""
+        counts = tuple(float(math.floor(count)) for count in itertools.accumulate(self._weights))
+        return HistogramSample(self._bounds, counts, self._sum)
+
+
+def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
+    """Quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
+    ordered = sorted(pair for pair in pairs if pair[1] > 0)
+    if not ordered:
+        return None
+    total = math.fsum(weight for _, weight in ordered)
+    up_to = list(itertools.accumulate(weight for _, weight in ordered))
+    return [ordered[min(bisect.bisect_left(up_to, q * total), len(ordered) - 1)][0] for q in qs]
+
+
+def line(points: Sequence[tuple[float, float]]) -> Line | None:
+    """Least-squares line through (seconds, value) points; None with fewer than three or all at one time."""
+    if len(points) < 3:
+        return None
+    n = float(len(points))
+    t0, v0 = points[0]
+    st = sv = stt = stv = svv = 0.0
+    for at, value in points:
+        t, v = at - t0, value - v0
+        st, sv, stt, stv, svv = st + t, sv + v, stt + t * t, stv + t * v, svv + v * v
+    tt, tv, vv = stt - st * st / n, stv - st * sv / n, svv - sv * sv / n
+    if tt <= 0:
+        return None
+    return Line(tv / tt, min(1.0, tv * tv / (tt * vv)) if vv > 0 else 0.0, points[-1][0] - t0)

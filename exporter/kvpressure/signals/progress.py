@@ -8,23 +8,16 @@ prompts and steps without one generated token.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvpressure.model.record import record
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point
+from kvpressure.signals.windows import EngineWindow
 
-_COUNTERS: Final = (
-    "steps",
-    "prompt_tokens",
-    "generation_tokens",
-    "finished",
-    "started",
-    "finished_prompts",
-    "preemptions",
-)
-_GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
+_COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
+_GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
 
 
 @record
@@ -58,13 +51,13 @@ def progress_of(window: EngineWindow) -> Progress:
     newest = points[-1]
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)
-    unmoved = _since(points, (*_COUNTERS,), (*_GAUGES,))
+    unmoved = _unmoved_since(points, _COUNTERS, _GAUGES)
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = any(name in newest.counters for name in _OUTPUT)
     seconds = newest.t - unmoved if counted else 0.0
     frozen = seconds if running else 0.0
-    still = newest.t - _still(points) if running == 0 and waiting - deferred >= 1 else 0.0
+    still = newest.t - _still_since(points) if running == 0 and waiting - deferred >= 1 else 0.0
     looping = _looping(points) if running and counted else 0.0
     return Progress(
         frozen_seconds=frozen,
@@ -91,35 +84,36 @@ def _paused_by(point: Point) -> str:
     return "pause_call" if gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0) else ""
 
 
-def _since(points: Sequence[Point], counters: Sequence[str], gauges: Sequence[str]) -> float:
+def _unmoved_since(points: Sequence[Point], counters: Sequence[str], gauges: Sequence[str] = ()) -> float:
     """Since when all of these have been what they are in the newest poll."""
     newest = points[-1]
-    since = newest.t
-    for point in reversed(points):
-        if any(point.counters.get(name) != newest.counters.get(name) for name in counters):
-            break
-        if any(point.gauges.get(name) != newest.gauges.get(name) for name in gauges):
-            break
-        since = point.t
-    return since
+
+    def same(point: Point) -> bool:
+        return not any(point.counters.get(name) != newest.counters.get(name) for name in counters) and not any(
+            point.gauges.get(name) != newest.gauges.get(name) for name in gauges
+        )
+
+    return _since(points, same)
 
 
-def _still(points: Sequence[Point]) -> float:
+def _still_since(points: Sequence[Point]) -> float:
     """Since when nothing has run while requests waited, and nothing came out."""
-    newest = points[-1]
-    since = newest.t
-    for point in reversed(points):
-        waits = point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
-        if not waits or any(point.counters.get(name) != newest.counters.get(name) for name in _OUTPUT):
-            break
-        since = point.t
-    return since
+
+    def waits(point: Point) -> bool:
+        return point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
+
+    return max(_since(points, waits), _unmoved_since(points, _OUTPUT))
+
+
+def _since(points: Sequence[Point], holds: Callable[[Point], bool]) -> float:
+    return min((point.t for point in itertools.takewhile(holds, reversed(points))), default=points[-1].t)
 
 
 def _looping(points: Sequence[Point]) -> float:
     """For how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
-    since = _since(points, _OUTPUT, ())
-    usages = [point.gauges.get("kv_usage", 0.0) for point in points if point.t >= since]
-    ran = all(point.gauges.get("running", 0.0) >= 1 for point in points if point.t >= since)
+    since = _unmoved_since(points, _OUTPUT)
+    gauges = [point.gauges for point in points if point.t >= since]
+    ran = all(found.get("running", 0.0) >= 1 for found in gauges)
+    usages = [found.get("kv_usage", 0.0) for found in gauges]
     falls = sum(after < before for before, after in itertools.pairwise(usages))
     return points[-1].t - since if ran and falls >= 2 else 0.0

@@ -21,17 +21,13 @@ from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.waiting import Queue
 from kvpressure.signals.windows import EngineWindow
 
-KV: Final = "kv_tokens"
-SEQUENCES: Final = "sequences"
-PREFILL: Final = "prefill"
-
 
 @record
 class _Load:
     """Of one constraint, as shares of what there is: in use now, and asked for by everyone; None is not known."""
 
     used: float | None = None
-    asked: float | None = None
+    demand: float | None = None
 
 
 FAMILIES: Final = (
@@ -56,21 +52,17 @@ FAMILIES: Final = (
 
 def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
     """`saturation_ratio`, `demand_replicas` by constraint and `queue_drain_seconds`."""
-    drain = queue_drain_seconds(window, newest.queue)
+    drain = _queue_drain_seconds(window, newest.queue)
     more = _more(window, drain, context.thresholds)
     loads = {
-        KV: _kv(window, newest, more),
-        SEQUENCES: _sequences(context, newest.queue, more),
-        PREFILL: _prefill(window, context, newest.queue, more),
+        "kv_tokens": _kv(window, newest, more),
+        "sequences": _sequences(context, newest.queue, more),
+        "prefill": _prefill(window, context, newest.queue, more),
     }
     used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
-    asked: dict[str, Value] = {name: load.asked for name, load in loads.items() if load.asked is not None}
+    demand: dict[str, Value] = {name: load.demand for name, load in loads.items() if load.demand is not None}
     return known(
-        {
-            "saturation_ratio": max(used, default=None),
-            "demand_replicas": asked or None,
-            "queue_drain_seconds": drain,
-        }
+        {"saturation_ratio": max(used, default=None), "demand_replicas": demand or None, "queue_drain_seconds": drain}
     )
 
 
@@ -88,15 +80,15 @@ def _more(window: EngineWindow, drain_seconds: float | None, thresholds: Thresho
     return max(0.0, growth / started + drain_seconds / thresholds.scaling_down_hold_seconds)
 
 
-def _with_queue(held: float, waiting: float, more: float | None) -> float:
+def _with_queue(running: float, waiting: float, more: float | None) -> float:
     """Return what those who run hold and those who wait ask for: all at once, or less where the queue is long.
 
     Then it is as much more than all there is as it takes to serve those who come and drain the queue in time.
     """
-    return held + waiting if more is None else min(held + waiting, max(held, 1.0) * (1.0 + more))
+    return running + waiting if more is None else min(running + waiting, max(running, 1.0) * (1.0 + more))
 
 
-def queue_drain_seconds(window: EngineWindow, queue: Queue) -> float | None:
+def _queue_drain_seconds(window: EngineWindow, queue: Queue) -> float | None:
     """Seconds until those who wait now are admitted, at the rate of the window, if nobody else came.
 
     0 where nobody waits; None where the queue is not known, and while nothing is admitted.
@@ -116,19 +108,14 @@ def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None) -> _Loa
     A request holds its prompt when it comes in and its answer too when it ends, so many at once hold half of their
     answers. Those who run hold at least what they hold.
     """
-    usage, usable, queue = newest.kv_usage_ratio, _usable_ratio(window), newest.queue
+    usage, queue, capacity = newest.kv_usage_ratio, newest.queue, window.cache.capacity_tokens
     if usage is None or queue.demand is None or queue.waiting is None:
         return _Load(usage)
     running, each = queue.demand - queue.waiting, _share_of_one(window, usage, queue)
+    usable = 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
     if each is None:
         return _Load(usage, usage / usable if queue.waiting <= 0 else None)
     return _Load(usage, _with_queue(max(usage, running * each), queue.waiting * each, more) / usable)
-
-
-def _usable_ratio(window: EngineWindow) -> float:
-    """Share of the pool that requests may have, but for what is kept free."""
-    capacity = window.cache.capacity_tokens
-    return 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
 
 
 def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | None:
@@ -137,10 +124,9 @@ def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | N
     Where layers differ, tokens do not say what a request takes, and it counts as much as those who run hold.
     """
     running = (queue.demand or 0.0) - (queue.waiting or 0.0)
-    held = usage / running if running >= 1 and usage > 0 else None
     capacity, prompt = window.cache.capacity_tokens, typical_prompt_tokens(window)
     if capacity is None or prompt is None or window.cache.layers_differ:
-        return held
+        return usage / running if running >= 1 and usage > 0 else None
     share = computed_share(window)
     return (prompt * (1.0 if share is None else share) + window.of_histograms(answer_mean_tokens) / 2) / capacity
 
@@ -161,18 +147,11 @@ def _prefill(window: EngineWindow, context: Context, queue: Queue, more: float |
     many = _prefilling(window, context)
     if many is None:
         return _Load()
-    used = min(1.0, many) if (queue.waiting or 0.0) >= 1.0 else _busy_ratio(many)
+    # Without a queue, prompts come at random and are computed one after the other, each for as long as the others, so
+    # that at 0.6 of the time there is one of them on average already: L = r + r^2 / (2 (1 - r)), the queue M/D/1
+    # (Pollaczek-Khinchine), solved for r.
+    used = min(1.0, many) if (queue.waiting or 0.0) >= 1.0 else 1.0 + many - math.hypot(1.0, many)
     return _Load(used, None if more is None else used * (1.0 + more))
-
-
-def _busy_ratio(many: float) -> float:
-    """Share of the time in which prompts are computed, where so many are there on average, waiting for each other.
-
-    Prompts come at random and are computed one after the other, each for as long as the others, so that at 0.6 of the
-    time there is one of them on average already: L = r + r^2 / (2 (1 - r)), the queue M/D/1 (Pollaczek-Khinchine),
-    solved for r.
-    """
-    return 1.0 + many - math.hypot(1.0, many)
 
 
 def _prefilling(window: EngineWindow, context: Context) -> float | None:
@@ -189,11 +168,7 @@ def _prefilling(window: EngineWindow, context: Context) -> float | None:
     if seconds is None or not finished:
         return None
     prompt, share = tokens / started, computed_share(window)
-    fill = min(1.0, prompt * (1.0 if share is None else share) / _full_step_tokens(context))
-    return tokens * seconds / finished * fill
-
-
-def _full_step_tokens(context: Context) -> float:
-    """Prompt tokens from which a step takes no more, or takes longer for each that is added."""
+    # From so many prompt tokens on, a step takes no more, or takes longer for each that is added.
     enough = context.thresholds.prefill_full_step_min_tokens
-    return min(enough, context.max_num_batched_tokens or enough)
+    full = min(enough, context.max_num_batched_tokens or enough)
+    return tokens * seconds / finished * min(1.0, prompt * (1.0 if share is None else share) / full)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
-from kvpressure.model.values import Derived, Value, known
+from kvpressure.model.values import Derived, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import mean, rate, values
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import demand, mean, rate, values
+from kvpressure.signals.windows import EngineWindow
 
-_DEMAND: Final = frozenset({"running", "waiting"})
-
+_KINDS: Final = ("prompt", "generation")
 
 FAMILIES: Final = (
     engine_family(
@@ -30,11 +29,9 @@ FAMILIES: Final = (
         "FLOP/s of each of its GPUs by the engine's own estimate, over the window; absent unless switched on.",
     ),
     engine_family(
-        "estimated_memory_bytes_per_second",
-        "Bytes per second each of its GPUs reads and writes in memory, likewise.",
+        "estimated_memory_bytes_per_second", "Bytes per second each of its GPUs reads and writes in memory, likewise."
     ),
 )
-
 
 PLATEAU: Final = (
     engine_family("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
@@ -43,25 +40,14 @@ PLATEAU: Final = (
 
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Tokens so far and a second by kind, `throughput_plateau`, and the work that its GPUs are given."""
-    rates = {"prompt": window.rate("prompt_tokens"), "generation": window.rate("generation_tokens")}
-    tokens: dict[str, Value] = {kind: rate for kind, rate in rates.items() if rate is not None}
-    totals = {"prompt": window.newest("prompt_tokens"), "generation": window.newest("generation_tokens")}
-    counted: dict[str, Value] = {kind: total for kind, total in totals.items() if total is not None}
-    work = known(
+    return known(
         {
+            "tokens_total": known({kind: window.newest(f"{kind}_tokens") for kind in _KINDS}),
+            "tokens_per_second": known({kind: window.rate(f"{kind}_tokens") for kind in _KINDS}),
+            "throughput_plateau": plateau(window, context.thresholds),
             "estimated_flops_per_second": _estimated(window, "estimated_flops"),
             "estimated_memory_bytes_per_second": _estimated(window, "estimated_read_bytes", "estimated_write_bytes"),
         }
-    )
-    return (
-        known(
-            {
-                "tokens_total": counted or None,
-                "tokens_per_second": tokens or None,
-                "throughput_plateau": plateau(window, context),
-            }
-        )
-        | work
     )
 
 
@@ -72,7 +58,7 @@ def _estimated(window: EngineWindow, *counters: str) -> float | None:
     return sum(found) if len(found) == len(counters) else None
 
 
-def plateau(window: EngineWindow, context: Context) -> float | None:
+def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
     """1 when demand grows or queues while generated tokens per second do not grow; compares the window's halves.
 
     None until both halves hold at least half of their polls' time span, and for a model that generates nothing.
@@ -85,16 +71,10 @@ def plateau(window: EngineWindow, context: Context) -> float | None:
     if len(early) < 2 or early[-1].t - early[0].t < window.seconds / 4:
         return None
     before, after = rate(early, "generation_tokens"), rate(late, "generation_tokens")
-    demand_before, demand_after = _demand(early), _demand(late)
+    demand_before, demand_after = demand(early), demand(late)
     if before is None or after is None or demand_before is None or demand_after is None:
         return None
-    thresholds = context.thresholds
     queued = mean(values(late, "waiting")) >= 1.0
     rising = demand_after - demand_before >= max(1.0, thresholds.plateau_demand_growth_min_ratio * demand_before)
     flat = after <= before * (1.0 + thresholds.plateau_token_growth_max_ratio)
     return float((queued or rising) and flat)
-
-
-def _demand(points: Sequence[Point]) -> float | None:
-    held = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
-    return mean(held) if held else None

@@ -1,17 +1,21 @@
-"""Traffic shape: how long prompts, outputs and asked-for outputs are, and how bursty requests arrive."""
+"""Traffic: how long prompts, outputs and asked-for outputs are, how bursty requests arrive, and which are refused.
+
+An engine sheds load: it answers requests with an error, because as many as it may have are there already.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import arrived_so_far
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point, growth
+from kvpressure.signals.windows import EngineWindow
 
 SHAPE_QUANTILES = (0.5, 0.95)
 PROMPT_BOUNDS = tuple(2.0**power for power in range(9, 17))
@@ -28,7 +32,6 @@ _SHAPES = {
     "max_tokens": ("request_max_tokens", OUTPUT_BOUNDS),
     "output_tokens": ("request_output_tokens", OUTPUT_BOUNDS),
 }
-
 
 FAMILIES: Final = (
     engine_family("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
@@ -87,11 +90,11 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
     return quantile(closed(histogram, longest), q)
 
 
-def powers_of_two(histogram: HistogramSample, wanted: tuple[float, ...], longest: int | None = None) -> HistogramSample:
-    """Return the histogram over the `wanted` bounds, by interpolation in its buckets; monotone in time and bound."""
+def powers_of_two(histogram: HistogramSample, bounds: tuple[float, ...], longest: int | None = None) -> HistogramSample:
+    """Return the histogram over the `bounds`, by interpolation in its buckets; monotone in time and bound."""
     ended = closed(histogram, longest)
-    counts = tuple(float(math.floor(count)) for count in (*(_count_up_to(ended, to) for to in wanted), histogram.count))
-    return HistogramSample((*wanted, math.inf), counts, histogram.sum)
+    counts = tuple(float(math.floor(count)) for count in (*(_count_up_to(ended, to) for to in bounds), histogram.count))
+    return HistogramSample((*bounds, math.inf), counts, histogram.sum)
 
 
 def _count_up_to(histogram: HistogramSample, value: float) -> float:
@@ -109,15 +112,61 @@ def burstiness(window: EngineWindow) -> float | None:
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
     bins: dict[float, float] = {}
-    newest = window.t
     for t, arrived in window.each_interval(_arrivals):
         if arrived is not None:
-            index = (newest - t) // BURST_BIN_SECONDS
+            index = (window.t - t) // BURST_BIN_SECONDS
             bins[index] = bins.get(index, 0.0) + arrived
     counts = [max(0.0, count) for count in bins.values()]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None
 
 
 def _arrivals(before: Point, after: Point) -> tuple[float, float | None]:
-    first, last = arrived_so_far(before), arrived_so_far(after)
+    first, last = _arrived_so_far(before), _arrived_so_far(after)
     return after.t, None if first is None or last is None else last - first
+
+
+REFUSALS: Final = (
+    engine_family(
+        "requests_refused_total",
+        "Requests refused at a queue limit, as the engine counts them; absent unless it has refused any.",
+        kind="counter",
+    ),
+    engine_family(
+        "requests_refused_per_second",
+        "Requests refused at a queue limit, per second over the window; absent unless the engine has refused any.",
+    ),
+    engine_family(
+        "refused_request_ratio",
+        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
+    ),
+)
+
+
+def derive_refusals(window: EngineWindow, _: Context) -> Derived:
+    """Return the requests refused so far and a second, of an engine that has ever refused any."""
+    if not _is_shedding_load(window):
+        return {}
+    return known(
+        {"requests_refused_total": window.newest("rejected"), "requests_refused_per_second": window.rate("rejected")}
+    )
+
+
+def _is_shedding_load(window: EngineWindow) -> bool:
+    """Whether it has refused any request since it started; one without a limit, which counts 0 too, never will."""
+    return bool(window.newest("rejected"))
+
+
+def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:
+    """Share of the requests sent during `points` that it refused, each attempt counted; None where none came."""
+    refused, (_, arrived) = growth(points, "rejected"), _arrivals(points[0], points[-1])
+    if refused is None or arrived is None or not _is_shedding_load(window):
+        return None
+    sent = refused + max(0.0, arrived)
+    return refused / sent if sent else None
+
+
+def _arrived_so_far(point: Point) -> float | None:
+    """Return requests that ended plus those the engine holds; None when the poll lacks one of them."""
+    finished = point.counters.get("finished")
+    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
+    return None if finished is None or running is None or waiting is None else finished + running + waiting

@@ -6,19 +6,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import field
 
-from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.signals.context import Context
-from kvpressure.signals.deferral import Deferral, deferral_of
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
-from kvpressure.signals.latency import Answers, answers_of, p95
-from kvpressure.signals.outside import TimeOutsideEngine, time_outside_engine
-from kvpressure.signals.points import growth, mean, rate, values
+from kvpressure.signals.gpu import utilization_since
+from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p95, time_outside_engine
+from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
-from kvpressure.signals.refusals import refused_ratio
-from kvpressure.signals.waiting import Queue, queue_of, streams_idle
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.traffic import refused_ratio
+from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
+from kvpressure.signals.windows import EngineWindow
 
 BURST_SECONDS = 5.0
 
@@ -88,16 +86,20 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     if not points:
         return VerdictWindow(0, 0.0)
     deferral = deferral_of(window)
-    streams = not _adapters_wait(deferral, window, thresholds) and streams_idle(points, window, thresholds)
+    # More adapters are asked for than may run at once, as far as those that have not run yet can be known.
+    adapters_known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
+    adapters_wait = deferral.slots_taken and (deferral.adapters_oversubscribed or not adapters_known)
+    streams = not adapters_wait and streams_idle(points, window, thresholds)
     usage = values(points, "kv_usage")
+    inside = sum(points[-1].t - point.t <= thresholds.verdict_window_seconds for point in points)
     return VerdictWindow(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
-        coverage=_coverage(points, thresholds),
+        coverage=min(1.0, inside / thresholds.verdict_min_poll_count),
         busy=_busy(points),
         kv_usage_ratio=mean(usage) if usage else None,
         refused_ratio=refused_ratio(points, window),
-        gpu_utilization_ratio=_gpu_utilization(context, points[0].t),
+        gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
         fit=fit_of(points, window, thresholds, streams=streams),
         preemption=Preemption(
@@ -112,23 +114,6 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         progress=progress_of(window),
         deferral=deferral,
     )
-
-
-def _adapters_wait(deferral: Deferral, window: EngineWindow, thresholds: Thresholds) -> bool:
-    """More adapters are asked for than may run at once, as far as those that have not run yet can be known."""
-    known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
-    return bool(deferral.slots_taken) and (bool(deferral.adapters_oversubscribed) or not known)
-
-
-def _coverage(points: Sequence[Point], thresholds: Thresholds) -> float:
-    inside = sum(points[-1].t - point.t <= thresholds.verdict_window_seconds for point in points)
-    return min(1.0, inside / thresholds.verdict_min_poll_count)
-
-
-def _gpu_utilization(context: Context, since: float) -> float | None:
-    """Mean over the engine's GPUs of the driver's samples since `since`; None when one of them has none."""
-    means = [value for gpu in context.gpus if (value := gpu.utilization_since(since)) is not None]
-    return mean(means) if means and len(means) == len(context.gpus) else None
 
 
 def _preemption_bursts(points: Sequence[Point], usage: Sequence[float], least: float) -> int | None:

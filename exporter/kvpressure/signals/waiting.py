@@ -1,4 +1,7 @@
-"""How many requests wait for a place in the batch: streams between two pieces of input are counted as waiting too."""
+"""How many requests wait for a place in the batch, and what for: what tells the kinds apart that engines call deferred.
+
+Streams between two pieces of input are counted as waiting too.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Sequence
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
-from kvpressure.signals.points import growth, mean, values
-from kvpressure.signals.windows import EngineWindow, Point
+from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.windows import EngineWindow
 
 
 @record
@@ -73,22 +76,71 @@ def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thre
     that, or no later than for those that wait for their turn, those that are put off are not on their way to one: they
     are streams whose next piece of input is missing.
     """
-    deferred, started = values(points, "waiting_deferred"), window.rate("started")
+    deferred, started = mean(values(points, "waiting_deferred") or [0.0]), window.rate("started")
     ttft = window.histogram("ttft")
-    if not deferred or mean(deferred) <= 0 or not started or ttft is None:
+    if deferred <= 0 or not started or ttft is None:
         return False
     if window.t - window.points[0].t < thresholds.stream_known_min_seconds:
         return False
-    seconds, queued = ttft.sum / ttft.count, values(points, "waiting_capacity")
-    turn = mean(queued) if queued else 0.0
+    seconds, turn = ttft.sum / ttft.count, mean(values(points, "waiting_capacity") or [0.0])
     if turn < 1 and seconds > thresholds.stream_first_token_max_seconds:
         return False
-    return started * seconds < turn + thresholds.deferred_min_expected_ratio * mean(deferred)
+    return started * seconds < turn + thresholds.deferred_min_expected_ratio * deferred
 
 
 def waiting_of(point: Point, *, streams: bool) -> float | None:
     """Return how many requests wait at one poll, None where not known; deferred ones count unless idle `streams`."""
     waiting = point.gauges.get("waiting")
-    if waiting is None or not streams:
-        return waiting
-    return waiting - point.gauges.get("waiting_deferred", 0.0)
+    return waiting if waiting is None or not streams else waiting - point.gauges.get("waiting_deferred", 0.0)
+
+
+@record
+class Deferral:
+    """What the window shows of each; None where the page does not tell.
+
+    `slots` is how many adapters (LoRA) the batch may have at once, `adapters_oversubscribed` whether more than that
+    have been asked for since the server started, `slots_taken` whether all slots were taken at a time. `connector` is
+    whether a connector looks prompts up in a cache outside the engine, `brought_ratio` the share of their tokens that
+    it finds there, `remote` and `offload` are what kind of it shows on the page. `images` is whether requests have
+    brought any.
+    """
+
+    slots: float | None = None
+    adapters_oversubscribed: bool | None = None
+    slots_taken: bool | None = None
+    connector: bool | None = None
+    brought_ratio: float | None = None
+    remote: bool = False
+    offload: bool = False
+    images: bool | None = None
+
+
+def deferral_of(window: EngineWindow) -> Deferral:
+    """Return what the window's polls show."""
+    looked_up = _ever(window, "external_queries")
+    slots, running, ever = (window.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
+    return Deferral(
+        slots=slots,
+        adapters_oversubscribed=None if slots is None or ever is None else ever > slots,
+        slots_taken=None if slots is None or running is None else running >= slots,
+        # Before the first prompt nothing can have been looked up.
+        connector=looked_up if looked_up or _ever(window, "prompt_tokens") else None,
+        brought_ratio=_brought_ratio(window),
+        remote=window.shows("remote_transfers"),
+        offload=window.shows("offload_loads"),
+        images=_ever(window, "encoder_queries"),
+    )
+
+
+def _brought_ratio(window: EngineWindow) -> float | None:
+    """Over the window; where nobody was looked up in it, since the server started."""
+    hits, queries = window.delta("external_hits"), window.delta("external_queries")
+    if not queries:
+        hits, queries = window.newest("external_hits"), window.newest("external_queries")
+    return None if hits is None or not queries else min(1.0, hits / queries)
+
+
+def _ever(window: EngineWindow, counter: str) -> bool | None:
+    """Whether the newest reading of a counter is above 0."""
+    newest = window.newest(counter)
+    return None if newest is None else newest > 0

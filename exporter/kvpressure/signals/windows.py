@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.monotonic import Monotonic
-from kvpressure.signals.summaries import Line, line
+from kvpressure.signals.points import Line, Point, growth, line, rate
 
 MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
@@ -24,7 +23,6 @@ MAX_HISTOGRAM_POINTS = 32
 SHAPE_POINTS = 24
 
 T = TypeVar("T")
-
 
 CLOCK_SKEW_SECONDS = 60.0
 """How far the clock of an engine's host may be behind ours, at least: a process that began this long before the last
@@ -37,15 +35,6 @@ CLOCK_STEP_SECONDS = 5.0
 def stepped_back(before: float, t: float) -> bool:
     """Whether the wall clock was set back between two readings."""
     return t < before - CLOCK_STEP_SECONDS
-
-
-@record
-class Point:
-    """One poll: gauges as read, counters made monotonic."""
-
-    t: float
-    gauges: Mapping[str, float]
-    counters: Mapping[str, float]
 
 
 class EngineWindow:
@@ -71,8 +60,7 @@ class EngineWindow:
         self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
         self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
-        self._seen: dict[str, float] = {}
-        self._once: dict[tuple[object, ...], Any] = {}
+        self._last_read: dict[str, float] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
         self._series: dict[str, deque[float]] = {}
@@ -111,7 +99,7 @@ class EngineWindow:
         if sample.cache is not None:
             self.cache = sample.cache
         self._enter(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
-        self._seen.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
+        self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, sample.gauges.get("running"))
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
@@ -126,7 +114,6 @@ class EngineWindow:
                 readings.append(value)
         while self.points[0].t < point.t - self.seconds:
             self._keep_older(self._leave())
-        self._once.clear()
 
     def _leave(self) -> Point:
         point = self.points.popleft()
@@ -162,14 +149,6 @@ class EngineWindow:
         _append_spaced(self._shape, t, histograms, self.long_window_seconds / SHAPE_POINTS)
         _keep_one_older(self._shape, t - self.long_window_seconds)
 
-    def _kept(self, compute: Callable[..., T], *arguments: Any) -> T:
-        """Return what `compute` gives of this window and `arguments`, computed once for each poll."""
-        key = (compute, *arguments)
-        if key not in self._once:
-            self._once[key] = compute(self, *arguments)
-        value: T = self._once[key]
-        return value
-
     def of_histograms(self, compute: Callable[..., T], *arguments: float | str) -> T:
         """Return what `compute` gives of this window's histograms and `arguments`, anew when a page has brought some.
 
@@ -184,11 +163,11 @@ class EngineWindow:
     def signals(self) -> frozenset[str]:
         """Names of the gauges and counters that some poll of the window had."""
         first = self.points[0].t if self.points else math.inf
-        return frozenset(name for name, t in self._seen.items() if t >= first)
+        return frozenset(name for name, t in self._last_read.items() if t >= first)
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
-        return bool(self.points) and self._seen.get(signal, -math.inf) >= self.points[0].t
+        return bool(self.points) and self._last_read.get(signal, -math.inf) >= self.points[0].t
 
     def series(self, gauge: str) -> Sequence[float]:
         """Return the window's readings of a gauge, oldest first, polls without it left out."""
@@ -200,16 +179,8 @@ class EngineWindow:
 
     def trend(self, gauge: str, seconds: float) -> Line | None:
         """Straight line through the readings of a gauge over the last `seconds`; None with too few."""
-        return self._kept(EngineWindow._trend, gauge, seconds)
-
-    def _trend(self, gauge: str, seconds: float) -> Line | None:
-        since = self.t - seconds
-        points = [point for point in self.points if point.t >= since]
+        points = [point for point in self.points if point.t >= self.t - seconds]
         return line([(point.t, value) for point in points if (value := point.gauges.get(gauge)) is not None])
-
-    def last(self, gauge: str) -> float | None:
-        """Return the newest reading, None when the newest poll has none."""
-        return self.points[-1].gauges.get(gauge) if self.points else None
 
     def mean(self, gauge: str) -> float | None:
         """Mean of the window's readings."""
@@ -220,28 +191,17 @@ class EngineWindow:
         """Highest of the window's readings."""
         return max(self.series(gauge), default=None)
 
-    def delta(self, counter: str, seconds: float | None = None) -> float | None:
-        """Growth of a counter over the window, or over its last `seconds`; None with fewer than two readings."""
-        ends = self._ends(counter, seconds)
-        return None if ends is None else ends[1].counters[counter] - ends[0].counters[counter]
+    def delta(self, counter: str) -> float | None:
+        """Growth of a counter over the window; None with fewer than two readings."""
+        return growth(self.points, counter)
 
     def rate(self, counter: str) -> float | None:
         """Growth per second over the window; None with fewer than two readings."""
-        ends = self._ends(counter, None)
-        if ends is None:
-            return None
-        first, last = ends
-        return (last.counters[counter] - first.counters[counter]) / (last.t - first.t)
+        return rate(self.points, counter)
 
     def newest(self, counter: str) -> float | None:
         """Return the newest reading of a counter in the window."""
         return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
-
-    def _ends(self, counter: str, seconds: float | None) -> tuple[Point, Point] | None:
-        since = -math.inf if seconds is None else self.t - seconds
-        first = next((p for p in self.points if p.t >= since and counter in p.counters), None)
-        last = next((p for p in reversed(self.points) if counter in p.counters), None)
-        return (first, last) if first and last and last.t > first.t else None
 
     def increased_in_long_window(self, counter: str) -> bool:
         """Whether a counter grew within the longer `long_window_seconds`."""
@@ -297,10 +257,10 @@ class EngineWindow:
         """
         since = -math.inf if seconds is None else self.t - seconds
         older = sum(t <= since for t, _ in self._recent)
+        # Of those that are older, the newest is what to count from.
         return self.of_histograms(EngineWindow._observed_since, name, max(0, older - 1))
 
     def _observed_since(self, name: str, first: int) -> HistogramSample | None:
-        """Return what came after that of the index `first`, the newest that is older than the time asked for."""
         return _difference(list(itertools.islice(self._recent, first, None)), name)
 
     def shape(self, name: str) -> HistogramSample | None:

@@ -5,14 +5,14 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.simulator.scenarios import episode
 from bench.simulator.trace import frames
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
@@ -20,37 +20,35 @@ from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.verdicts import diagnosis_families
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
-from kvpressure.signals.deferral import Deferral
 from kvpressure.signals.evidence import OutsideEvidence
-from kvpressure.signals.outside import TimeOutsideEngine
-from kvpressure.signals.verdict_window import VerdictWindow
+from kvpressure.signals.latency import TimeOutsideEngine
+from kvpressure.signals.waiting import Deferral
 from tests.support.engines import THRESHOLDS
 from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES
-from tests.support.verdicts import changed, rule
+from tests.support.verdicts import made as polls_with
+from tests.support.verdicts import rule
 
 pytestmark = pytest.mark.recorded
 
-CALM = changed(
-    VerdictWindow(polls=20, seconds=19.0),
-    demand=10.0,
-    waiting=0.0,
-    waiting_ratio=0.0,
-    kv_usage_ratio=0.4,
-    blocked_ratio=0.0,
-    blocked_by_long_ratio=0.0,
-    steadiness=0.8,
-    burst_count=0,
-    request_ratio=0.0,
-    generated_tokens=1000.0,
-    busy=True,
-)
+CALM = {
+    "demand": 10.0,
+    "waiting": 0.0,
+    "waiting_ratio": 0.0,
+    "kv_usage_ratio": 0.4,
+    "blocked_ratio": 0.0,
+    "blocked_by_long_ratio": 0.0,
+    "burst_count": 0,
+    "request_ratio": 0.0,
+    "busy": True,
+}
 QUEUE = {"demand": 30.0, "waiting": 20.0, "waiting_ratio": 1.0}
+FIT_UNKNOWN = {"blocked_ratio": None, "blocked_by_long_ratio": None, "request_ratio": None}
 BLOCKED = QUEUE | {"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}
 
 
 def inputs(derived=None, **recent) -> Inputs:
-    return Inputs(derived or {}, THRESHOLDS, changed(CALM, **recent))
+    return polls_with(CALM | recent, derived)
 
 
 def cause(made: Inputs, current: Cause = Cause.HEALTHY) -> Cause:
@@ -88,13 +86,14 @@ def test_no_demand_and_no_tokens_is_idle():
 
 
 def test_waiting_with_nothing_running_and_no_token_is_stuck():
-    assert cause(inputs(**QUEUE, still_seconds=15.0, generated_tokens=0.0)) is Cause.STUCK
-    assert cause(inputs(**QUEUE, still_seconds=5.0, generated_tokens=0.0)) is not Cause.STUCK
+    assert cause(inputs(**QUEUE, still_seconds=15.0)) is Cause.STUCK
+    assert cause(inputs(**QUEUE, still_seconds=5.0)) is not Cause.STUCK
 
 
-@pytest.mark.parametrize("recent", [{"polls": 3}, {"busy": None}, {"demand": None}])
+@pytest.mark.parametrize("recent", [{"polls": 3, "seconds": 2.0}, {"demand": None}])
 def test_what_cannot_be_judged_is_unknown(recent):
     assert cause(inputs(**recent)) is Cause.UNKNOWN
+    assert cause(polls_with({"busy": None})) is Cause.UNKNOWN
 
 
 def test_a_few_polls_over_a_whole_verdict_window_are_enough_for_slow_polling():
@@ -105,9 +104,9 @@ def test_a_few_polls_over_a_whole_verdict_window_are_enough_for_slow_polling():
     "recent",
     [
         BLOCKED,
-        QUEUE | {"burst_count": 3, "request_ratio": 0.2},
+        QUEUE | {"burst_count": 3, "request_ratio": 0.2, "kv_usage_ratio": 0.6},
         QUEUE | {"kv_usage_ratio": 0.95},
-        QUEUE | {"kv_usage_ratio": 0.95, "blocked_ratio": None, "blocked_by_long_ratio": None, "at_cap": True},
+        QUEUE | {"kv_usage_ratio": 0.95, "at_cap": True} | FIT_UNKNOWN,
     ],
     ids=["blocked", "preempting", "saturated", "saturated, fit test unknown"],
 )
@@ -121,7 +120,7 @@ def test_each_way_in_which_kv_stops_demand_is_kv_pressure(recent):
         {"kv_usage_ratio": 0.99},
         QUEUE | {"kv_usage_ratio": 0.95, "at_cap": True},
         QUEUE | {"kv_usage_ratio": 0.7, "blocked_by_long_ratio": 0.8, "at_cap": True},
-        {"burst_count": 1, "request_ratio": 0.1},
+        {"burst_count": 1, "request_ratio": 0.1, "kv_usage_ratio": 0.6},
         QUEUE | {"kv_usage_ratio": 0.5},
     ],
     ids=[
@@ -144,9 +143,9 @@ def test_a_queue_from_which_nothing_starts_is_kv_pressure_and_says_so():
 
 def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
     # Without the cap nobody could tell: the long ones among the prompts do not fit.
-    queue = QUEUE | {"blocked_by_long_ratio": 0.5}
+    queue = QUEUE | {"blocked_by_long_ratio": 0.4}
     assert cause(inputs(**queue, at_cap=True)) is Cause.CONCURRENCY_BOUND
-    assert cause(inputs(**queue)) is Cause.UNKNOWN
+    assert cause(inputs(**queue | {"blocked_ratio": 0.4})) is Cause.UNKNOWN
 
 
 def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
@@ -192,7 +191,7 @@ def test_misleadingly_high_utilization_does_not_hide_kv_pressure():
 
 
 def test_kv_pressure_that_was_told_outlasts_a_pool_that_empties_in_jumps():
-    dip = inputs(**QUEUE | {"blocked_ratio": 0.2, "blocked_by_long_ratio": 0.3})
+    dip = inputs(**QUEUE | {"blocked_ratio": 0.3, "blocked_by_long_ratio": 0.3})
     assert cause(dip, Cause.KV_CACHE_PRESSURE) is Cause.KV_CACHE_PRESSURE
     assert cause(dip, Cause.HEALTHY) is Cause.UNKNOWN
     assert cause(inputs(), Cause.KV_CACHE_PRESSURE) is Cause.HEALTHY
@@ -230,7 +229,12 @@ def test_a_batch_has_collapsed_when_demand_exceeds_it_and_it_is_tiny_or_half_of_
     batch, demand, healthy, expected
 ):
     waiting = max(0.0, demand - batch)
-    made = inputs({"effective_batch_size_quantile": {"0.95": batch}}, demand=demand, waiting=waiting)
+    made = inputs(
+        {"effective_batch_size_quantile": {"0.95": batch}},
+        demand=demand,
+        waiting=waiting,
+        waiting_ratio=float(waiting > 0),
+    )
     made = dataclasses.replace(made, batch_baseline=healthy)
     assert judge_all(made)["batch_collapse"].state is expected
 
@@ -256,40 +260,50 @@ def test_device_oom_comes_from_a_log_and_makes_kv_pressure_failing():
 def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_is_known():
     assert scoring.score(inputs()) == 0.0
     assert scoring.score(inputs(**BLOCKED)) > 0.75
-    nothing = {
-        "blocked_ratio": None,
-        "kv_usage_ratio": None,
-        "request_ratio": None,
-        "waiting_ratio": None,
-        "burst_count": 1,
-    }
-    assert scoring.score(inputs(**nothing)) is None
+    nothing = dict.fromkeys(("demand", "waiting_ratio", "kv_usage_ratio", "blocked_ratio", "request_ratio"))
+    assert scoring.score(polls_with(nothing | {"burst_count": 1})) is None
 
 
 def test_a_queue_at_the_sequence_cap_scores_low():
     assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, at_cap=True)) < 0.05
 
 
-EVIDENCE = ("blocked_ratio", "request_ratio", "kv_usage_ratio", "waiting_ratio")
+EVIDENCE = {
+    "blocked_ratio": (0.0, 0.3),
+    "request_ratio": (0.02, 1.0),
+    "kv_usage_ratio": (0.55, 0.95),
+    "waiting_ratio": (0.3, 1.0),
+}
+"""Between which values polls can show them beside each other: requests that do not fit wait."""
 
 
-@given(st.fixed_dictionaries({name: st.floats(0, 1) for name in EVIDENCE}), st.sampled_from(EVIDENCE), st.floats(0, 1))
+@settings(deadline=None)
+@given(
+    values=st.fixed_dictionaries({name: st.floats(*ends) for name, ends in EVIDENCE.items()}),
+    grown=st.sampled_from([*EVIDENCE]),
+    by=st.floats(0, 1),
+)
 def test_the_score_is_monotone_in_each_piece_of_evidence(values, grown, by):
-    low = inputs(demand=10.0, waiting=5.0, burst_count=2, **values)
-    high = inputs(demand=10.0, waiting=5.0, burst_count=2, **values | {grown: min(1.0, values[grown] + by)})
-    assert 0 <= scoring.score(low) <= scoring.score(high) <= 1
+    more = values | {grown: min(EVIDENCE[grown][1], values[grown] + by)}
+    low, high = (
+        inputs(demand=10.0, waiting=5.0, burst_count=2, **one | {"blocked_by_long_ratio": one["blocked_ratio"]})
+        for one in (values, more)
+    )
+    assert 0 <= scoring.score(low) <= scoring.score(high) + 1e-9 <= 1 + 1e-9
 
 
-@given(st.floats(0, 1), st.floats(0, 10), st.floats(0, 1), st.floats(0, 1))
+@settings(deadline=None)
+@given(blocked=st.floats(0, 1), inflation=st.floats(0, 10), gpu=st.floats(0, 1), waiting=st.floats(0.1, 1))
 def test_the_score_is_monotone_in_inflation_unserved_demand_and_the_gpu_score(blocked, inflation, gpu, waiting):
-    def made(extra: float) -> float:
+    def score(extra: float) -> float:
         derived = {
             "latency_inflation_factor": {"e2e": inflation + extra},
             "memory_high_compute_low_score": min(1, gpu + extra),
         }
-        return scoring.score(inputs(derived, blocked_ratio=blocked, demand=10.0, waiting=10 * min(1, waiting + extra)))
+        queue = {"demand": 10.0, "waiting": 10 * min(1, waiting + extra), "waiting_ratio": 1.0}
+        return scoring.score(inputs(derived, **queue, blocked_ratio=blocked, blocked_by_long_ratio=blocked))
 
-    assert made(0.0) <= made(0.3) <= 1
+    assert score(0.0) <= score(0.3) <= 1
 
 
 def test_without_gpu_data_the_same_verdict_is_less_sure():
@@ -314,7 +328,7 @@ def test_growth_that_will_fill_the_pool_is_building_and_blocked_without_cost_is_
     assert (growing.cause, growing.stage) == (Cause.HEALTHY, Stage.BUILDING)
     begun = Diagnostician().diagnose(0.0, inputs(growth | {"kv_cache_usage_ratio": 0.2}))
     assert begun.stage is Stage.NONE  # traffic has only begun, and a straight line through that predicts nothing
-    assert Diagnostician().diagnose(0.0, inputs(**BLOCKED)).stage is Stage.BUILDING
+    assert Diagnostician().diagnose(0.0, inputs({"throughput_plateau": 0.0}, **BLOCKED)).stage is Stage.BUILDING
     collapsed = inputs({"effective_batch_size_quantile": {"0.95": 2.0}}, **BLOCKED)
     assert Diagnostician().diagnose(0.0, collapsed).stage is Stage.COLLAPSED
 
@@ -332,14 +346,19 @@ def test_a_cause_must_hold_before_it_is_told_and_then_stays():
     assert told.index(Cause.KV_CACHE_PRESSURE) == 30 + THRESHOLDS.cause_hold_seconds
 
 
-@given(st.lists(st.sampled_from(["calm", "blocked", "cap", "idle"]), min_size=60, max_size=300))
-def test_causes_never_flap_faster_than_the_dwell_time_allows(states):
-    made = {
+@pytest.fixture(scope="module")
+def each() -> dict[str, Inputs]:
+    return {
         "calm": inputs(),
         "blocked": inputs(**BLOCKED),
-        "cap": inputs(**QUEUE, at_cap=True),
+        "cap": inputs(**QUEUE, at_cap=True, steadiness=1.0),
         "idle": inputs(busy=False, demand=0.0),
     }
+
+
+@given(states=st.lists(st.sampled_from(["calm", "blocked", "cap", "idle"]), min_size=60, max_size=300))
+def test_causes_never_flap_faster_than_the_dwell_time_allows(each, states):
+    made = each
     diagnostician = Diagnostician()
     changes, last = [], None
     for t, state in enumerate(states):
@@ -352,7 +371,7 @@ def test_causes_never_flap_faster_than_the_dwell_time_allows(states):
 
 def test_a_vanished_page_is_unknown_at_once_and_exactly_one_cause_is_ever_one():
     diagnostician = Diagnostician()
-    for t, made in enumerate((inputs(), inputs(polls=0), inputs(**BLOCKED))):
+    for t, made in enumerate((inputs(), polls_with({"polls": 0}), inputs(**BLOCKED))):
         diagnosis = diagnostician.diagnose(float(t), made)
         bottleneck = diagnosis_families(diagnosis)["bottleneck"]
         assert sorted(bottleneck.values())[-2:] == [0.0, 1.0]  # type: ignore[union-attr]
@@ -505,6 +524,7 @@ def test_who_was_preempted_does_not_wait_for_room_where_there_is_plenty(free, ex
 
 
 ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
+NOTHING_FITS = {"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9, "blocked_by_longest_ratio": 0.9}
 CROWDED = Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True)
 
 
@@ -526,7 +546,7 @@ CROWDED = Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True)
         ({"deferral": CROWDED, "blocked_by_longest_ratio": 0.3}, Cause.UNKNOWN),
         ({"deferral": CROWDED, "in_long_window": True}, Cause.UNKNOWN),
         ({"deferral": CROWDED, "at_cap": True}, Cause.CONCURRENCY_BOUND),
-        ({"deferral": CROWDED, "blocked_ratio": 0.9}, Cause.KV_CACHE_PRESSURE),
+        ({"deferral": CROWDED} | NOTHING_FITS, Cause.KV_CACHE_PRESSURE),
         ({}, Cause.UNKNOWN),
     ],
 )

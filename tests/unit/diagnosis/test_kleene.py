@@ -41,10 +41,10 @@ def test_what_is_missing_is_what_is_asked_first_of_what_is_not_known(any_facts):
 
 
 def test_what_is_not_known_may_be_taken_as_something_and_lacks_nothing_then(any_facts):
-    taken = saying(None, "gpu").taken_as(False)
+    taken = saying(None, "gpu").known_true()
     assert taken.state(any_facts) is False
     assert taken.lacks(any_facts) == frozenset()
-    assert saying(True).taken_as(False).state(any_facts) is True
+    assert saying(True).known_true().state(any_facts) is True
 
 
 def test_a_question_is_asked_once_and_not_at_all_after_what_decides(any_facts):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.judge import TABLE, judge
 from kvpressure.diagnosis.missing import SOURCES, missing_evidence
 from kvpressure.engines.reader import PageReader
@@ -17,10 +17,9 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing
 from kvpressure.runtimes import table as signals
 from kvpressure.runtimes.registry import RUNTIMES, named
-from kvpressure.signals.deferral import Deferral
-from kvpressure.signals.progress import Progress
+from kvpressure.signals.waiting import Deferral
 from tests.support.pages import inventory, made
-from tests.support.verdicts import LAB, changed, facts, inputs, rule, views
+from tests.support.verdicts import LAB, facts, inputs, rule, views
 
 pytestmark = pytest.mark.recorded
 
@@ -113,15 +112,15 @@ def test_other_sources_are_missing_where_they_would_bear_on_the_verdict():
     assert "GPU" not in whats(prefills, derived={"engine_gpu_utilization_ratio": 0.5})
     assert "sequences" in whats(capped)
     assert "sequences" not in whats(capped, declared={"max_num_seqs": 8.0})
-    assert whats(inputs(progress=Progress(paused_by="pause_call"))) == ""
+    assert whats(inputs(paused_by="pause_call")) == ""
 
 
 def test_a_rule_that_could_not_be_judged_is_what_is_missing_and_one_that_was_decided_otherwise_is_not():
     queue = inputs(blocked_ratio=0.0, blocked_by_long_ratio=0.0)
     busy = "how busy its GPUs are"
     assert busy in {one.what for one in missing(queue)}, "a busy GPU would explain the queue"
-    at_cap = changed(queue.window, at_cap=True)
-    assert busy not in {one.what for one in missing(queue, window=at_cap)}, "a cap does, busy or not"
+    at_cap = inputs(blocked_ratio=0.0, blocked_by_long_ratio=0.0, at_cap=True)
+    assert busy not in {one.what for one in missing(at_cap)}, "a cap does, busy or not"
 
 
 def test_a_calm_verdict_asks_for_no_other_source():

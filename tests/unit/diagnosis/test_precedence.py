@@ -11,14 +11,14 @@ import pytest
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.diagnosis import diagnose
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.judge import TABLE, Judged, judge
+from kvpressure.diagnosis.judge import BY_ID, TABLE, Judged, judge
 from kvpressure.diagnosis.precedence import PRECEDENCE
-from kvpressure.diagnosis.rules import BY_ID
 from kvpressure.diagnosis.symptoms import NAMES
-from kvpressure.model.verdict import DETAILS
+from kvpressure.model.verdict import DETAILS, Cause
+from kvpressure.signals.waiting import Deferral
 from tests.support.overlaps import OVERLAPS
 from tests.support.tools import FIXTURES
-from tests.support.verdicts import THRESHOLDS, facts, inputs
+from tests.support.verdicts import THRESHOLDS, facts, inputs, made, rule
 
 pytestmark = pytest.mark.recorded
 
@@ -28,8 +28,10 @@ _FLAGS = "a recording does not tell how its engine was started"
 _CANARY = "a recording has pages, and no answers to requests of ours"
 _CONNECTOR = "the lab's engine has no real connector, whose series say which it is"
 _LAB = "wins on the lab's recording of {}, which is made by `make lab` and not kept here"
-_HAND = "none of the lab's regimes of 0.33 comes to it; evidence made by hand does"
-_REASONS = "takes a page without the reasons for waiting (vLLM before 0.21) that no recording here has; made by hand"
+_POLLS = "none of the lab's regimes of 0.33 comes to it; polls made for it do"
+_REASONS = (
+    "takes a page without the reasons for waiting (vLLM before 0.21) that no recording here has; polls made for it do"
+)
 WINS_NOWHERE = {
     "paused.asleep": "sleeping takes a GPU, which the lab has none of",
     "paused.weight_update": _LAB.format("kv-scheduling-paused"),
@@ -54,13 +56,13 @@ WINS_NOWHERE = {
     "deferred.must_be_several_kinds": _REASONS,
     "deferred.must_be_deferred": _REASONS,
     "unknown.no_reasons": _REASONS,
-    "unknown.no_capacity": _HAND,
-    "unknown.layers_differ": _HAND,
-    "unknown.cold_start": _HAND,
-    "stuck.looping": _HAND,
-    "stuck.nothing_runs": _HAND,
-    "kv.nothing_runs": _HAND,
-    "kv.stays": _HAND,
+    "unknown.no_capacity": _POLLS,
+    "unknown.layers_differ": _POLLS,
+    "unknown.cold_start": _POLLS,
+    "stuck.looping": _POLLS,
+    "stuck.nothing_runs": _POLLS,
+    "kv.nothing_runs": _POLLS,
+    "kv.stays": _POLLS,
     "kv.longest": _LAB.format("kv-prefixes"),
     "deferred.several_kinds": _LAB.format("deferred-encoder"),
     "compute.decode": _LAB.format("compute-decode"),
@@ -71,6 +73,37 @@ WINS_NOWHERE = {
     "concurrency.queue_limit": _LAB.format("cap-queue-limit"),
 }
 """Rules that win on none of the recordings in this repository, and why."""
+
+
+NO_REASONS = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "waited_steps": 640.0}
+NO_REASONS |= {"blocked_by_longest_ratio": 0.0, "prefilling": 0.0}
+ON_POLLS = {
+    "unknown.no_capacity": {},
+    "unknown.layers_differ": {"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True},
+    "unknown.no_reasons": {"reasons_known": False, "blocked_ratio": 0.2},
+    "stuck.looping": {"looping_seconds": 40.0, "kv_usage_ratio": 0.3},
+    "stuck.nothing_runs": {"still_seconds": 20.0, "kv_usage_ratio": 0.3},
+    "kv.nothing_runs": {"still_seconds": 20.0, "blocked_ratio": 1.0, "reasons_known": False},
+    "kv.stays": {"blocked_ratio": 0.3, "blocked_by_long_ratio": 0.3, "blocked_by_longest_ratio": 0.3},
+    "deferred.must_be_lora_slots": {
+        **NO_REASONS,
+        "deferral": Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True, connector=False),
+    },
+    "deferred.must_be_external_kv": {**NO_REASONS, "deferral": Deferral(connector=True, brought_ratio=0.7)},
+    "deferred.must_be_several_kinds": {**NO_REASONS, "deferral": Deferral(connector=False, images=True)},
+    "deferred.must_be_deferred": {**NO_REASONS, "deferral": Deferral(connector=False, images=False)},
+}
+"""Facts of polls on which the rules win that none of the lab's recordings shows."""
+
+
+@pytest.mark.parametrize("name", ON_POLLS)
+def test_a_rule_that_no_recording_shows_wins_on_polls_made_for_it(name):
+    before = Cause.KV_CACHE_PRESSURE if name == "kv.stays" else Cause.HEALTHY
+    assert rule(inputs(**ON_POLLS[name]), before).id == name
+
+
+def test_a_queue_before_anybody_has_ended_is_a_cold_start():
+    assert rule(inputs({"kv_capacity_tokens": 10_000.0})).id == "unknown.cold_start"
 
 
 class Seen(NamedTuple):
@@ -111,7 +144,7 @@ def _replay(path: Path) -> None:
 def test_every_rule_has_one_place_and_the_last_always_holds():
     assert sorted(PRECEDENCE) == sorted(BY_ID)
     assert len(set(PRECEDENCE)) == len(PRECEDENCE)
-    nothing = facts(inputs(polls=0, busy=None, demand=None))
+    nothing = facts(made({"polls": 0}))
     assert TABLE[-1].when.state(nothing) is True
 
 

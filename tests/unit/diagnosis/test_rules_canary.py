@@ -7,15 +7,14 @@ import dataclasses
 import pytest
 
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.signals.canary import CANARY_UNANSWERED
 from kvpressure.signals.evidence import OutsideEvidence
-from kvpressure.signals.progress import Progress
 from tests.support.verdicts import inputs, rule
 
 IDLE = {"busy": False, "demand": 0.0, "waiting": 0.0, "waiting_ratio": 0.0, "kv_usage_ratio": 0.0}
-FROZEN = {"progress": Progress(frozen_seconds=40.0, standing_seconds=40.0, standing=("steps",))}
+FROZEN = {"frozen_seconds": 40.0}
 
 
 def judged(state: bool | None, seconds: int = 10, **recent: object) -> Diagnosis:
@@ -75,7 +74,7 @@ def test_a_cache_full_of_blocks_that_nobody_fetches_stays_what_it_is_whatever_is
 
 
 def test_what_stands_still_for_a_moment_is_stuck_where_nobody_answers():
-    began = {"frozen_seconds": 5.0, "progress": Progress(frozen_seconds=5.0, standing_seconds=5.0, standing=("steps",))}
+    began = {"frozen_seconds": 5.0}
     assert judged(True, **began).detail == "frozen"
     assert judged(None, **began).cause is not Cause.STUCK
 

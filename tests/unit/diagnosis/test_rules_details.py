@@ -12,13 +12,12 @@ from click.testing import CliRunner
 from kvpressure.cli import replay
 from kvpressure.cli.replay import MARKS, Replay, ReplayTarget
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.inputs import Inputs
+from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
-from kvpressure.signals.deferral import Deferral
-from kvpressure.signals.progress import Progress
+from kvpressure.signals.waiting import Deferral
 from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
 pytestmark = pytest.mark.recorded
@@ -169,18 +168,24 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
 @pytest.mark.parametrize(
     ("recent", "expected"),
     [
-        ({"burst_count": 3, "request_ratio": 0.3}, "preemption"),
+        ({"burst_count": 3, "request_ratio": 0.3, "kv_usage_ratio": 0.6}, "preemption"),
         ({"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}, "admission"),
         ({"kv_usage_ratio": 0.97, "blocked_ratio": 0.0}, "full"),
         (
-            {"blocked_ratio": 0.9, "by_watermark_ratio": 0.8, "burst_count": 3, "request_ratio": 0.3},
+            {
+                "blocked_ratio": 0.9,
+                "by_watermark_ratio": 0.8,
+                "burst_count": 3,
+                "request_ratio": 0.3,
+                "kv_usage_ratio": 0.6,
+            },
             "watermark",
         ),
         ({"blocked_ratio": 0.9, "by_watermark_ratio": 0.2}, "admission"),
         ({"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
         ({"blocked_ratio": 0.0, "in_window": True}, "preemption"),
-        ({"blocked_ratio": 0.9, "still_seconds": 20.0}, "stranded"),
-        ({"blocked_ratio": 0.9, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
+        ({"blocked_ratio": 1.0, "still_seconds": 20.0}, "stranded"),
+        ({"blocked_ratio": 1.0, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
     ],
 )
 def test_how_the_cache_is_short_is_told(recent, expected):
@@ -188,10 +193,10 @@ def test_how_the_cache_is_short_is_told(recent, expected):
 
 
 def test_preemption_says_what_it_throws_out_where_that_is_known():
-    thrown = {"burst_count": 3, "request_ratio": 0.3}
+    thrown = {"burst_count": 3, "request_ratio": 0.3, "kv_usage_ratio": 0.6}
     told = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
     assert told == "preemptions per request served: 30%; about 1,234 tokens of KV cache lost to it per second"
-    assert "lost to it" not in judge_all(inputs(**thrown))["preempting"].text
+    assert "lost to it" not in judge_all(inputs(**thrown, blocked_ratio=None))["preempting"].text
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])
@@ -202,7 +207,7 @@ def test_compute_goes_into_prompts_or_into_answers(ratio, expected):
 
 @pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
 def test_who_paused_it_is_told(by):
-    assert word(Cause.PAUSED, inputs(progress=Progress(paused_by=by))) == by
+    assert word(Cause.PAUSED, inputs(paused_by=by)) == by
 
 
 @pytest.mark.parametrize(
@@ -214,18 +219,18 @@ def test_who_paused_it_is_told(by):
     ],
 )
 def test_how_it_is_stuck_is_told(seconds, expected):
-    assert word(Cause.STUCK, inputs(**seconds)) == expected
+    assert word(Cause.STUCK, inputs(kv_usage_ratio=0.3, **seconds)) == expected
 
 
 @pytest.mark.parametrize(
     ("recent", "derived", "expected"),
     [
         ({"polls": 5, "seconds": 4.0}, {}, "too_few_polls"),
-        ({"busy": None, "demand": None}, {}, "no_gauges"),
+        ({"demand": None}, {}, "no_gauges"),
         ({}, {"kv_capacity_tokens": 1000.0}, "cold_start"),
-        ({"blocked_ratio": 0.2, "fit_unknown": True}, {}, "layers_differ"),
+        ({"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True}, {}, "layers_differ"),
         ({"blocked_ratio": 0.2, "reasons_known": False}, {}, "no_reasons"),
-        ({"blocked_ratio": 0.2, "blocked_by_long_ratio": 0.4}, {}, ""),
+        ({"blocked_ratio": 0.4, "blocked_by_long_ratio": 0.4}, {}, ""),
     ],
 )
 def test_unknown_says_what_is_missing(recent, derived, expected):
@@ -236,7 +241,7 @@ def test_a_watermark_is_told_with_how_much_it_keeps():
     made = inputs({"kv_free_tokens": 96.0}, {"kv_watermark_ratio": 0.1}, blocked_ratio=0.9, by_watermark_ratio=0.8)
     assert grounds(made) == (
         "watermark",
-        "10.0% of the cache is kept free, 96 tokens are left: but for that a prompt would fit in 80% of the polls.",
+        "10.0% of the cache is kept free, 96 tokens are left: but for that a prompt would fit in 84% of the polls.",
     )
 
 
@@ -255,7 +260,9 @@ def test_declared_to_vllm_it_reaches_the_verdict_on_a_recording():
 def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():
     """The symptom under it comes and goes with every request that ends."""
     blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=0, request_ratio=0.0)
-    preempting = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=3, request_ratio=0.3)
+    preempting = inputs(
+        blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=3, request_ratio=0.3, kv_usage_ratio=0.6
+    )
     engine, told = Diagnostician(), []
     for t in range(40):
         odd = t in (20, 21) or t >= 30

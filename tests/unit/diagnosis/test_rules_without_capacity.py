@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.verdict_window import VerdictWindow
-from tests.support.engines import THRESHOLDS
-from tests.support.verdicts import changed, grounds, rule
+from tests.support.verdicts import grounds, made, rule
 
-QUEUED = changed(
-    VerdictWindow(polls=20, seconds=19.0),
-    demand=14.0,
-    waiting=10.0,
-    waiting_ratio=1.0,
-    kv_usage_ratio=0.8,
-    burst_count=0,
-    request_ratio=0.0,
-    generated_tokens=1000.0,
-    busy=True,
-)
+QUEUED = {"demand": 14.0, "waiting": 10.0, "waiting_ratio": 1.0, "kv_usage_ratio": 0.8, "busy": True}
 
 
 def cause(**recent: float | bool | None) -> Cause:
-    made = Inputs({}, THRESHOLDS, changed(QUEUED, **recent))
-    return rule(made).cause
+    return rule(made(QUEUED | recent)).cause
 
 
 @pytest.mark.parametrize(
@@ -50,7 +36,7 @@ def test_nothing_runs_beside_a_cache_that_is_held_because_of_it(usage: float, to
 
 
 def test_what_is_missing_is_said() -> None:
-    assert grounds(Inputs({}, THRESHOLDS, QUEUED)) == (
+    assert grounds(made(QUEUED)) == (
         "no_capacity",
         "10 requests wait; the page does not tell how much the cache holds.",
     )

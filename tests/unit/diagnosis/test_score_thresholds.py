@@ -6,33 +6,31 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis import score as scoring
-from kvpressure.diagnosis.confidence import confidence as scoring_confidence
-from kvpressure.diagnosis.inputs import Inputs
-from kvpressure.diagnosis.rules import BY_ID
-from kvpressure.signals.verdict_window import VerdictWindow
-from tests.support.verdicts import changed, facts
+from kvpressure.diagnosis.facts import Inputs
+from kvpressure.diagnosis.judge import BY_ID
+from kvpressure.diagnosis.score import confidence as scoring_confidence
+from tests.support.verdicts import facts
+from tests.support.verdicts import made as polls_with
 
-HALF_WAY = changed(
-    VerdictWindow(polls=20, seconds=19.0),
-    demand=10.0,
-    waiting=5.0,
-    waiting_ratio=1.0,
-    kv_usage_ratio=0.9,
-    blocked_ratio=0.4,
-    burst_count=2,
-    request_ratio=0.1,
-    generated_tokens=1000.0,
-    busy=True,
-)
+HALF_WAY = {
+    "demand": 10.0,
+    "waiting": 5.0,
+    "waiting_ratio": 1.0,
+    "kv_usage_ratio": 0.9,
+    "blocked_ratio": 9 / 21,
+    "burst_count": 2,
+    "request_ratio": 0.1,
+    "busy": True,
+}
 DERIVED = {"latency_inflation_factor": {"e2e": 2.5}, "memory_high_compute_low_score": 0.5}
 
 
 def made(override: str = "", **recent: float) -> Inputs:
-    return Inputs(DERIVED, load_thresholds(override), changed(HALF_WAY, **recent))
+    return polls_with(HALF_WAY | recent, DERIVED, load_thresholds(override))
 
 
 def test_the_score_is_the_sum_of_its_weights_written_out() -> None:
-    core = 1 - (1 - 0.9 * 0.4 / 0.8) * (1 - 0.8 * 0.1 / 0.2) * (1 - 0.8 * 0.5)
+    core = 1 - (1 - 0.9 * 9 / 21 / 0.8) * (1 - 0.8 * 0.1 / 0.2) * (1 - 0.8 * 0.5)
     cost = 1 - (1 - 0.6 * 0.5) * (1 - 0.6 * 1.5 / 3) * (1 - 0.6 * 0.5)
     assert scoring.score(made()) == pytest.approx(core * (0.8 + 0.2 * cost))
 
@@ -77,14 +75,14 @@ def test_the_weights_of_confidence_are_those_an_operator_gives() -> None:
 
 
 def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
-    nothing = Inputs({}, load_thresholds("confidence_unknown_weight_ratio: 0"), VerdictWindow(0, 0.0))
+    nothing = polls_with({"polls": 0}, thresholds=load_thresholds("confidence_unknown_weight_ratio: 0"))
     assert of_kv(nothing) == 0.0
 
 
 @pytest.mark.parametrize(("usage", "higher"), [(0.99, False), (1.0, True)])
 def test_a_limit_of_one_asks_for_the_last_block(usage: float, higher: bool) -> None:
-    before = scoring.score(made("kv_saturated_min_ratio: 1", kv_usage_ratio=0.5))
-    after = scoring.score(made("kv_saturated_min_ratio: 1", kv_usage_ratio=usage))
+    before = scoring.score(made("kv_saturated_min_ratio: 1", blocked_ratio=1.0, kv_usage_ratio=0.6))
+    after = scoring.score(made("kv_saturated_min_ratio: 1", blocked_ratio=1.0, kv_usage_ratio=usage))
     assert before is not None
     assert after is not None
     assert (after > before) is higher

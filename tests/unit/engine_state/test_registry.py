@@ -14,8 +14,8 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample, HistogramSample
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey
+from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.gpu import gpus_of
-from kvpressure.signals.gpu_window import GpuWindow
 from tests.support.engines import histogram
 from tests.support.snapshots import FakeTarget, gpu_report, lines
 from tests.support.tools import FIXTURES
@@ -29,10 +29,12 @@ def pipeline(**settings) -> Pipeline:
     return Pipeline(PipelineSettings(**settings), load_thresholds())
 
 
-def page(t: float, *engines: str, started: float | None = None, steps: float = 0.0) -> EnginePage:
+def page(t: float, *engines: str, started: float | None = None, steps: float = 0.0, tokens: float = 0.0) -> EnginePage:
     cache = CacheConfig(capacity_tokens=1000)
     samples = tuple(
-        EngineSample("m", e, {"running": 1.0, "waiting": 0.0}, {"steps": steps, "generation_tokens": 0.0}, cache=cache)
+        EngineSample(
+            "m", e, {"running": 1.0, "waiting": 0.0}, {"steps": steps, "generation_tokens": tokens}, cache=cache
+        )
         for e in engines
     )
     return EnginePage(t, samples, started)
@@ -72,7 +74,8 @@ def test_a_rank_that_pages_no_longer_show_is_forgotten_and_does_not_count_as_sil
         made.on_page(FakeTarget(), page(float(t), "0"))
         made.expire(float(t))
     assert made.silent_views(99.0) == ()
-    assert [key.rank for key in made._engines] == ["0"]
+    known = {rank: EngineKey("chat/vllm-0:8000", "m", rank) in made.known for rank in "01"}
+    assert known == {"0": True, "1": False}
 
 
 def test_a_rank_that_vanishes_from_the_page_goes_stale_alone():
@@ -84,9 +87,9 @@ def test_a_rank_that_vanishes_from_the_page_goes_stale_alone():
 
 def test_a_restarted_server_is_noticed_by_its_start_time():
     made = pipeline()
-    made.on_page(FakeTarget(), page(0.0, "0", started=1000.0, steps=10))
-    made.on_page(FakeTarget(), page(1.0, "0", started=5000.0, steps=30))
-    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].past.window.delta("steps") == 30
+    made.on_page(FakeTarget(), page(0.0, "0", started=1000.0, tokens=10))
+    (view,) = made.on_page(FakeTarget(), page(1.0, "0", started=5000.0, tokens=30))
+    assert view.derived["tokens_per_second"] == {"generation": 30.0}
 
 
 def test_too_many_engines_are_left_out_and_counted():
@@ -120,13 +123,13 @@ def test_two_over_long_names_that_start_alike_stay_two_series():
 def test_a_clock_set_back_starts_the_history_anew_instead_of_freezing_it():
     made = pipeline()
     for t in range(30):
-        made.on_page(FakeTarget(), page(10_000.0 + t, "0", steps=10.0 * t))
+        made.on_page(FakeTarget(), page(10_000.0 + t, "0", tokens=10.0 * t))
     assert made.engine_views(6400.0) == ()
     for t in range(5):
-        made.on_page(FakeTarget(), page(6400.0 + t, "0", steps=300.0 + t))
+        made.on_page(FakeTarget(), page(6400.0 + t, "0", tokens=300.0 + t))
     (view,) = made.engine_views(6404.0)
     assert view.t == 6404.0
-    assert made._engines[EngineKey("chat/vllm-0:8000", "m", "0")].past.window.delta("steps") == 4
+    assert view.derived["tokens_per_second"] == {"generation": 1.0}
 
 
 def test_a_gap_longer_than_every_window_is_survived():

@@ -8,41 +8,54 @@ from kvpressure.engine_state.state import EngineEnvironment, EngineState, Pipeli
 from kvpressure.model.environment import DeclaredLimit, Environment, LogReport
 from kvpressure.model.limits import DECLARED, Limit
 from kvpressure.model.samples import EnginePage, EngineSample
+from kvpressure.model.view import EngineView
+from tests.support.engines import histogram
 from tests.support.snapshots import FakeTarget
 
 SETTINGS = PipelineSettings()
 TARGET = FakeTarget()
 
 
-def poll(state: EngineState, t: float, environment: EngineEnvironment | None = None) -> object:
-    sample = EngineSample("m", "0", {"running": 1.0, "waiting": 0.0, "kv_usage": 0.5}, {"steps": t})
-    return state.step(
-        EnginePage(t, (sample,)), sample, environment or EngineEnvironment(TARGET, Environment()), SETTINGS
-    )
+THRESHOLDS = load_thresholds()
+
+
+def poll(state: EngineState, t: float, environment: EngineEnvironment | None = None) -> EngineView | None:
+    """One more poll of an engine that generates a token and ends a request every second, each after 1.5 s."""
+    gauges, counters = {"running": 1.0, "waiting": 0.0, "kv_usage": 0.5}, {"steps": t, "generation_tokens": t}
+    sample = EngineSample("m", "0", gauges, counters, {"e2e": histogram((1.0, 2.0), (0.0, t, t), 1.5 * t)})
+    around = environment or EngineEnvironment(TARGET, Environment())
+    return state.step(EnginePage(t, (sample,)), sample, around, SETTINGS, THRESHOLDS)
+
+
+def shows(view: EngineView | None) -> tuple[bool, bool]:
+    """Whether it has a rate, which takes two polls of a window, and latency beside what is healthy."""
+    assert view is not None
+    return "tokens_per_second" in view.derived, "latency_inflation_factor" in view.derived
 
 
 def test_a_poll_gives_a_view_and_the_same_one_again_gives_none():
-    state = EngineState(SETTINGS, load_thresholds())
+    state = EngineState(SETTINGS)
     assert poll(state, 100.0) is state.view is not None
     before = state.view
     assert poll(state, 100.0) is None
-    assert (state.view, state.t) == (before, 100.0)
+    assert (state.view, state.past.t) == (before, 100.0)
 
 
 def test_a_gap_ends_the_window_and_not_what_is_healthy():
-    state = EngineState(SETTINGS, load_thresholds())
+    state = EngineState(SETTINGS)
     poll(state, 100.0)
     poll(state, 101.0)
-    window, baseline = state.past.window, state.past.baseline
-    poll(state, 101.0 + SETTINGS.window_seconds)
-    assert state.past.window is window
-    poll(state, 102.0 + 2 * SETTINGS.window_seconds)
-    assert (state.past.window is window, state.past.baseline is baseline) == (False, True)
-    assert len(state.past.window.points) == 1
+    for t in range(102, 300):
+        view = poll(state, float(t))
+    assert shows(view) == (True, True)
+    assert shows(poll(state, 299.0 + SETTINGS.window_seconds)) == (True, True), "the window holds two polls still"
+    later = 300.0 + 2 * SETTINGS.window_seconds
+    assert shows(poll(state, later)) == (False, False)
+    assert shows(poll(state, later + 1)) == (True, True), "what was healthy before the gap is still known"
 
 
 def test_what_log_and_start_tell_of_the_cache_is_that_of_its_environment():
-    state = EngineState(SETTINGS, load_thresholds())
+    state = EngineState(SETTINGS)
     poll(state, 100.0)
     assert state.view is not None
     assert "kv_capacity_tokens" not in state.view.derived

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.model.samples import CanaryReport, CanaryResult
+from kvpressure.model.samples import CanaryReport, CanaryResult, EngineSample
 from kvpressure.signals.canary import CanaryTimes, CanaryWatch
-from kvpressure.signals.progress import Progress
-from kvpressure.signals.windows import Point
+from kvpressure.signals.progress import progress_of
+from kvpressure.signals.windows import EngineWindow
 
 TIMES = CanaryTimes()
 ANSWERED, SILENT, NOT_POSSIBLE = CanaryResult.ANSWERED, CanaryResult.TIMEOUT, CanaryResult.NOT_POSSIBLE
@@ -17,22 +17,28 @@ def report(sent: float, t: float, result: CanaryResult = ANSWERED, unanswered: b
     return CanaryReport(sent, t, result, unanswered, "what happened")
 
 
-def follow(watch: CanaryWatch, first: int, last: int, *, frozen_at: int | None = None, paused_by: str = "") -> None:
+class Watch(CanaryWatch):
+    """One that has its engine's window beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = EngineWindow(60, 600)
+
+
+def follow(watch: Watch, first: int, last: int, *, frozen_at: int | None = None, asleep: bool = False) -> None:
     """Poll at 1 Hz: idle, or since `frozen_at` with a request and nothing that moves."""
     for t in range(first, last + 1):
-        frozen = 0.0 if frozen_at is None or paused_by else float(t - frozen_at)
-        progress = Progress(frozen_seconds=min(frozen, 60.0), standing_seconds=min(frozen, 60.0), paused_by=paused_by)
-        gauges = {"running": 0.0 if frozen_at is None else 1.0, "waiting": 0.0}
-        point = Point(float(t), gauges, {"generation_tokens": 9.0, "prompt_tokens": 9.0})
-        watch.follow(point, progress)
+        gauges = {"running": 0.0 if frozen_at is None else 1.0, "waiting": 0.0, "awake": float(not asleep)}
+        watch.window.add(float(t), EngineSample("m", "0", gauges, {"generation_tokens": 9.0, "prompt_tokens": 9.0}))
+        watch.follow(watch.window.points[-1], progress_of(watch.window))
 
 
-def wanted_at(watch: CanaryWatch, seconds: range, **how: object) -> list[int]:
+def wanted_at(watch: Watch, seconds: range, **how: object) -> list[int]:
     """When it is wanted, if each request is sent at once and answered."""
     times = []
     for t in seconds:
         follow(watch, t, t, **how)  # type: ignore[arg-type]
-        if watch.wanted(float(t), TIMES):
+        if watch.is_due(float(t), TIMES):
             times.append(t)
             watch.sent(float(t))
             watch.take(report(float(t), t + 0.1))
@@ -40,32 +46,32 @@ def wanted_at(watch: CanaryWatch, seconds: range, **how: object) -> list[int]:
 
 
 def test_an_idle_engine_is_asked_after_its_time_and_then_at_each_interval():
-    assert wanted_at(CanaryWatch(), range(200)) == [30, 90, 150]
+    assert wanted_at(Watch(), range(200)) == [30, 90, 150]
 
 
 def test_an_engine_that_gets_nowhere_is_asked_after_its_time_though_the_window_is_shorter():
-    assert wanted_at(CanaryWatch(), range(100, 400), frozen_at=100) == [130, 190, 250, 310, 370]
+    assert wanted_at(Watch(), range(100, 400), frozen_at=100) == [130, 190, 250, 310, 370]
 
 
 def test_a_new_stall_is_asked_about_after_its_own_time():
-    watch = CanaryWatch()
+    watch = Watch()
     assert wanted_at(watch, range(40)) == [30]
     assert wanted_at(watch, range(40, 80), frozen_at=40) == [70]
 
 
 def test_who_takes_no_such_request_is_asked_ten_times_as_rarely():
-    watch = CanaryWatch()
+    watch = Watch()
     follow(watch, 0, 30)
     watch.sent(30.0)
     watch.take(report(30.0, 30.1, NOT_POSSIBLE, None))
     follow(watch, 31, 640)
-    assert [watch.wanted(t, TIMES) for t in (100.0, 600.0, 630.0)] == [False, False, True]
+    assert [watch.is_due(t, TIMES) for t in (100.0, 600.0, 630.0)] == [False, False, True]
     assert watch.evidence(640.0, TIMES).text.startswith("what happened")
 
 
 @pytest.mark.parametrize("unanswered", [True, False])
 def test_an_answer_is_evidence_until_the_next_is_due(unanswered: bool):
-    watch = CanaryWatch()
+    watch = Watch()
     follow(watch, 0, 30)
     watch.sent(30.0)
     watch.take(report(30.0, 60.0, SILENT, unanswered))
@@ -75,8 +81,8 @@ def test_an_answer_is_evidence_until_the_next_is_due(unanswered: bool):
 
 
 def test_an_answer_of_another_process_or_from_before_a_pause_is_none():
-    for forget in (lambda w: w.begin_anew(40.0, started=True), lambda w: follow(w, 40, 40, paused_by="asleep")):
-        watch = CanaryWatch()
+    for forget in (lambda w: w.begin_anew(40.0, started=True), lambda w: follow(w, 40, 40, asleep=True)):
+        watch = Watch()
         follow(watch, 0, 39)
         watch.sent(30.0)
         forget(watch)
@@ -89,7 +95,7 @@ def test_an_answer_of_another_process_or_from_before_a_pause_is_none():
 
 
 def test_only_asked_needs_a_request_and_a_page_as_idle_as_that():
-    watch = CanaryWatch()
+    watch = Watch()
     follow(watch, 0, 40)
     assert not watch.only_asked(40.0, 15.0)
     watch.sent(30.0)

@@ -10,7 +10,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import Incident
 from kvpressure.signals.cost import LOST_TOKENS, Cost
-from kvpressure.signals.windows import Point
+from kvpressure.signals.points import Point
 
 LIMITS = load_thresholds()
 GAP = int(LIMITS.incident_gap_seconds)

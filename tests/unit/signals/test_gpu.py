@@ -4,7 +4,7 @@ import pytest
 
 from kvpressure.model.samples import GpuSample
 from kvpressure.signals import Context, derive_gpu, gpu
-from kvpressure.signals.gpu_window import GpuWindow
+from kvpressure.signals.context import GpuWindow
 from tests.support.engines import THRESHOLDS, window
 
 GIB = 2.0**30

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
-from kvpressure.signals.gpu_window import GpuWindow
-from kvpressure.signals.summaries import Tally, line, weighted_quantiles
-from kvpressure.signals.windows import MAX_POINTS, EngineWindow, Point
+from kvpressure.signals.context import GpuWindow
+from kvpressure.signals.points import Point, Tally, line, weighted_quantiles
+from kvpressure.signals.windows import MAX_POINTS, EngineWindow
 
 INF = math.inf
 
@@ -231,14 +231,14 @@ def test_gpu_utilization_is_the_mean_of_all_the_drivers_samples():
     window = GpuWindow(60)
     window.add(gpu(0.0, 1.0, 1.0, 1.0))
     window.add(gpu(1.0, 0.0))
-    assert window.utilization() == 0.75
+    assert window.utilization == 0.75
 
 
 def test_gpu_utilization_is_unknown_as_soon_as_the_driver_gives_none():
     window = GpuWindow(60)
     window.add(gpu(0.0, 1.0))
     window.add(gpu(1.0))
-    assert window.utilization() is None
+    assert window.utilization is None
 
 
 def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():

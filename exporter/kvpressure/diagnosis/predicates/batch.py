@@ -115,10 +115,9 @@ def cpu_holds_it_up(facts: Facts) -> bool:
 prefill_limits = Shared(mostly_prefill & steps_full)
 """Steps are full of prompts: what waits for a place waits for the GPU to compute those before it."""
 
-
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
-    | (slower & fuller & ~gpu_idle.taken_as(False))
+    | (slower & fuller & ~gpu_idle.known_true())
     | (gpu_busy & (slower | (queued & ~steady)) & ~cache_may_hold_queue)
 )
 """Steps that take longer because they compute more, a busy GPU that makes requests wait without a cap, or prompts

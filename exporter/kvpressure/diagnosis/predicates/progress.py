@@ -85,8 +85,8 @@ looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_is_held))
 @fact("canary")
 def answers(facts: Facts) -> bool | None:
     """Return whether a request of one token got its answer; not known where none was sent."""
-    told = facts.symptom(CANARY_UNANSWERED)
-    return None if told is None else not told
+    no_answer = facts.symptom(CANARY_UNANSWERED)
+    return None if no_answer is None else not no_answer
 
 
 statistics_late = Shared(looks_stuck & answers)

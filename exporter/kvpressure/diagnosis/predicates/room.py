@@ -85,7 +85,6 @@ def room_is_ample(facts: Facts) -> bool:
 preempted_without_room = Shared(preempted & ~room_is_ample)
 """Who was preempted must fit with the answer so far."""
 
-
 cache_may_hold_queue = Shared(queued_always & (longest_blocked | preempted_without_room))
 """A queue without a pause whose head is one of the longest, or was preempted."""
 

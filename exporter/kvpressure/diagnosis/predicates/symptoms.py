@@ -24,18 +24,13 @@ def symptom(name: str, *evidence: str) -> Predicate:
 
 admission_blocked = symptom("admission_blocked", *FIT, REASONS)
 
-
 preempting = symptom("preempting")
-
 
 kv_saturated = symptom("kv_saturated")
 
-
-evicting = symptom("evicting").taken_as(False)
-
+evicting = symptom("evicting").known_true()
 
 frontend_slow = symptom("frontend_slow")
-
 
 cpu_pressed = symptom("cpu_pressed", "cpu")
 

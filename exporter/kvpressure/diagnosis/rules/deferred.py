@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate
-from kvpressure.diagnosis.predicates import batch, page, queue, symptoms
-from kvpressure.diagnosis.rule import Rule
+from kvpressure.diagnosis.predicates import batch, queue, symptoms
+from kvpressure.diagnosis.rule import Grounds, rules_of, same
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
-EXPECTS: Final[Mapping[str, bool]] = {"admission_blocked": False, "kv_saturated": False, "preempting": False}
-
-_fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.taken_as(False)
+_fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.known_true()
 _deferred = queue.queued & ~batch.at_cap & queue.mostly_deferred
-_must_be = queue.queued & ~page.reasons_known & queue.must_be_deferred
+_must_be = queue.queued & ~queue.reasons_known & queue.must_be_deferred
 """No page tells what they wait for, and nothing else is left."""
 
 
-def _rule(name: str, detail: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
-    return Rule(f"deferred.{name}", Cause.DEFERRED, detail, when, grounds, EXPECTS)
-
-
-def _from_elsewhere(prefix: str, when: Predicate, share: Callable[[Facts], str]) -> tuple[Rule, ...]:
+def _from_elsewhere(prefix: str, when: Predicate, share: Grounds) -> tuple[tuple[str, str, Predicate, Grounds], ...]:
     """KV from elsewhere, by the connector that shows."""
+
+    def grounds(shown: Grounds) -> Grounds:
+        return lambda facts: f"{share(facts)}; {shown(facts)}."
+
+    remote, offload = same("a connector to other engines is in use"), same("an offload tier is in use")
     return (
-        _rule(
-            f"{prefix}remote_kv",
-            "remote_kv",
-            when & queue.remote_kv_shows,
-            lambda facts: f"{share(facts)}; a connector to other engines is in use.",
-        ),
-        _rule(
-            f"{prefix}offload",
-            "offload",
-            when & queue.offload_shows,
-            lambda facts: f"{share(facts)}; an offload tier is in use.",
-        ),
-        _rule(
-            f"{prefix}external_kv",
-            "external_kv",
-            when,
-            lambda facts: f"{share(facts)}; {_which(facts)}.",
-        ),
+        (f"{prefix}remote_kv", "remote_kv", when & queue.remote_kv_shows, grounds(remote)),
+        (f"{prefix}offload", "offload", when & queue.offload_shows, grounds(offload)),
+        (f"{prefix}external_kv", "external_kv", when, grounds(_which)),
     )
 
 
@@ -76,22 +59,23 @@ def _several(facts: Facts) -> str:
     return f"For a grammar or {' or '.join(left)}: the page does not tell which."
 
 
-def _grammar(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
-    return "Nothing else is left: no KV comes from elsewhere, no slot is short, no image was sent."
-
-
 def _steps(facts: Facts) -> str:
     steps = number(round(facts.window.queue.waited_steps or 0.0))
     return f"They fit, and wait for {steps} steps: for a grammar, or behind one that a limit holds back."
 
 
-RULES: Final = (
+_grammar = same("Nothing else is left: no KV comes from elsewhere, no slot is short, no image was sent.")
+
+RULES: Final = rules_of(
+    Cause.DEFERRED,
+    "deferred",
+    {"admission_blocked": False, "kv_saturated": False, "preempting": False},
     *_from_elsewhere("", _fetching, _fetched),
-    _rule("lora_slots", "lora_slots", _deferred & queue.adapters_lack_slots, _slots),
-    _rule("several_kinds", "", _deferred & queue.several_kinds_possible, _several),
-    _rule("grammar", "grammar", _deferred, _grammar),
-    _rule("must_be_lora_slots", "lora_slots", _must_be & queue.adapters_lack_slots, _slots),
+    ("lora_slots", "lora_slots", _deferred & queue.adapters_lack_slots, _slots),
+    ("several_kinds", "", _deferred & queue.several_kinds_possible, _several),
+    ("grammar", "grammar", _deferred, _grammar),
+    ("must_be_lora_slots", "lora_slots", _must_be & queue.adapters_lack_slots, _slots),
     *_from_elsewhere("must_be_", _must_be & queue.mostly_brought, _brought),
-    _rule("must_be_several_kinds", "", _must_be & queue.several_kinds_possible, _several),
-    _rule("must_be_deferred", "", _must_be, _steps),
+    ("must_be_several_kinds", "", _must_be & queue.several_kinds_possible, _several),
+    ("must_be_deferred", "", _must_be, _steps),
 )

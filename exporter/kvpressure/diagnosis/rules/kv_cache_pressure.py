@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis.confidence import KV_SHOWS
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate, Shared, fact
 from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
-from kvpressure.diagnosis.rule import Rule, nothing_to_say
-from kvpressure.diagnosis.wording import cache_in_use, waiting
+from kvpressure.diagnosis.rule import Rule, cache_in_use, nothing_to_say, waiting
+from kvpressure.diagnosis.score import KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
@@ -33,13 +32,13 @@ EXPECTS: Final[Mapping[str, bool]] = {
 @fact()
 def _told(facts: Facts) -> bool:
     """Return whether the verdict before was this one."""
-    return facts.told is Cause.KV_CACHE_PRESSURE
+    return facts.cause_before is Cause.KV_CACHE_PRESSURE
 
 
 _stays = Shared(_told & room.long_still_blocked & queue.queued & ~batch.at_cap)
 """A full pool empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
 
-_full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.taken_as(False)) | _stays)
+_full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.known_true()) | _stays)
 _limits = Shared(symptoms.admission_blocked | symptoms.preempting | _full | _stays)
 """Asked first by all rules that stand together, so that it is asked once."""
 
@@ -76,7 +75,7 @@ def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
 def _evicts_still(facts: Facts) -> bool:
     """Return whether half of what begins the verdict is still there: sessions come back in waves."""
     found, thresholds = facts.window.eviction, facts.thresholds
-    if facts.told is not Cause.KV_CACHE_PRESSURE or found.time_ratio is None or found.recomputed_ratio is None:
+    if facts.cause_before is not Cause.KV_CACHE_PRESSURE or found.time_ratio is None or found.recomputed_ratio is None:
         return False
     enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
     lasts = found.turnovers >= thresholds.eviction_turnover_min_count

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Predicate
 from kvpressure.diagnosis.predicates import progress, room
-from kvpressure.diagnosis.rule import Rule
-from kvpressure.diagnosis.wording import clock, running_and_waiting
+from kvpressure.diagnosis.rule import clock, of_symptom, rules_of, running_and_waiting
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
-
-EXPECTS: Final[Mapping[str, bool]] = {
-    "throughput_plateau": True,
-    "gpu_compute_low": True,
-    "preempting": False,
-    CANARY_UNANSWERED: True,
-}
 
 _STANDING: Final[Mapping[str, str]] = {
     "steps": "steps",
@@ -35,33 +26,29 @@ _STANDING: Final[Mapping[str, str]] = {
 }
 
 
-def _stuck(name: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
-    return Rule(f"stuck.{name}", Cause.STUCK, name, when, grounds, EXPECTS)
-
-
 def _standing(facts: Facts) -> str:
     """Return what stands still, since when, and whether it answers."""
-    window = facts.window
-    seconds = max(window.progress.frozen_seconds, window.progress.looping_seconds, window.progress.still_seconds)
-    stands = ", ".join(_STANDING.get(name, name) for name in window.progress.standing)
-    held = facts.standing_since
-    since = f"for {seconds:.0f} s" if held is None else f"for {max(seconds, facts.t - held):.0f} s, since {clock(held)}"
-    told = f"Stand still {since}: {stands}. {running_and_waiting(facts)}"
-    return f"{told} {_unanswered(facts)}" if facts.symptom(CANARY_UNANSWERED) else told
+    found = facts.window.progress
+    seconds, since = found.standing_seconds, facts.standing_since
+    at = "" if since is None else f", since {clock(since)}"
+    longest = seconds if since is None else max(seconds, facts.t - since)
+    stands = ", ".join(_STANDING.get(name, name) for name in found.standing)
+    text = f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
+    return f"{text} {facts.text(CANARY_UNANSWERED)}" if facts.symptom(CANARY_UNANSWERED) else text
 
 
-def _unanswered(facts: Facts) -> str:
-    return facts.text(CANARY_UNANSWERED)
-
-
-RULES: Final = (
+RULES: Final = rules_of(
+    Cause.STUCK,
+    "stuck",
+    {"throughput_plateau": True, "gpu_compute_low": True, "preempting": False, CANARY_UNANSWERED: True},
     # An answer that does not come says so sooner than the clock does.
-    _stuck("looping", progress.loops_longest & (progress.looping_long | progress.unanswered), _standing),
-    _stuck("frozen", progress.frozen_a_while & (progress.frozen_long | progress.unanswered), _standing),
-    _stuck(
+    ("looping", "looping", progress.loops_longest & (progress.looping_long | progress.unanswered), _standing),
+    ("frozen", "frozen", progress.frozen_a_while & (progress.frozen_long | progress.unanswered), _standing),
+    (
+        "nothing_runs",
         "nothing_runs",
         progress.still_a_while & ((progress.still_long & ~room.cache_is_held) | progress.unanswered),
         _standing,
     ),
-    _stuck("unanswered", progress.unanswered, _unanswered),
+    ("unanswered", "unanswered", progress.unanswered, of_symptom(CANARY_UNANSWERED)),
 )

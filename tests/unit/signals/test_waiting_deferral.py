@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpressure.signals.deferral import Deferral, deferral_of
+from kvpressure.signals.waiting import Deferral, deferral_of
 from tests.support.engines import window
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.signals.healthy_rate import HealthyRate
+from kvpressure.signals.cost import HealthyRate
 
 LIMITS = load_thresholds()
 

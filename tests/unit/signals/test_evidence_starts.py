@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kvpressure.signals.starts import MAX_STARTS, Starts
+from kvpressure.signals.evidence import MAX_STARTS, Starts
 
 
 def test_a_server_that_is_seen_for_the_first_time_has_not_restarted() -> None:

@@ -67,7 +67,7 @@ def test_the_symptom_is_there_only_where_somebody_was_ever_refused():
     [
         (NO_QUEUE | {"refused_ratio": 0.5}, Cause.CONCURRENCY_BOUND),
         (NO_QUEUE | {"refused_ratio": 0.01}, Cause.HEALTHY),
-        (NO_QUEUE | {"refused_ratio": 0.5, "busy": False, "demand": 0.0}, Cause.CONCURRENCY_BOUND),
+        (NO_QUEUE | {"refused_ratio": 1.0, "busy": False, "demand": 0.0}, Cause.CONCURRENCY_BOUND),
         ({"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9, "refused_ratio": 0.5}, Cause.KV_CACHE_PRESSURE),
     ],
     ids=["nobody waits", "hardly any refused", "all refused", "those let in do not fit"],

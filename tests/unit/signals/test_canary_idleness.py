@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvpressure.signals.idleness import Idleness
-from kvpressure.signals.windows import Point
+from kvpressure.signals.canary import Idleness
+from kvpressure.signals.points import Point
 
 IDLE = {"running": 0.0, "waiting": 0.0}
 

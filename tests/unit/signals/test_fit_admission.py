@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.signals.admission import coming_in_tokens
-from kvpressure.signals.fit import Fit, fit_of
+from kvpressure.signals.fit import Fit, coming_in_tokens, fit_of
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
 

@@ -1,0 +1,107 @@
+"""`concurrency_bound`, `compute_bound` and `host_bound`: what limits an engine whose cache has room.
+
+A limit on the batch keeps requests waiting, the GPU computes as much as it can, or the time passes outside the GPU: in
+the API process or for want of CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvpressure.diagnosis.facts import Facts, capital
+from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
+from kvpressure.diagnosis.rule import of_symptom, rules_of, same
+from kvpressure.diagnosis.symptoms import estimated_work
+from kvpressure.model.values import number
+from kvpressure.model.verdict import Cause
+
+_NO_CACHE: Final[Mapping[str, bool]] = {"admission_blocked": False, "preempting": False}
+
+_capped = queue.queued & batch.at_cap
+"""Which flag sets the cap shows only in how the engine was started."""
+
+_fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_lately)
+"""All that wait fit, and no cap holds the batch: the scheduler keeps to another of its limits."""
+
+
+def _stays(facts: Facts) -> str:
+    running = facts.inputs.value("requests_running_max")
+    at = "" if running is None else f" at {number(running)}"
+    return f"The batch stays{at}, its highest of the last ten minutes"
+
+
+def _declared(facts: Facts, name: str) -> str:
+    return number(facts.inputs.declared.get(name, 0.0))
+
+
+def _sequence_cap(facts: Facts) -> str:
+    like = "; a watermark would look the same" if facts.symptom("kv_saturated") else ""
+    return f"{_stays(facts)}; how many it may have was not to be read{like}."
+
+
+def _max_num_seqs(facts: Facts) -> str:
+    return f"{_stays(facts)}; {_declared(facts, 'max_num_seqs')} are allowed."
+
+
+def _another_cap(facts: Facts) -> str:
+    allowed = _declared(facts, "max_num_seqs")
+    return f"{_stays(facts)}, and {allowed} are allowed: another of the scheduler's limits holds it."
+
+
+def _step(facts: Facts) -> str:
+    step = number(round(facts.window.throughput.step_tokens or 0.0))
+    return f"A step computes {step} tokens; {_declared(facts, 'max_num_batched_tokens')} are allowed."
+
+
+def _head_of_line(facts: Facts) -> str:
+    return f"{_step(facts)} The batch is below its highest, and those that wait would fit."
+
+
+def _queue_limit(facts: Facts) -> str:
+    return f"{capital(facts.symptoms['load_shed'].text.removesuffix('.'))}; hardly anybody waits."
+
+
+def _prefill_share(facts: Facts) -> str:
+    ratio = facts.window.throughput.prefill_ratio
+    return "" if ratio is None else f"{ratio:.0%} of the tokens computed are of prompts{estimated_work(facts.inputs)}."
+
+
+RULES: Final = (
+    *rules_of(
+        Cause.CONCURRENCY_BOUND,
+        "concurrency",
+        {"admission_blocked": False, "kv_saturated": False, "preempting": False, "throughput_plateau": True},
+        ("max_num_seqs", "max_num_seqs", _capped & batch.at_declared_cap, _max_num_seqs),
+        ("another_cap", "", _capped & ~batch.at_declared_cap, _another_cap),
+        ("sequence_cap", "sequence_cap", _capped, _sequence_cap),
+        ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
+        ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
+        ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),
+        # Nobody waits because whoever would have to is sent away.
+        ("queue_limit", "queue_limit", symptoms.is_shedding_load & ~queue.queued, _queue_limit),
+    ),
+    *rules_of(
+        Cause.COMPUTE_BOUND,
+        "compute",
+        {**_NO_CACHE, "gpu_compute_low": False, "latency_inflated": True},
+        ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prefill_share),
+        ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prefill_share),
+        ("decode", "decode", batch.compute_limits & batch.mostly_decode, _prefill_share),
+        ("mixed", "", batch.compute_limits, _prefill_share),
+    ),
+    *rules_of(
+        Cause.HOST_BOUND,
+        "host",
+        {**_NO_CACHE, "gpu_compute_low": True, "frontend_slow": True, "cpu_pressed": True},
+        (
+            "front_end_late",
+            "front_end",
+            progress.statistics_late & symptoms.frontend_slow,
+            of_symptom("frontend_slow"),
+        ),
+        ("cpu_late", "cpu", progress.statistics_late & symptoms.cpu_pressed, of_symptom("cpu_pressed")),
+        ("front_end", "front_end", symptoms.frontend_slow, of_symptom("frontend_slow")),
+        ("cpu", "cpu", symptoms.cpu_pressed & batch.cpu_holds_it_up, of_symptom("cpu_pressed")),
+    ),
+)

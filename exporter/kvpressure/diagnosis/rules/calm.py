@@ -1,0 +1,69 @@
+"""`paused`, `idle`, `healthy`: somebody has stopped the engine on purpose, nobody wants anything, or all is served."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.diagnosis.facts import Facts, capital
+from kvpressure.diagnosis.predicates import progress, queue, symptoms
+from kvpressure.diagnosis.rule import nothing_to_say, rules_of, same, waiting
+from kvpressure.model.verdict import Cause
+
+
+def _streams(facts: Facts) -> str:
+    return f"{capital(waiting(facts))}, all put off; nothing runs or changes."
+
+
+RULES: Final = (
+    *rules_of(
+        Cause.PAUSED,
+        "paused",
+        {"preempting": False},
+        (
+            "asleep",
+            "asleep",
+            progress.asleep,
+            same("The page says that it sleeps, or that an operation to that end is under way."),
+        ),
+        (
+            "weight_update",
+            "weight_update",
+            progress.paused_by("weight_update"),
+            same("The page says that an operation that loads new weights is under way."),
+        ),
+        (
+            "pause_call",
+            "pause_call",
+            progress.paused_by("pause_call"),
+            same("Its web server has counted more calls of /pause than of /resume."),
+        ),
+    ),
+    *rules_of(
+        Cause.IDLE,
+        "idle",
+        {"admission_blocked": False, "preempting": False, "gpu_compute_low": False},
+        ("no_demand", "", ~queue.busy & ~symptoms.is_shedding_load, nothing_to_say),
+        (
+            "streams",
+            "streams",
+            # Not where those that wait fetch KV from elsewhere, or may do so: they want to get on.
+            queue.streams_only & ~queue.mostly_fetching.known_true() & ~queue.may_fetch & ~symptoms.is_shedding_load,
+            _streams,
+        ),
+    ),
+    *rules_of(
+        Cause.HEALTHY,
+        "healthy",
+        {
+            "admission_blocked": False,
+            "kv_saturated": False,
+            "preempting": False,
+            "batch_collapse": False,
+            "latency_inflated": False,
+            "throughput_plateau": False,
+        },
+        # A queue that comes and goes is no loss, if it is known to wait for its turn only.
+        ("passing_queue", "", queue.queued & ~queue.queued_always, nothing_to_say),
+        ("served", "", queue.always, nothing_to_say),
+    ),
+)
