@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
-from kvpressure.cli.engine_options import EngineFacts
-from kvpressure.cli.findings import Finding, as_json, exit_code
+from kvpressure.cli.findings import EngineFacts, Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
 from kvpressure.config.target import Target

@@ -14,13 +14,12 @@ import click
 
 from kvpressure import __version__
 from kvpressure.cli.audit_report import show_audit
-from kvpressure.cli.known_models import known_model
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
+from kvpressure.cli.options import thresholds_of
 from kvpressure.cli.progress import Bar
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
 from kvpressure.tools.audit.as_json import as_json
 from kvpressure.tools.audit.checks import CHECKS
@@ -76,7 +75,11 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
-    knowledge, thresholds = Knowledge(_models(options["configs"]), options["gpu"]), _thresholds(options["thresholds"])
+    knowledge = Knowledge(_models(options["configs"]), options["gpu"])
+    try:
+        thresholds = thresholds_of(options["thresholds"])
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--thresholds") from error
     with _everything_kept(), Bar() as bar:
         for path in paths:
             given += _from_path(path, bar)
@@ -196,13 +199,4 @@ def _from_cluster(options: dict[str, Any]) -> Manifests:
     try:
         return read_cluster(options["kubeconfig"], options["context"], namespaces)
     except ClusterError as error:
-        say(error, err=True)
-        sys.exit(2)
-
-
-def _thresholds(path: Path | None) -> Thresholds:
-    try:
-        text = None if path is None else read_text(path)
-        return load_thresholds(text, override_name=str(path))
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--thresholds") from error
+        fail(error)

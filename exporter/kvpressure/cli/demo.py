@@ -9,28 +9,27 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from aiohttp import web
 
 from kvpressure import logs
-from kvpressure.cli.demo_gpus import SOURCE, InProcessGpuSource
-from kvpressure.cli.demo_recording import Incident, Recorded, engine_app
-from kvpressure.cli.demo_recording import at as at_time
-from kvpressure.cli.ending import run_to_the_end
+from kvpressure.cli.demo_recording import Recorded, engine_app
 from kvpressure.cli.options import refuse
+from kvpressure.cli.replay import Column, cells
 from kvpressure.cli.report import cause_words
 from kvpressure.cli.say import say
-from kvpressure.cli.serve import serve
+from kvpressure.cli.serve import run_to_the_end, serve
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon
 from kvpressure.exposition.palette import CAUSES
 from kvpressure.model.catalogue import NOT_KNOWN
-from kvpressure.model.samples import GpuReport
-from kvpressure.model.values import at
+from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.model.view import EngineView
+from kvpressure.sources.gpu.process import Status
 from kvpressure.sources.source import OnReport, Source
 
 ROW_SECONDS = 5.0
@@ -38,7 +37,18 @@ SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
 """What `triage --duration` takes at least, and without being told."""
 COLLAPSED = "collapsed"
 """How the note of the phase begins in which a triage shows most."""
+_OFF = ("ENGINES__CANARY", "KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
+_COLUMNS: tuple[Column, ...] = (
+    (7, ".0f", "requests_running"),
+    (7, ".0f", "requests_waiting"),
+    (9, ".1f", "effective_batch_size_quantile", "0.95"),
+    (7, ".0%", "kv_cache_usage_ratio"),
+    (7, ".0%", "admission_blocked_ratio"),
+    (8, ".0f", "tokens_per_second", "generation"),
+    (7, ".0%", "engine_gpu_memory_used_ratio"),
+    (8, ".0%", "engine_gpu_utilization_ratio"),
+)
 
 
 class DemoClock:
@@ -62,10 +72,31 @@ class DemoClock:
         await asyncio.sleep(max(0.0, (monotonic_seconds - self.monotonic()) / self.speed))
 
 
+class RecordedGpus(Source):
+    """The incident's GPUs, read each second of its clock; a source without a child."""
+
+    def __init__(self, incident: Recorded, clock: DemoClock, on_report: OnReport) -> None:
+        self._incident, self._clock, self._on_report = incident, clock, on_report
+        self._status = Status("recorded", clock.wall())
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record."""
+        return (self._status.health,)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            t, now = self._clock.wall(), self._clock.monotonic()
+            report = GpuReport(t, tuple(replace(sample, t=t) for sample in self._incident.gpus(now)))
+            self._status.reported(t, report)
+            self._on_report("recorded", report)
+            await self._clock.sleep_until(now + 1.0)
+
+
 class Demo:
     """The engine that is played, the exporter's view of it, and the story told on the terminal."""
 
-    def __init__(self, speed: float, incident: Incident | None = None) -> None:
+    def __init__(self, speed: float, incident: Recorded | None = None) -> None:
         self.clock = DemoClock(speed)
         self.incident = incident or Recorded()
         self._engine_url = ""
@@ -81,33 +112,24 @@ class Demo:
             def read() -> Settings:
                 return _settings(self._engine_url, listen_address)
 
-            await serve(lambda: Daemon(load(read), read, self._gpus, self.clock), self._tell)
+            def gpus(_: object, on_report: OnReport) -> Sequence[Source]:
+                return [RecordedGpus(self.incident, self.clock, on_report)]
+
+            await serve(lambda: Daemon(load(read), read, gpus, self.clock), self._tell)
         finally:
             await runner.cleanup()
-
-    def _gpus(self, _: object, on_report: OnReport) -> Sequence[Source]:
-        def report(t: float) -> GpuReport:
-            return GpuReport(t, at_time(self.incident.gpus(self.clock.monotonic()), t))
-
-        interval = 1.0 / self.clock.speed
-        return [InProcessGpuSource(report, interval, lambda r: on_report(SOURCE, r), self.clock.wall)]
 
     def _triage(self) -> list[str]:
         """Return the line to type in another terminal, fit for the time that there is."""
         collapsed = next(phase.seconds for phase in self.incident.phases if phase.note.startswith(COLLAPSED))
         seconds = triage_seconds(collapsed / self.clock.speed)
         if seconds is None:
-            slow = collapsed / SHORTEST_SECONDS
-            return [
-                f"At this speed it collapses for less time than a triage takes; --speed {slow:g} or less leaves it."
-            ]
+            slow = f"--speed {collapsed / SHORTEST_SECONDS:g}"
+            return [f"At this speed it collapses for less time than a triage takes; {slow} or less leaves it."]
         words = [*_typed(), "triage", self._engine_url]
         words += [] if seconds == DEFAULT_SECONDS else ["--duration", f"{seconds:g}"]
-        return [
-            "To see what an on-call engineer sees, type in another terminal while it has collapsed:",
-            "",
-            f"  {shlex.join(words)}",
-        ]
+        what = "To see what an on-call engineer sees, type in another terminal while it has collapsed:"
+        return [what, "", f"  {shlex.join(words)}"]
 
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
         phases = self.incident.phases
@@ -128,14 +150,14 @@ class Demo:
             phase = next(phase for phase in phases if seconds < phase.end)
             if phase is not told:
                 told = phase
-                say("", f"{_clock_text(self.clock.monotonic())}  {phase.note}", HEAD)
-            if self.clock.monotonic() >= next_row:
-                next_row = self.clock.monotonic() + ROW_SECONDS
+                say("", f"{_clock_text(seconds)}  {phase.note}", HEAD)
+            if seconds >= next_row:
+                next_row = seconds + ROW_SECONDS
                 for view in daemon.snapshot().engines:
                     if (said := _verdict(view)) not in ("", verdict):
                         verdict = said
                         say(f"       kvpressure says: {said}")
-                    say(_row(self.clock.monotonic(), view))
+                    say(_row(seconds, view))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
         say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
 
@@ -166,11 +188,7 @@ def _settings(url: str, listen_address: str) -> Settings:
         {
             "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
             # The story is the recording's alone, wherever it is told.
-            "KVPRESSURE_ENGINES__CANARY__ENABLED": "false",
-            "KVPRESSURE_KUBERNETES__ENABLED": "false",
-            "KVPRESSURE_POD_RESOURCES__ENABLED": "false",
-            "KVPRESSURE_LOGS__ENABLED": "false",
-            "KVPRESSURE_HOST__ENABLED": "false",
+            **{f"KVPRESSURE_{name}__ENABLED": "false" for name in _OFF},
         },
     )
 
@@ -183,23 +201,7 @@ def _verdict(view: EngineView) -> str:
 
 
 def _row(seconds: float, view: EngineView) -> str:
-    derived = view.derived
-    cells = (
-        _clock_text(seconds),
-        _cell(at(derived, "requests_running"), 7, ".0f"),
-        _cell(at(derived, "requests_waiting"), 7, ".0f"),
-        _cell(at(derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
-        _cell(at(derived, "kv_cache_usage_ratio"), 7, ".0%"),
-        _cell(at(derived, "admission_blocked_ratio"), 7, ".0%"),
-        _cell(at(derived, "tokens_per_second", "generation"), 8, ".0f"),
-        _cell(at(derived, "engine_gpu_memory_used_ratio"), 7, ".0%"),
-        _cell(at(derived, "engine_gpu_utilization_ratio"), 8, ".0%"),
-    )
-    return "  ".join(cells)
-
-
-def _cell(value: float | None, width: int, form: str) -> str:
-    return "-".rjust(width) if value is None else f"{value:{form}}".rjust(width)
+    return "  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS)))
 
 
 def _clock_text(seconds: float) -> str:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import web
 
 from kvpressure.engines.recordings import TraceError, TraceLine, read_trace
+from kvpressure.exposition.text import TEXT
 from kvpressure.model.samples import GpuSample
 
 RECORDING: Final = "demo.jsonl.xz"
 """Made by `make demo-recording`. The label of a line is what the demo says of its phase."""
-
-_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +34,8 @@ class Phase:
         return self.end - self.begin
 
 
-class Incident(Protocol):
-    """What the demo plays. Seconds count from its beginning; pages go on after its last phase."""
-
-    @property
-    def phases(self) -> Sequence[Phase]:
-        """The phases in order, one behind the other."""
-
-    def page(self, seconds: float) -> bytes:
-        """Return the engine's page at that time."""
-
-    def gpus(self, seconds: float) -> Sequence[GpuSample]:
-        """Return its GPUs at that time."""
-
-
 class Recorded:
-    """The packaged incident; what was recorded last stays."""
+    """The packaged incident, which the demo plays. Seconds count from its beginning; what was recorded last stays."""
 
     def __init__(self) -> None:
         with resources.as_file(resources.files("kvpressure.cli") / "data" / RECORDING) as path:
@@ -78,20 +63,15 @@ class Recorded:
         return self._lines[max(0, bisect_right(self._at, seconds) - 1)]
 
 
-def engine_app(incident: Incident, now: Callable[[], float]) -> web.Application:
+def engine_app(incident: Recorded, now: Callable[[], float]) -> web.Application:
     """Return a server of the engine's page; `now` gives the seconds since the incident began."""
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=incident.page(now()), headers={"Content-Type": _TYPE})
+        return web.Response(body=incident.page(now()), headers={"Content-Type": TEXT})
 
     app = web.Application()
-    app.add_routes([web.get("/metrics", metrics)])
+    app.router.add_get("/metrics", metrics)
     return app
-
-
-def at(samples: Sequence[GpuSample], t: float) -> tuple[GpuSample, ...]:
-    """Return the readings as of unix time `t`."""
-    return tuple(replace(sample, t=t) for sample in samples)
 
 
 def _lines(path: Path) -> list[TraceLine]:

@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.options import refuse
+from kvpressure.cli.options import refuse, thresholds_of
 from kvpressure.cli.say import say
-from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.exposition.profile import Profile
 from kvpressure.tools.bundle import Options, bundle_files, write_bundle
 from kvpressure.tools.bundle.flavours import EXPORTER, FLAVOURS
@@ -91,7 +89,7 @@ def command(
     whose, matchers = selector_of(given.pop("flavour"), given.pop("selector"))
     try:
         options = Options(
-            _thresholds(overrides),
+            thresholds_of(overrides),
             flavour=whose,
             selector=matchers,
             labels=pairs,
@@ -111,9 +109,3 @@ def _seconds(interval: str) -> int:
         return seconds(interval)
     except ValueError as error:
         raise ConfigError([Problem("generate", None, "--scrape-interval", str(error))]) from None
-
-
-def _thresholds(overrides: Path | None) -> Thresholds:
-    if overrides is None:
-        return load_thresholds()
-    return load_thresholds(read_text(overrides), override_name=str(overrides))

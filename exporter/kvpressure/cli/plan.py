@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,14 +27,16 @@ from kvpressure.capacity.parallel import Parallel, RefusedError, prompt_refused
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.capacity.traffic import Traffic
 from kvpressure.cli.access import access_of, access_options
-from kvpressure.cli.known_models import known_model
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.plan_page import LiveError, LiveShape
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
 from kvpressure.cli.plan_report import flags, report
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.errors import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
+
+if TYPE_CHECKING:
+    from kvpressure.cli.plan_engine import LiveShape
 
 _UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
 
@@ -161,9 +163,8 @@ def command(**options: Any) -> None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
-    except (ModelConfigError, ConfigFileError, LiveError, RefusedError) as error:
-        say(*f"{error}".splitlines(), err=True)
-        sys.exit(2)
+    except (ModelConfigError, ConfigFileError, SourceError, RefusedError) as error:
+        fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     if options["as_json"]:
         say_json({"title": title, "flags": given, **asdict(plan)})
@@ -175,7 +176,7 @@ def command(**options: Any) -> None:
 def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     runtime = named(options["runtime"])
     memory = _memory(options, runtime)
-    traffic = _traffic(options, LiveShape())
+    traffic = _traffic(options)
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)
     cost = _cost(geometry, options, options["block_size"])
     longest = options["max_model_len"]
@@ -191,13 +192,12 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
 
 
 def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
-    shape = LiveShape()
-    title = "an engine with the KV cache size given"
+    title, shape = "an engine with the KV cache size given", None
     pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), named(options["runtime"])
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
         # Reading a page takes the whole HTTP client, and only this needs it.
-        from kvpressure.cli.plan_live import read_engine  # noqa: PLC0415
+        from kvpressure.cli.plan_engine import read_engine  # noqa: PLC0415
 
         engine = read_engine(options["url"], access_of(dict(options)), options["duration"])
         title, shape, running = engine.title, engine.shape, engine.running
@@ -212,17 +212,16 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         limit=options["max_model_len"],
         geometry=geometry,
         cost=None if geometry is None else _cost(geometry, options, running.pool.block_tokens),
-        gpu_memory_bytes=_one_gpu(options),
+        gpu_memory_bytes=min(_gpu_memory(options), default=None),
         max_num_batched_tokens=options["max_num_batched_tokens"],
     )
     return running.runtime, title, plan
 
 
-def _one_gpu(options: Mapping[str, Any]) -> float | None:
-    """Return the memory of one GPU as given, None where it was not."""
+def _gpu_memory(options: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the bytes of the GPUs as they were given, nothing where they were not."""
     gpu: Gpu | None = options["gpu"]
-    given = [*options["gpu_memory"], *([] if gpu is None else [gpu.memory_bytes])]
-    return min(given, default=None)
+    return (*options["gpu_memory"], *(() if gpu is None else (gpu.memory_bytes,)))
 
 
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
@@ -245,10 +244,10 @@ def _parallel(options: Mapping[str, Any]) -> Parallel:
 
 
 def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
-    given, parallel, gpu = options["gpu_memory"], _parallel(options), options["gpu"]
-    if gpu is not None and given:
+    given, parallel, gpu = _gpu_memory(options), _parallel(options), options["gpu"]
+    if gpu is not None and options["gpu_memory"]:
         raise click.UsageError("give --gpu or --gpu-memory, not both")
-    given, ranks = given if gpu is None else (gpu.memory_bytes,), parallel.gpus
+    ranks = parallel.gpus
     if not given:
         named = "--model-config" if options["model_config"] else "--model"
         raise click.UsageError(f"{named} needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
@@ -271,7 +270,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
     )
 
 
-def _traffic(options: Mapping[str, Any], shape: LiveShape) -> Traffic:
+def _traffic(options: Mapping[str, Any], shape: LiveShape | None = None) -> Traffic:
     """Return the traffic as given, and what was not given as seen."""
     names = ("prompt_p95", "output_p95", "prompt_p50", "output_p50", "concurrency", "burstiness", "held_now")
     known = {name: options.get(name) or getattr(shape, name, None) for name in names}

@@ -11,9 +11,8 @@ import click
 import structlog
 
 from kvpressure import logs
-from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import given, refuse, settings_flags
-from kvpressure.cli.serve import serve
+from kvpressure.cli.serve import run_to_the_end, serve
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon

@@ -11,21 +11,20 @@ from typing import Any
 import click
 
 from kvpressure import logs
-from kvpressure.cli.access import access_of
-from kvpressure.cli.engine_options import EngineFacts
+from kvpressure.cli.findings import EngineFacts, Seen
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.sampling import Sampler, Seen, targets_of
+from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import say
-from kvpressure.cli.triage_run import sample
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state.registry import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
+from kvpressure.model.errors import SourceError
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.calibrate import STEP_TOKENS, UnknownError
+from kvpressure.simulation.calibrate import STEP_TOKENS
 from kvpressure.simulation.consequences import Model, model_of, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
 from kvpressure.simulation.server import Server, StepSeconds
@@ -36,8 +35,11 @@ MAX_ERRORS = 3
 OBSERVED = PipelineSettings(always_observed=True)
 
 
-class SourceError(Exception):
-    """There is no engine to simulate; the message says why, where, and what to do."""
+class NoEngineError(SourceError):
+    """There is no engine to simulate; the sentence says why, where, and what to do."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("no_engine", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,11 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
                 break
             newest = item[1]
     except TraceError as error:
-        raise SourceError(f"{error}") from error
+        raise NoEngineError(f"{error}") from error
     if not newest:
-        raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
+        raise NoEngineError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
     if at is not None and last < at:
-        raise SourceError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
+        raise NoEngineError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
     for unreadable in errors[:MAX_ERRORS]:
         say(unreadable, err=True)
     if len(errors) > MAX_ERRORS:
@@ -120,28 +122,20 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
 
 def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
     """Return the engines at an address, sampled for a while. Raises SourceError."""
-    try:
-        targets = targets_of((options["url"],), access_of(dict(options)), gpus=False)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}", param_hint="URL") from error
-    logs.configure("error", "logfmt")
-    (seen,) = asyncio.run(_sampled(Sampler(targets, thresholds, settings=OBSERVED), options["duration"]))
+    sampler = Sampler(targets_named((options["url"],), dict(options)), thresholds, settings=OBSERVED)
+    (seen,) = asyncio.run(_sampled(sampler, options["duration"]))
     if not seen.engines:
-        if seen.health is not None and not seen.health.up:
-            raise SourceError(seen.health.error)  # which says where
-        raise SourceError(f"{targets[0].url}: the page shows no engine yet: has it served a request?")
+        nothing = f"{seen.target.url}: the page shows no engine yet: has it served a request?"
+        raise NoEngineError(seen.problem or nothing)  # a problem says where
     return seen.engines
 
 
 def live_pods(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
     """Return the engines of pods in a cluster, sampled for a while. Raises SourceError."""
-    # The client takes time to import, and only this needs it.
-    from kvpressure.cli.whatif_pod import NoEngineError, views_of_pods  # noqa: PLC0415
+    from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
 
-    try:
-        return views_of_pods(options, thresholds, OBSERVED)
-    except NoEngineError as error:
-        raise SourceError(f"{error}") from error
+    logs.configure("error", "logfmt")
+    return asyncio.run(views_of_pods(options, thresholds, OBSERVED))
 
 
 def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, Sequence[EngineView]]:
@@ -164,7 +158,7 @@ def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
     found = next((view for view in views if view.key.rank == engine), None)
     if found is None:
         there = ", ".join(view.key.rank for view in views)
-        raise SourceError(f"there is no engine {engine}; there are: {there}")
+        raise NoEngineError(f"there is no engine {engine}; there are: {there}")
     return found
 
 
@@ -210,6 +204,3 @@ def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts,
     model = modelled(first, others, thresholds, options["slo_p95_seconds"])
     late = _late_since(options["slo_p95_seconds"], None, traffic, thresholds)
     return Source("described traffic", named(options["runtime"]), limits, model, traffic, late)
-
-
-__all__ = ["Source", "SourceError", "UnknownError", "source_of"]
