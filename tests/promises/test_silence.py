@@ -17,9 +17,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import text
-from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.status import status_html
+from kvpressure.exposition.status import diagnosis_json, status_html
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineKey, EngineView

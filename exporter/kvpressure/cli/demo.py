@@ -25,8 +25,7 @@ from kvpressure.cli.serve import run_to_the_end, serve
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon
-from kvpressure.exposition.palette import CAUSES
-from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.sources.gpu.process import Status
@@ -197,7 +196,7 @@ def _verdict(view: EngineView) -> str:
     """Return the diagnosis in a few words, "" before there is one."""
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
-    return f"{cause_words(diagnosis)}. {CAUSES[diagnosis.cause].meaning}"
+    return f"{cause_words(diagnosis)}. {CATALOGUE[diagnosis.cause].meaning}"
 
 
 def _row(seconds: float, view: EngineView) -> str:

@@ -19,8 +19,7 @@ from kvpressure.advice import Action
 from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
-from kvpressure.exposition.palette import CAUSES, STAGES, meaning
-from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
+from kvpressure.exposition.wording import NOT_KNOWN, STAGES, duration, meaning, quantity
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.severity import CALM
@@ -102,7 +101,7 @@ def advice_report(findings: Sequence[Finding]) -> Group:
     """Return the actions only, under one line per engine that they are for."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
-        said = [CAUSES[finding.cause].label]
+        said = [CATALOGUE[finding.cause].label]
         if (diagnosis := finding.diagnosis) is not None:
             said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
         parts += [Text(_name(finding), style="bold underline"), Text("\n".join([*said, ""]))]
@@ -120,7 +119,7 @@ def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
     The detail is spelled as on the series; a `loud` cause is in capitals.
     """
     plain = CATALOGUE[diagnosis.cause].of_cache and diagnosis.stage is Stage.BUILDING
-    label = CAUSES[diagnosis.cause].label
+    label = CATALOGUE[diagnosis.cause].label
     detail = f" ({diagnosis.detail})" if diagnosis.detail else ""
     cause = f"{label.upper() if loud else label}{detail}"
     return ", ".join(filter(None, (cause, "" if plain else STAGES[diagnosis.stage])))
@@ -129,7 +128,7 @@ def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
 def verdict_line(finding: Finding, now: float) -> str:
     """One engine in one line, for logs."""
     if (diagnosis := finding.diagnosis) is None:
-        return f"{clean(finding.target)}: {CAUSES[finding.cause].label}: {clean(finding.problem)}"
+        return f"{clean(finding.target)}: {CATALOGUE[finding.cause].label}: {clean(finding.problem)}"
     return f"{_name(finding)}: {_gone(finding)}{_sentence(diagnosis, now)}"
 
 

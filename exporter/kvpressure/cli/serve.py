@@ -22,7 +22,7 @@ import structlog
 from kvpressure.cli.say import CANNOT_TELL, OutputError, tell_unwritten
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.daemon.exporter import Daemon
-from kvpressure.web.listener import Listener
+from kvpressure.web.server import Listener
 
 log = structlog.get_logger("kvpressure")
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
 from kvpressure.config.own_file import write_own
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
@@ -34,7 +34,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], Span]], ...] = (
 )
 _INCHES: Final = (9.0, 4.2)
 _DPI: Final = 120
-_COLOURS: Final = CAUSES[Cause.KV_CACHE_PRESSURE].fill, CAUSES[Cause.COMPUTE_BOUND].fill
+_COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPUTE_BOUND].fill
 _MUTED: Final = "#6a737d"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.severity import TROUBLE
 from kvpressure.signals.history import POINTS, STEP_SECONDS, History, Span
 
@@ -21,8 +21,8 @@ Its width is one per point; the page stretches it to whatever room there is.
 SHORT_POINTS = 60
 """Points of a chart whose engine has been seen for less than five minutes: a line in a corner says little."""
 
-_TROUBLE = {cause.value: CAUSES[cause].fill for cause in TROUBLE}
-_FILLS = {cause.value: look.fill for cause, look in CAUSES.items()}
+_TROUBLE = {cause.value: CATALOGUE[cause].fill for cause in TROUBLE}
+_FILLS = {cause.value: look.fill for cause, look in CATALOGUE.items()}
 
 
 def fitted(past: History) -> History:

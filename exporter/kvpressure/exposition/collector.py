@@ -11,13 +11,10 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kvpressure.exposition import profile
-from kvpressure.exposition.containers import container_values
+from kvpressure.exposition.families import container_values, engine_values, source_values
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.source_health import source_values
-from kvpressure.exposition.verdicts import diagnosis_families, silence_families
 from kvpressure.model.family import Family, Scope
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.view import EngineView
 from kvpressure.printable import distinct
 
 Labels = dict[str, str]
@@ -53,7 +50,7 @@ class SnapshotCollector:
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
     return {
         Scope.ENGINE: [
-            (_labels(Scope.ENGINE, view.labels), profile.shown(snapshot.profile, _engine_values(view)))
+            (_labels(Scope.ENGINE, view.labels), profile.shown(snapshot.profile, engine_values(view)))
             for view in snapshot.known
         ],
         Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],
@@ -77,13 +74,6 @@ def _labels(scope: Scope, values: Iterable[str]) -> Labels:
     return dict(
         sorted(zip(scope.labels, map(_shown, values), strict=True))
     )  # as the library will sort those of each sample
-
-
-def _engine_values(view: EngineView) -> Mapping[str, object]:
-    if view.silence is not None:
-        return {"engine_up": 0.0, **silence_families(view, view.silence)}
-    told = {} if view.diagnosis is None else diagnosis_families(view.diagnosis)
-    return {"engine_up": 1.0, **view.derived, **told}
 
 
 def _samples(family: Family, labels: Labels, value: object) -> Iterator[Sample]:

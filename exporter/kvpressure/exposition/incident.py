@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, count, duration, percent, seconds
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.incident import Incident
 
 SHOWN_SECONDS: Final = 86_400.0
@@ -20,7 +20,7 @@ def incident_text(incident: Incident | None, now: float) -> str:
     if incident.ended is None:
         return f"This incident: {duration(incident.seconds)}{_lost(incident)}."
     span = f"{clock(incident.began)} to {clock(incident.ended)}"
-    head = f"Last incident: {CAUSES[incident.cause].label}, {span}, {duration(incident.seconds)}{_lost(incident)}."
+    head = f"Last incident: {CATALOGUE[incident.cause].label}, {span}, {duration(incident.seconds)}{_lost(incident)}."
     return f"{head} {earned}" if (earned := _earned(incident)) else head
 
 

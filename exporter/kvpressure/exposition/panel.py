@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
 from kvpressure.exposition.incident import incident_text
-from kvpressure.exposition.palette import CAUSES, STAGES, meaning
-from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
+from kvpressure.exposition.wording import NOT_KNOWN, STAGES, Shown, clock, duration, meaning, quantity, shown
 from kvpressure.model.action import Action
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.severity import CALM, cause_of
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
@@ -74,7 +74,7 @@ def engine_panel(
         "model_name": view.key.model_name,
         "engine": view.key.rank,
         "cause": cause.value,
-        "label": CAUSES[cause].label,
+        "label": CATALOGUE[cause].label,
         "meaning": meaning(diagnosis) if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
         "detail": _spoken(diagnosis.detail) if diagnosis else "",
@@ -199,7 +199,7 @@ def _past(key: str, past: History | None, diagnosis: Diagnosis | None) -> dict[s
         return {"charts": [], "strip": "", "changes": [], "minutes": 0}
     past = fitted(past)
     changes: list[dict[str, str]] = [
-        {"cause": span.cause, "label": CAUSES[Cause(span.cause)].label, "since": clock(span.since)}
+        {"cause": span.cause, "label": CATALOGUE[Cause(span.cause)].label, "since": clock(span.since)}
         for span in past.causes
     ]
     told = "; ".join(f"{change['label']} from {change['since']}" for change in changes)

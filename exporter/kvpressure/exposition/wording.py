@@ -1,4 +1,4 @@
-"""PURE: numbers, units and times in words for people."""
+"""PURE: verdicts, numbers, units and times in words for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.verdict import DETAILS, Diagnosis, Stage
+
+STAGES: dict[Stage, str] = {
+    Stage.NONE: "",
+    Stage.BUILDING: "pressure building",
+    Stage.COLLAPSED: "collapsed",
+    Stage.FAILING: "failing",
+}
 NOT_KNOWN = "not known"
+
+
+def meaning(diagnosis: Diagnosis) -> str:
+    """Return the verdict as a sentence: the detail of its cause where there is one, else the cause."""
+    told = DETAILS[diagnosis.cause].get(diagnosis.detail)
+    return f"{told[:1].upper()}{told[1:]}." if told else CATALOGUE[diagnosis.cause].meaning
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,15 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
-from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, TOO_LONG, Connection, Stage
-from kvpressure.web.slices import DROP_PAUSE_SECONDS, DROPS_AT_ONCE, SharedPages
+from kvpressure.web.connection import (
+    DROP_PAUSE_SECONDS,
+    DROPS_AT_ONCE,
+    STAGE_TIMEOUT_SECONDS,
+    TOO_LONG,
+    Connection,
+    SharedPages,
+    Stage,
+)
 
 MAX_CONNECTIONS: Final = 512
 MIN_CONNECTIONS: Final = 8
@@ -65,7 +72,7 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.pages = SharedPages[Connection](lambda reader: self.drop(reader, SLOW_READER))
+        self.pages = SharedPages(lambda reader: self.drop(reader, SLOW_READER))
         self.refused = dict.fromkeys(REASONS, 0)
         self._deadlines: tuple[dict[Connection, float], ...] = tuple({} for _ in Stage)
         self._clients: dict[str, tuple[_Places, ...]] = {}

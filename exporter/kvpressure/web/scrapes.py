@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from prometheus_client.registry import Collector
 
 from kvpressure.exposition import text
-from kvpressure.exposition.negotiation import accepts_gzip, negotiate
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.text import accepts_gzip, negotiate
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from kvpressure.exposition import diagnosis_json, runbooks, status
+from kvpressure.exposition import runbooks, status
 from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
@@ -128,7 +128,7 @@ class Site:
 
     async def _diagnosis(self, request: web.Request) -> web.Response:
         def draw(snapshot: Snapshot) -> str:
-            return json_text(diagnosis_json.diagnosis_json(snapshot, self._exporter.advice))
+            return json_text(status.diagnosis_json(snapshot, self._exporter.advice))
 
         body = await self._once("/api/v1/diagnosis", request, draw)
         headers = {"Link": '<schemas/diagnosis>; rel="describedby"; type="application/schema+json"'}

@@ -7,8 +7,8 @@ from typing import Any
 
 import jinja2
 
-from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.tools.incidents import pictures, words

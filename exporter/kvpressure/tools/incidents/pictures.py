@@ -9,8 +9,8 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import runs
-from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import quantity
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.severity import TROUBLE
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kvpressure.exposition.incident import rough
-from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent, quantity, seconds
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import DETAILS, Cause
 
