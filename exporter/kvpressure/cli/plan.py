@@ -59,76 +59,36 @@ def plain_bytes(text: str) -> float:
     return size_bytes(f"{float(text) / GIB}GiB" if text.strip().isdigit() else text)
 
 
+_FILE = click.Path(dir_okay=False, path_type=Path)
 _TOKENS = click.FloatRange(1, 10_000_000)
 _COUNT = click.IntRange(1, 10_000_000)
-_RANKS = click.IntRange(1, 1024)
+_RANKS: dict[str, Any] = {"default": 1, "show_default": True, "type": click.IntRange(1, 1024)}
+_DURATION = "With --url: take lengths from the requests that finish in so many seconds."
+_GPU_MEMORY = "Memory of each GPU, as 80GiB; once, or once per GPU."
+_GPU = f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
+_MEMORY_SHARE = "Share of the memory it takes. [default: 0.9]"
+_RESERVE = "Activations and the rest per GPU, instead of an estimate."
+_KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB."
 
 
 @click.command()
-@click.option(
-    "--model-config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json."
-)
+@click.option("--model-config", type=_FILE, help="The model's Hugging Face config.json.")
 @click.option("--model", metavar="NAME", help="Instead of --model-config, a well-known model by its name on the hub.")
 @click.option("--url", help="A running engine (http://host:port, host:port, or its page's full address).")
-@click.option(
-    "--duration",
-    default=0.0,
-    type=click.FloatRange(0, 3600),
-    help="With --url: take lengths from the requests that finish in so many seconds.",
-)
+@click.option("--duration", default=0.0, type=click.FloatRange(0, 3600), help=_DURATION)
 @click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool's tokens as the engine logs them.")
-@click.option(
-    "--gpu-memory",
-    type=size_bytes,
-    metavar="SIZE",
-    multiple=True,
-    help="Memory of each GPU, as 80GiB; once, or once per GPU.",
-)
-@click.option(
-    "--gpu", type=known_gpu, metavar="NAME", help=f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
-)
-@click.option(
-    "--tensor-parallel-size",
-    "tensor_parallel",
-    default=1,
-    show_default=True,
-    type=_RANKS,
-    help="GPUs that share each layer.",
-)
-@click.option(
-    "--pipeline-parallel-size",
-    "pipeline_parallel",
-    default=1,
-    show_default=True,
-    type=_RANKS,
-    help="Stages that share the layers.",
-)
-@click.option(
-    "--data-parallel-size",
-    "data_parallel",
-    default=1,
-    show_default=True,
-    type=_RANKS,
-    help="Ranks with a pool each; they share experts.",
-)
+@click.option("--gpu-memory", type=size_bytes, metavar="SIZE", multiple=True, help=_GPU_MEMORY)
+@click.option("--gpu", type=known_gpu, metavar="NAME", help=_GPU)
+@click.option("--tensor-parallel-size", "tensor_parallel", **_RANKS, help="GPUs that share each layer.")
+@click.option("--pipeline-parallel-size", "pipeline_parallel", **_RANKS, help="Stages that share the layers.")
+@click.option("--data-parallel-size", "data_parallel", **_RANKS, help="Ranks with a pool each; they share experts.")
 @click.option("--enable-expert-parallel", "expert_parallel", is_flag=True, help="Whole experts on each GPU.")
-@click.option(
-    "--gpu-memory-utilization",
-    type=click.FloatRange(0.05, 1.0),
-    help="Share of the memory it takes. [default: 0.9]",
-)
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1.0), help=_MEMORY_SHARE)
 @click.option("--kv-cache-dtype", default="auto", show_default=True, type=click.Choice(["auto", *KV_DTYPE_BYTES]))
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Instead of the configuration's torch_dtype.")
 @click.option("--weights-gib", type=click.FloatRange(0.001), help="Weights of the whole model, instead of an estimate.")
-@click.option(
-    "--reserve-gib", type=click.FloatRange(0), help="Activations and the rest per GPU, instead of an estimate."
-)
-@click.option(
-    "--kv-cache-memory-bytes",
-    type=plain_bytes,
-    metavar="SIZE",
-    help="Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB.",
-)
+@click.option("--reserve-gib", type=click.FloatRange(0), help=_RESERVE)
+@click.option("--kv-cache-memory-bytes", type=plain_bytes, metavar="SIZE", help=_KV_MEMORY)
 @click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")

@@ -19,7 +19,7 @@ import bcrypt
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.net.files import FileWatch
-from kvpressure.web.config import TlsServerConfig, WebConfig, load_pair, read_web_config, tls_context
+from kvpressure.web.config import WebConfig, load_pair, read_web_config, tls_context
 
 _MAX_HEADER: Final = 4096
 _REMEMBERED: Final = 128
@@ -46,11 +46,6 @@ class BasicAuth:
         # Apart, so that a flood of wrong passwords cannot push out the right one.
         self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._proven()  # noqa: SLF001
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
-
-    @property
-    def required(self) -> bool:
-        """True when requests must carry credentials."""
-        return bool(self._users)
 
     def known(self, header: str | None) -> bool | None:
         """Answer when that needs no bcrypt, else None: then call `check` off the event loop."""
@@ -122,26 +117,24 @@ class WebGuard:
         changed = self._watch.look()
         return self._take(changed) if changed else Refresh.UNCHANGED
 
-    def reload(self) -> Refresh:
-        """Read the files whether they changed or not. Raises ConfigError as `refresh` does."""
-        return Refresh.UNCHANGED if self._path is None else self._take(frozenset(self._watch.paths))
-
     def _take(self, changed: frozenset[Path]) -> Refresh:
         # What a failed attempt saw change is still to be taken in by the next one.
         self._pending |= changed
         config, context, auth = self._load()
         old, tls = self.config.tls_server_config, config.tls_server_config
-        if old != tls or (tls is not None and tls.client_ca_file in self._pending):
-            self.config, self.context, self.auth = config, context, auth
-            self._pending = frozenset()
-            return Refresh.LISTENER
-        if tls is not None and self.context is not None:
-            _renew(self.context, tls)
-        if self.config.basic_auth_users != config.basic_auth_users:
+        anew = old != tls or (tls is not None and tls.client_ca_file in self._pending)
+        if anew:
+            self.context, self.auth = context, auth
+        elif tls is not None and self.context is not None:
+            try:
+                load_pair(self.context, tls)
+            except (ssl.SSLError, OSError) as error:
+                problem = Problem(str(tls.cert_file), None, "", f"changed while it was read: {error}")
+                raise ConfigError([problem]) from None
+        if not anew and self.config.basic_auth_users != config.basic_auth_users:
             self.auth = BasicAuth(config.basic_auth_users, self.auth)
-        self.config = config
-        self._pending = frozenset()
-        return Refresh.RELOADED
+        self.config, self._pending = config, frozenset()
+        return Refresh.LISTENER if anew else Refresh.RELOADED
 
     def _load(self) -> tuple[WebConfig, ssl.SSLContext | None, BasicAuth]:
         if self._path is None:
@@ -150,13 +143,6 @@ class WebGuard:
         for path in set(config.files) - set(self._watch.paths):
             self._watch.add(path)
         return config, tls_context(config, document), BasicAuth(config.basic_auth_users)
-
-
-def _renew(context: ssl.SSLContext, tls: TlsServerConfig) -> None:
-    try:
-        load_pair(context, tls)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError([Problem(str(tls.cert_file), None, "", f"changed while it was read: {error}")]) from None
 
 
 def _credentials(header: str | None) -> tuple[bytes, bytes] | None:

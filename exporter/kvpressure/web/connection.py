@@ -59,7 +59,7 @@ TOO_LONG: Final = "request_too_long"
 class Connection(asyncio.Protocol):
     """Passes everything on to `http`, and tells `table` of each change of its stage."""
 
-    __slots__ = ("_table", "_transport", "_under_way", "client", "http", "last", "opening", "received", "stage")
+    __slots__ = ("_transport", "_under_way", "client", "http", "last", "opening", "received", "stage", "table")
 
     def __init__(self, http: asyncio.Protocol, table: Connections, client: str) -> None:
         self.http = http
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self.received = 0
         self.last = False
         self.opening: asyncio.Task[None] | None = None
-        self._table = table
+        self.table = table
         self._transport: asyncio.Transport | None = None
         self._under_way = 0
 
@@ -84,10 +84,10 @@ class Connection(asyncio.Protocol):
         """Pass on what the client sends, unless it is more than any client has to say."""
         self.received += len(data)
         if self.received > MAX_REQUEST_BYTES:
-            self._table.drop(self, TOO_LONG)
+            self.table.drop(self, TOO_LONG)
             return
         if self.stage is Stage.IDLE:
-            self._table.move(self, Stage.READING)
+            self.table.move(self, Stage.READING)
         self.http.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -104,28 +104,22 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that it is gone, whoever ended it."""
-        self._table.remove(self)
+        self.table.remove(self)
         self._transport = None
         self.http.connection_lost(exc)
 
     def began(self, task: asyncio.Task[object]) -> None:
         """Note that a request's head is complete; `task` ends when its answer has left."""
         self._under_way += 1
-        self._table.move(self, Stage.WRITING)
+        self.table.move(self, Stage.WRITING)
         task.add_done_callback(self._answered)
-
-    def sliced(self, response: web.StreamResponse) -> web.StreamResponse:
-        """Return the response, a large body written in slices."""
-        if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > SLICE_BYTES:
-            response.body = SlicedBody(response.body, self, self._table.pages)
-        return response
 
     def _answered(self, _: object) -> None:
         self._under_way -= 1
         if self._under_way:  # the next request was there already
             return
         self.received = 0
-        self._table.move(self, Stage.IDLE)
+        self.table.move(self, Stage.IDLE)
         if self.last and self._transport is not None:
             self._transport.close()
 
@@ -145,7 +139,10 @@ async def accounted(request: web.Request, handler: Handler) -> web.StreamRespons
     if not isinstance(protocol, Connection) or task is None:
         return await handler(request)
     protocol.began(task)
-    return protocol.sliced(await handler(request))
+    response = await handler(request)
+    if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > SLICE_BYTES:
+        response.body = SlicedBody(response.body, protocol, protocol.table.pages)
+    return response
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 
 from kvpressure.exposition import text
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.text import accepts_gzip, negotiate
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,16 @@ class Scrapes:
 
     async def answer(self, accept: str, accept_encoding: str) -> Answer:
         """Return the page in the format and encoding that the headers ask for."""
-        form = negotiate(accept)
+        form = text.negotiate(accept)
         headers = {"Content-Type": form.content_type, "Vary": "Accept, Accept-Encoding"}
         rendering = self._rendering(openmetrics=form.openmetrics)
-        if not accepts_gzip(accept_encoding):
+        if not text.accepts_gzip(accept_encoding):
             return Answer(await _wait(rendering.plain), headers)
-        return Answer(await _wait(self._compressed(rendering)), headers | {"Content-Encoding": "gzip"})
+        # Queued at once, behind the page itself: to come back to a busy event loop in between takes its time.
+        if rendering.compressed is None:
+            plain = rendering.plain
+            rendering.compressed = self._thread.submit(lambda: gzip.compress(plain.result(), compresslevel=1, mtime=0))
+        return Answer(await _wait(rendering.compressed), headers | {"Content-Encoding": "gzip"})
 
     def _rendering(self, *, openmetrics: bool) -> _Rendering:
         found, snapshot = self._newest.get(openmetrics), self._snapshot()
@@ -52,16 +55,6 @@ class Scrapes:
             plain = self._thread.submit(text.render, snapshot, openmetrics=openmetrics, own=self._own)
             found = self._newest[openmetrics] = _Rendering(snapshot, plain)
         return found
-
-    def _compressed(self, rendering: _Rendering) -> Future[bytes]:
-        # Queued at once, behind the page itself: to come back to a busy event loop in between takes its time.
-        if rendering.compressed is None:
-            rendering.compressed = self._thread.submit(_compress, rendering.plain)
-        return rendering.compressed
-
-
-def _compress(plain: Future[bytes]) -> bytes:
-    return gzip.compress(plain.result(), compresslevel=1, mtime=0)
 
 
 async def _wait(work: Future[bytes]) -> bytes:

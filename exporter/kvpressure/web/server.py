@@ -10,7 +10,7 @@ import logging
 import resource
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 from aiohttp import web
@@ -22,8 +22,11 @@ from kvpressure.web.accept import Acceptor
 from kvpressure.web.auth import Refresh, WebGuard
 from kvpressure.web.connection import accounted
 from kvpressure.web.connections import Connections, max_connections
-from kvpressure.web.site import Exporter, Site
+from kvpressure.web.site import Site
 from kvpressure.web.work import BoundedExecutor
+
+if TYPE_CHECKING:
+    from kvpressure.daemon.exporter import Daemon
 
 T = TypeVar("T")
 
@@ -40,7 +43,7 @@ log = structlog.get_logger("kvpressure.web")
 class WebServer:
     """Serves one exporter on every address of the settings. Raises ConfigError when the web configuration is bad."""
 
-    def __init__(self, exporter: Exporter, settings: WebSettings) -> None:
+    def __init__(self, exporter: Daemon, settings: WebSettings) -> None:
         self._settings = settings
         self._guard = WebGuard(settings.config_file)
         self._site = Site(exporter, settings.telemetry_path, self._authorize)
@@ -128,7 +131,7 @@ class Listener:
     The exporter is asked from that thread: a snapshot never changes, and the rest may be asked from any.
     """
 
-    def __init__(self, exporter: Exporter, settings: WebSettings) -> None:
+    def __init__(self, exporter: Daemon, settings: WebSettings) -> None:
         self._exporter = exporter
         self._settings = settings
         self._loop = asyncio.new_event_loop()
