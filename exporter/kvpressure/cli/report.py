@@ -24,7 +24,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.severity import CALM
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Diagnosis, Evidence, Stage
+from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import EngineView, GpuView
 from kvpressure.printable import clean, clean_lines
 
@@ -220,11 +220,18 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
     table = _table("symptom", "value", "threshold", "verdict", "evidence")
     for evidence in sorted(judged, key=lambda one: not one.state):
         word, style = _VERDICTS[evidence.state]
-        value, threshold = (_value(number, evidence) for number in (evidence.value, evidence.threshold))
+        unit = "" if evidence.unit == "count" else evidence.unit
+        numbers = (evidence.value, evidence.threshold)
+        value, threshold = ("" if number is None else quantity(number, unit) for number in numbers)
         table.add_row(clean(evidence.symptom), value, threshold, Text(word, style=style), clean(evidence.text))
     parts: list[RenderableType] = [table, Text("")] if judged else []
     if missing and whole:
-        parts.append(Text(f"Not judged, and what is missing: {_reasons(missing)}.\n", style="dim"))
+        by_reason: dict[str, list[str]] = {}
+        for evidence in missing:
+            reason = clean(evidence.text).removeprefix("not known: ").removeprefix("no ")
+            by_reason.setdefault(reason, []).append(evidence.symptom)
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        parts.append(Text(f"Not judged, and what is missing: {reasons}.\n", style="dim"))
     if diagnosis.missing and whole:
         rows = Table.grid(padding=(0, 1))
         for one in diagnosis.missing:
@@ -232,18 +239,6 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
             rows.add_row(Text("-", style="dim"), Text(clean(f"{one.what}{series}: {one.how}."), style="dim"))
         parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
     return parts
-
-
-def _reasons(missing: Sequence[Evidence]) -> str:
-    by_reason: dict[str, list[str]] = {}
-    for evidence in missing:
-        reason = clean(evidence.text).removeprefix("not known: ").removeprefix("no ")
-        by_reason.setdefault(reason, []).append(evidence.symptom)
-    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
-
-
-def _value(number: float | None, evidence: Evidence) -> str:
-    return "" if number is None else quantity(number, "" if evidence.unit == "count" else evidence.unit)
 
 
 def _table(*names: str) -> Table:

@@ -51,7 +51,10 @@ def command(**flags: str | None) -> None:
 
     def make() -> Daemon:
         daemon = Daemon(loaded, read)
-        _keep_pauses_short()
+        # The garbage collector and busy threads hold up the others, which share one interpreter lock.
+        gc.freeze()  # modules and settings live to the end: the collector need not walk them again and again
+        gc.set_threshold(*GC_THRESHOLDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         if loaded.settings.single_machine and not daemon.discovers:
             served = {"engine": "http://localhost:8000/metrics", "gpus": "all found"}
             log.info("no engines configured: serving this machine", **served)
@@ -61,10 +64,3 @@ def command(**flags: str | None) -> None:
         run_to_the_end(serve(make))
     except ConfigError as error:
         refuse(error)
-
-
-def _keep_pauses_short() -> None:
-    """Keep the garbage collector and busy threads from holding up the others, which share one interpreter lock."""
-    gc.freeze()  # modules and settings live to the end: the collector need not walk them again and again
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_SECONDS)

@@ -192,7 +192,10 @@ class Triage:
         out = console()
         async with self.sampler:
             if out.is_terminal and not self.as_json:
-                await self._redraw(out)
+                with Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") as live:
+                    while True:
+                        live.update(self._screen(), refresh=True)
+                        await asyncio.sleep(REFRESH_SECONDS)
             while True:
                 await sample(self.sampler, self.sampler.seconds + self.seconds, give_up=False)
                 self._print(brief=True)
@@ -206,11 +209,9 @@ class Triage:
     def _print(self, *, brief: bool = False) -> int:
         found, now = self.findings(), self.sampler.clock.wall()
         if self.as_json:
-            record = self.record(found, now)
-            say_json(record, indent=None if brief else 1)
+            say_json(self.record(found, now), indent=None if brief else 1)
         elif brief:
-            for finding in found:
-                say(verdict_line(finding, now))
+            say(*(verdict_line(finding, now) for finding in found))
         else:
             self.show(console(), found, now)
         return exit_code(found)
@@ -226,20 +227,11 @@ class Triage:
             show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
         show(out, triage_report(found, now))
 
-    async def _redraw(self, out: Console) -> None:
-        with Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") as live:
-            while True:
-                live.update(self._screen(), refresh=True)
-                await asyncio.sleep(REFRESH_SECONDS)
-
     def _screen(self) -> Group:
         report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)
         gpus = [gpu_table(self.sampler.gpus(), self.sampler.gpu_health())] if self.gpus else []
-        return Group(
-            *gpus,
-            report,
-            f"watching for {self.sampler.seconds:.0f} s; Ctrl-C ends it, triage without --watch prints the commands",
-        )
+        seconds = f"watching for {self.sampler.seconds:.0f} s"
+        return Group(*gpus, report, f"{seconds}; Ctrl-C ends it, triage without --watch prints the commands")
 
 
 def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> tuple[Target, ...]:

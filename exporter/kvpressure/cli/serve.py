@@ -59,20 +59,15 @@ async def serve(make: Callable[[], Daemon], beside: Beside | None = None) -> Non
         loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
         loop.add_signal_handler(signal.SIGUSR1, daemon.detach_gpus)
         try:
-            await _until(stop, tasks)
+            while not stop.is_set():
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # raises what it failed with
+                    tasks.remove(task)
         finally:
             log.info("stopping")
             if left := await end(tasks, listener.close()):
                 log.warning("threads still running at exit", what=", ".join(left))
-
-
-async def _until(stop: asyncio.Event, tasks: set[asyncio.Task[Any]]) -> None:
-    """Wait for the signal. Raises what a task fails with."""
-    while not stop.is_set():
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-            tasks.remove(task)
 
 
 @contextlib.contextmanager

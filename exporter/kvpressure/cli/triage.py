@@ -88,7 +88,7 @@ def advise(url: str | None, trace: Path | None, **options: Any) -> None:
         found = of_trace(trace, EngineFacts.of(options))
     else:
         try:
-            found = asyncio.run(_of_engine(prepare((url or "",), options)))
+            found = asyncio.run(_sampled(prepare((url or "",), options)))
         except KeyboardInterrupt:
             sys.exit(CANNOT_TELL)
     if options["as_json"]:
@@ -98,7 +98,7 @@ def advise(url: str | None, trace: Path | None, **options: Any) -> None:
     sys.exit(exit_code(found))
 
 
-async def _of_engine(triage: Triage) -> list[Finding]:
+async def _sampled(triage: Triage) -> list[Finding]:
     async with triage.sampler:
         await sample(triage.sampler, triage.seconds)
         return triage.findings()

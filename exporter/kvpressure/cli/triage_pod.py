@@ -182,10 +182,8 @@ def pod_json(pod: ForwardedPod) -> dict[str, object]:
 
 def _facts(pod: ForwardedPod, now: float) -> Table:
     rows = [("runs", _runs(pod, now)), ("limits", _limits(pod)), ("log", _log(pod.logs.current, now))]
-    if pod.engine.state.restarts:
-        rows.append(("log before", _log(pod.logs.previous, now)))
-    if pod.logs.problem:
-        rows.append(("", [pod.logs.problem]))
+    rows += [("log before", _log(pod.logs.previous, now))] if pod.engine.state.restarts else []
+    rows += [("", [pod.logs.problem])] if pod.logs.problem else []
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, texts in rows:
         for at, text in enumerate(texts):

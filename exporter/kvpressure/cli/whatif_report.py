@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +26,7 @@ from kvpressure.simulation.figures import Figures, Span
 from kvpressure.simulation.search import Found
 
 WIDTH = 80
-_COLUMNS: tuple[tuple[str, Callable[[Figures], Span]], ...] = (
-    ("tokens/s", lambda one: one.tokens_per_second),
-    ("goodput/s", lambda one: one.goodput),
-    ("p95 s", lambda one: one.latency_p95),
-    ("queue", lambda one: one.waiting),
-)
+_COLUMNS = ("tokens/s", "goodput/s", "p95 s", "queue")
 _INCHES: Final = (9.0, 4.2)
 _DPI: Final = 120
 _COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPUTE_BOUND].fill
@@ -102,21 +97,22 @@ def _table(source: Source, rows: Sequence[Row]) -> Table:
     hits = any(one.refused_ratio.high > 0 or one.shortened_ratio.high > 0 for one in limited)
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, width=WIDTH)
     table.add_column("", ratio=1, overflow="fold")
-    for name, _ in _COLUMNS:
+    columns = (*_COLUMNS, "refused") if hits else _COLUMNS
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    if hits:
-        table.add_column("refused", justify="right", no_wrap=True)
     for one in rows:
-        cells = [_cell(None if one.figures is None else read(one.figures)) for _, read in _COLUMNS]
-        if hits:
-            cells.append("-" if one.figures is None else _refused(one.figures))
+        cells = ["-"] * len(columns) if one.figures is None else [*map(_cell, _shown(one.figures))]
+        if hits and one.figures is not None:
+            cells.append(_refused(one.figures))
         table.add_row(label(one, source.runtime), *cells, style="bold" if one is rows[-1] and len(rows) > 1 else "")
     return table
 
 
-def _cell(span: Span | None) -> str:
-    if span is None:
-        return "-"
+def _shown(figures: Figures) -> tuple[Span, ...]:
+    return figures.tokens_per_second, figures.goodput, figures.latency_p95, figures.waiting
+
+
+def _cell(span: Span) -> str:
     value, low, high = (_short(one) for one in (span.value, span.low, span.high))
     return value if low == high else f"{value}\n{low}-{high}"
 
