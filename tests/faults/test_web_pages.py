@@ -12,8 +12,8 @@ import pytest
 from kvpressure.config.settings import WebSettings
 from kvpressure.exposition import runbooks, status, text
 from kvpressure.exposition.panel import ident
+from kvpressure.web.scrapes import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
 from kvpressure.web.server import Listener
-from kvpressure.web.work import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
 from tests.support.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
 
 CROWD = "127.0.0.2"

@@ -10,7 +10,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from kvpressure.web.work import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
+from kvpressure.web.scrapes import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
 from tests.support.web_kit import Served, get, serving, settled
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()

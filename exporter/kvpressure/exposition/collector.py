@@ -13,7 +13,7 @@ from prometheus_client.utils import floatToGoString
 from kvpressure.exposition import profile
 from kvpressure.exposition.families import container_values, engine_values, source_values
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.model.family import Family, Scope
+from kvpressure.model.family import Scope
 from kvpressure.model.samples import HistogramSample
 from kvpressure.printable import distinct
 
@@ -41,8 +41,10 @@ class SnapshotCollector:
                 value = values.get(key)
                 if isinstance(value, float):  # most of them
                     add(Sample(name, labels, value))
+                elif isinstance(value, HistogramSample):
+                    metric.samples.extend(_histogram(name, labels, value))
                 elif value is not None:
-                    metric.samples.extend(_samples(family, labels, value))
+                    metric.samples.extend(_numbers(name, family.labels, labels, value))
             if metric.samples:
                 yield metric
 
@@ -74,12 +76,6 @@ def _labels(scope: Scope, values: Iterable[str]) -> Labels:
     return dict(
         sorted(zip(scope.labels, map(_shown, values), strict=True))
     )  # as the library will sort those of each sample
-
-
-def _samples(family: Family, labels: Labels, value: object) -> Iterator[Sample]:
-    if isinstance(value, HistogramSample):
-        return _histogram(family.name, labels, value)
-    return _numbers(family.name, family.labels, labels, value)
 
 
 def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -> Iterator[Sample]:

@@ -22,8 +22,8 @@ from kvpressure.web.accept import Acceptor
 from kvpressure.web.auth import Refresh, WebGuard
 from kvpressure.web.connection import accounted
 from kvpressure.web.connections import Connections, max_connections
+from kvpressure.web.scrapes import BoundedExecutor
 from kvpressure.web.site import Site
-from kvpressure.web.work import BoundedExecutor
 
 if TYPE_CHECKING:
     from kvpressure.daemon.exporter import Daemon

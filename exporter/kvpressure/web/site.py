@@ -21,8 +21,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean_lines, json_text
-from kvpressure.web.scrapes import Scrapes
-from kvpressure.web.work import RETRY_SECONDS, BoundedExecutor, Busy
+from kvpressure.web.scrapes import RETRY_SECONDS, BoundedExecutor, Busy, Scrapes
 
 if TYPE_CHECKING:
     from kvpressure.daemon.exporter import Daemon
