@@ -126,22 +126,17 @@ def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
         shown(at(derived, "kv_cache_usage_ratio"), "ratio", "KV used"),
         shown(at(derived, "tokens_per_second", "generation"), "", "tokens/s"),
     ]
-    if view.diagnosis is None:
+    if (diagnosis := view.diagnosis) is None:
         return state
-    verdict = _verdict_facts(view.diagnosis, now, at(derived, "kv_exhaustion_seconds"))
-    return [*state, *verdict[-1:]] if calm else [*verdict, *state]
-
-
-def _verdict_facts(diagnosis: Diagnosis, now: float, exhaustion: float | None) -> list[Shown]:
-    """Return duration, confidence, score and, while pressure only builds, the time until the cache is full."""
-    facts = [
+    verdict = [
         Shown(duration(now - diagnosis.since) if diagnosis.since > 0 else NOT_KNOWN, "", "for"),
         shown(diagnosis.confidence, "ratio", "confidence"),
         shown(diagnosis.score, "score", "score"),
     ]
-    if diagnosis.stage is Stage.BUILDING and exhaustion is not None:
-        facts.append(Shown(duration(exhaustion), repr(exhaustion), "KV full in"))
-    return facts
+    full_in = at(derived, "kv_exhaustion_seconds")
+    if diagnosis.stage is Stage.BUILDING and full_in is not None:
+        verdict.append(Shown(duration(full_in), repr(full_in), "KV full in"))
+    return [*state, *verdict[-1:]] if calm else [*verdict, *state]
 
 
 def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:

@@ -103,16 +103,6 @@ def fill(code: str, language: str, values: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda found: quote(value) if (value := values.get(PLACEHOLDERS[found[0]])) else found[0], code)
 
 
-def page_html(name: str, query: Mapping[str, str]) -> str:
-    """Return a runbook, or the list of all (`INDEX`), filled in from the query parameters. Raises KeyError."""
-    return _page(name, query, "")
-
-
-def missing_html(name: str, query: Mapping[str, str]) -> str:
-    """Return the list of all, saying that there is no runbook of this name."""
-    return _page(INDEX, query, name)
-
-
 def content_security_policy() -> str:
     """Return the Content-Security-Policy: the page's own style, and requesting it again with other values."""
     style = assets.digest(_css())
@@ -130,7 +120,11 @@ def _markdown() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def _page(name: str, query: Mapping[str, str], missing: str) -> str:
+def page_html(name: str, query: Mapping[str, str], missing: str = "") -> str:
+    """Return a runbook, or the list of all (`INDEX`), filled in from the query parameters. Raises KeyError.
+
+    It says that there is no runbook of the name `missing`.
+    """
     markdown, values, text = _markdown(), _values(query), for_people(name)
     tokens = markdown.parse(text)
     asked = urlencode(values)

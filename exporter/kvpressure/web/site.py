@@ -188,7 +188,7 @@ def _runbook(name: str, query: Mapping[str, str]) -> tuple[bool, str]:
     try:
         return True, runbooks.page_html(name, query)
     except KeyError:
-        return False, runbooks.missing_html(name, query)
+        return False, runbooks.page_html(runbooks.INDEX, query, name)
 
 
 def _page(body: bytes, headers: dict[str, str]) -> web.Response:
