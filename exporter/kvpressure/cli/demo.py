@@ -22,8 +22,8 @@ from kvpressure import logs
 from kvpressure.cli.options import refuse
 from kvpressure.cli.replay import Column, cells
 from kvpressure.cli.report import cause_words
+from kvpressure.cli.run import run_to_the_end, serve
 from kvpressure.cli.say import say
-from kvpressure.cli.serve import run_to_the_end, serve
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon

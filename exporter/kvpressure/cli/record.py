@@ -99,9 +99,10 @@ def command(
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
         try:
-            recorder = Recorder(page_url(url), interval, SystemClock(), access_of(options))
+            page = page_url(url)
         except ValueError as error:
             raise click.UsageError(f"URL {error}") from None
+        recorder = Recorder(page, interval, SystemClock(), access_of(options))
         try:
             asyncio.run(_record(recorder, output, duration, label, gpus))
         except OSError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.families import FAMILIES
+from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
 

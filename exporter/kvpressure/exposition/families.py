@@ -1,7 +1,7 @@
 """Every metric family, collected from where it is declared; those that are no engine's signals are declared here.
 
-`collector` reads the table, in its order. The standard families of the process itself are prometheus_client's own
-(`collector.OwnProcess`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
+`text` reads the table, in its order. The standard families of the process itself are prometheus_client's own
+(`text.OwnProcess`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
 """
 
 from __future__ import annotations

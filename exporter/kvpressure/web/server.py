@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from kvpressure.config.settings import ConfigError, ListenAddress, Problem, WebSettings
 from kvpressure.rate_limited_logger import RateLimitedLogger
 from kvpressure.web.accept import Acceptor
-from kvpressure.web.auth import Refresh, WebGuard
+from kvpressure.web.config import Refresh, WebGuard
 from kvpressure.web.connection import accounted
 from kvpressure.web.connections import Connections, max_connections
 from kvpressure.web.scrapes import BoundedExecutor
@@ -86,18 +86,17 @@ class WebServer:
                 refresh = await asyncio.to_thread(self._guard.refresh)
             except ConfigError as error:
                 problems = [str(problem) for problem in error.problems]
-                if problems != told:
-                    for problem in problems:
-                        log.error("new web configuration refused, the old one stays in force", problem=problem)
+                for problem in problems if problems != told else ():
+                    log.error("new web configuration refused, the old one stays in force", problem=problem)
                 told = problems
                 continue
-            if refresh is not Refresh.UNCHANGED:
-                told = []
+            if refresh is Refresh.UNCHANGED:
+                continue
+            told = []
             if refresh is Refresh.LISTENER and self._acceptor is not None:
                 self._acceptor.context = self._guard.context
                 self.connections.retire()
-            if refresh is not Refresh.UNCHANGED:
-                log.info("web configuration reloaded")
+            log.info("web configuration reloaded")
 
     async def close(self) -> None:
         """Stop listening and end connections: those being answered after their answer, if it leaves within 2 s."""
@@ -135,7 +134,8 @@ class Listener:
         self._exporter = exporter
         self._settings = settings
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_Faults(self._loop))
+        self._loop.set_exception_handler(self._faulty)
+        self._logger = RateLimitedLogger(log.error, self._loop.time)
         self._server: WebServer | None = None
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
@@ -172,6 +172,11 @@ class Listener:
         """Do it on the server's loop; cancelling this cancels it."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
+    def _faulty(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tell what no handler expected, seldom: it may be somebody's doing."""
+        error = context.get("exception")
+        self._logger("the server met an error", what=context.get("message"), error=repr(error), exc_info=error)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -201,14 +206,3 @@ class _HttpLog(logging.Logger):
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError):
             self._logger("a request could not be answered", error=repr(error), exc_info=error)
-
-
-class _Faults:
-    """Tells what no handler expected, seldom: it may be somebody's doing."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._logger = RateLimitedLogger(log.error, loop.time)
-
-    def __call__(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self._logger("the server met an error", what=context.get("message"), error=repr(error), exc_info=error)

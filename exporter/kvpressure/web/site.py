@@ -14,9 +14,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from kvpressure.exposition import runbooks, status
-from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause

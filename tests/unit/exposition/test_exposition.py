@@ -18,11 +18,10 @@ from prometheus_client.utils import floatToGoString
 from kvpressure.advice.limit_families import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import text
-from kvpressure.exposition.collector import OwnProcess, SnapshotCollector
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import FAMILIES, diagnosis_families
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.text import accepts_gzip, negotiate
+from kvpressure.exposition.text import OwnProcess, SnapshotCollector, accepts_gzip, negotiate
 from kvpressure.model.canary import CanaryResult
 from kvpressure.model.environment import (
     LOG_KINDS,

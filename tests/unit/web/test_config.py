@@ -12,8 +12,7 @@ import bcrypt
 import pytest
 
 from kvpressure.config.settings import ConfigError
-from kvpressure.web.auth import BasicAuth, Refresh, WebGuard
-from kvpressure.web.config import WebConfig, read_web_config, tls_context
+from kvpressure.web.config import BasicAuth, Refresh, WebConfig, WebGuard, read_web_config, tls_context
 from tests.support.expectations import expected, fixtures
 from tests.support.tools import missing
 
