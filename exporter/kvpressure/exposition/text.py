@@ -7,7 +7,7 @@ Accept-Encoding headers say which it gets.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,17 +40,14 @@ compares them). But under a scheme the library examines every name of every samp
 OpenMetrics half. It escapes the values of labels in any case.
 """
 
-_write_openmetrics: Callable[[Collector], bytes] = functools.partial(
-    openmetrics_exposition.generate_latest, escaping=AS_THEY_ARE
-)
-
 
 def render(snapshot: Snapshot, *, openmetrics: bool, own: Iterable[Collector] = ()) -> bytes:
     """Return the page: the snapshot, then what `own` collectors export of this process. Called from any thread."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (SnapshotCollector(snapshot), *own):
         registry.register(collector)
-    return _write_openmetrics(registry) if openmetrics else generate_latest(registry, AS_THEY_ARE)
+    write = openmetrics_exposition.generate_latest if openmetrics else generate_latest
+    return write(registry, escaping=AS_THEY_ARE)
 
 
 @dataclass(frozen=True, slots=True)
