@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
-from kvpressure.exposition.incident import incident_text
-from kvpressure.exposition.wording import NOT_KNOWN, STAGES, Shown, clock, duration, meaning, quantity, shown
+from kvpressure.exposition.wording import (
+    NOT_KNOWN,
+    STAGES,
+    Shown,
+    clock,
+    duration,
+    incident_text,
+    meaning,
+    quantity,
+    shown,
+)
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.severity import CALM, cause_of

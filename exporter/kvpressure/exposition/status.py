@@ -10,10 +10,9 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from kvpressure.exposition import assets
-from kvpressure.exposition.incident import incident_json
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.wording import clock, seconds
+from kvpressure.exposition.wording import clock, incident_json, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json

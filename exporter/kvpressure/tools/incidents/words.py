@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kvpressure.exposition.incident import rough
-from kvpressure.exposition.wording import clock, duration, percent, quantity, seconds
+from kvpressure.exposition.wording import clock, duration, percent, quantity, rough, seconds
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import DETAILS, Cause

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.exposition.incident import SHOWN_SECONDS, incident_json, incident_text
+from kvpressure.exposition.wording import SHOWN_SECONDS, incident_json, incident_text
 from kvpressure.model.incident import Incident, Price, Since
 from kvpressure.model.verdict import Cause
 
