@@ -17,7 +17,7 @@ from dashboards.queries import (
     recorded,
 )
 from dashboards.variables import engine_variables
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 
 SHOWN_COUNT = 50
 TO_ENGINE = (

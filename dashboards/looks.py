@@ -10,7 +10,7 @@ from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
 from grafana_foundation_sdk.models import dashboard as model
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 
 FIRST: Final = "#4a90d9"

@@ -18,7 +18,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.tools.bundle.options import Options
 from kvpressure.tools.bundle.rules import BOARDS, links
 from tests.dashboards.boards import LINT, UIDS, Asked, filled, load, panels, queries, variables

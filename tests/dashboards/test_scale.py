@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from tests.dashboards.boards import load, queries
 from tests.dashboards.checks import say_to, slowest
 from tests.dashboards.grafana import Prometheus

@@ -11,7 +11,7 @@ from dashboards.looks import REQUESTS_PER_SECOND, SERIES, TOKENS_PER_SECOND
 
 from dashboards import vllm_only
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.tools.bundle import Options
 from kvpressure.tools.bundle.dashboards import dashboards
 from kvpressure.tools.bundle.options import VLLM_ONLY

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.colors import to_rgb
 
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from tests.dashboards.grafana import Answer
 
 INK, PAPER, FIRST = "#24292e", "#ffffff", "#4a90d9"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.exposition import text as exposition
-from kvpressure.exposition.diagnosis_json import diagnosis_json
-from kvpressure.exposition.status import status_html
+from kvpressure.exposition.status import diagnosis_json, status_html
 from kvpressure.model.verdict import Cause
 from tests.support.asked_engine import COMPLETION, ON, UNANSWERED_500, AskedEngine, Watched, json_reply, watched
 from tests.support.servers import Behaviour, Request, answer, error, floods, hangs, hangs_after_headers, redirect

@@ -383,7 +383,7 @@ async def test_a_sigterm_ends_it_in_every_state_and_no_child_is_left(name: str, 
 @pytest.mark.parametrize("name", ["a_task_that_loses_every_cancellation", "an_event_loop_that_is_held_up"])
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_it_at_once(name: str, second: signal.Signals, tmp_path: Path) -> None:
-    patient = "from kvpressure.cli import ending\nending.ORDERLY_SECONDS = ending.LAST_RESORT_SECONDS = 3600.0\n"
+    patient = "from kvpressure.cli import run\nrun.ORDERLY_SECONDS = run.LAST_RESORT_SECONDS = 3600.0\n"
 
     def first_was_heard() -> bool:
         # The handler of the first signal gives its place to the default action.

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer, unused_port
 
 from kvpressure.config.settings import WebSettings
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.web.listener import Listener
+from kvpressure.web.server import Listener
 from kvpressure.web.site import Site
 from tests.support.snapshots import collapsed
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kvpressure.config.settings import WebSettings
-from kvpressure.exposition import diagnosis_json, runbooks, status, text
+from kvpressure.exposition import runbooks, status, text
 from kvpressure.exposition.panel import ident
-from kvpressure.web.listener import Listener
-from kvpressure.web.work import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
+from kvpressure.web.scrapes import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
+from kvpressure.web.server import Listener
 from tests.support.web_kit import METRICS, FakeExporter, Served, engines, get, serving, settled
 
 CROWD = "127.0.0.2"
@@ -102,7 +102,7 @@ async def test_engines_that_there_are_not_are_drawn_once(page: Held) -> None:
 
 @pytest.mark.fault("the diagnosis is asked for 200 times at once", "it is made once per snapshot, in a thread")
 async def test_the_diagnosis_is_made_once_per_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Held(monkeypatch, diagnosis_json, "diagnosis_json")
+    made = Held(monkeypatch, status, "diagnosis_json")
     exporter = FakeExporter()
     async with serving(exporter) as served:
         answers = await flood(served, ["/api/v1/diagnosis"] * 200)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvpressure.exposition import text
-from kvpressure.web.slices import MAX_PAGES_BYTES, SLICE_BYTES
+from kvpressure.web.connection import MAX_PAGES_BYTES, SLICE_BYTES
 from tests.support import virtual_time
 from tests.support.certificates import authority
 from tests.support.web_kit import (

@@ -21,7 +21,7 @@ from kvpressure.commandline import numbers
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition import diagnosis_json, status, text
+from kvpressure.exposition import status, text
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.kubernetes.objects import fields
 from kvpressure.model.environment import DeclaredLimit
@@ -97,7 +97,7 @@ class Story:
         for openmetrics in (False, True):
             for line in text.render(snapshot, openmetrics=openmetrics).decode().splitlines():
                 assert line.startswith("#") or math.isfinite(float(line.rpartition(" ")[2])), line
-        document = diagnosis_json.diagnosis_json(snapshot, self.advice)
+        document = status.diagnosis_json(snapshot, self.advice)
         json.dumps(document, allow_nan=False)
         check("diagnosis", document)
         assert "please report" not in status.status_html(snapshot, "/metrics", self.advice)

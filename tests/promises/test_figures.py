@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvpressure.cli.advise import of_trace
-from kvpressure.cli.engine_options import EngineFacts
+from kvpressure.cli.findings import EngineFacts
+from kvpressure.cli.triage import of_trace
 from tests.support.tools import FIXTURES
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from kvpressure.cli import whatif_pod
-from kvpressure.cli.triage_run import sample
+from kvpressure.cli import pods
+from kvpressure.cli.sampling import sample
 from kvpressure.cli.whatif import command
 from tests.stubs.portforward import ApiServer, Cluster, engine_pod, kubeconfig, serving
 from tests.support.hostile import HOSTILE, hidden
@@ -87,7 +87,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer seconds of pages than the command lets people choose: too few to predict from."""
-    monkeypatch.setattr(whatif_pod, "sample", lambda sampler, _: sample(sampler, 1.6))
+    monkeypatch.setattr(pods, "sample", lambda sampler, _: sample(sampler, 1.6))
 
 
 @pytest.mark.fault(

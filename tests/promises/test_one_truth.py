@@ -141,7 +141,7 @@ async def test_a_target_with_a_long_name_is_triaged(capsys: pytest.CaptureFixtur
     body = next(line.page for line in lines("idle"))
     async with FaultServer(page(body)) as server:
         url = f"{server.url}/{'x' * 132}"
-        await triage.prepare((url,), ACCESS, seconds=1.5, as_json=True, gpus=False).once()
+        await triage.prepare((url,), {**ACCESS, "duration": 1.5, "as_json": True}).once()
     (engine,) = json.loads(capsys.readouterr().out)["engines"]
     assert len(engine["target"]) > 132
     assert engine["model_name"] == "tiny"

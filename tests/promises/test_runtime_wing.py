@@ -20,7 +20,7 @@ PACKAGE = Path(kvpressure.__file__).parent
 
 OWN_OPTIONS = {
     # `kvpressure plan`, `advise` and `triage` take limits in our own vocabulary, whatever engine it is about.
-    "cli/engine_options.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
+    "cli/findings.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
     "cli/plan.py": (
         "gpu-memory-utilization",
         "kv-cache-dtype",

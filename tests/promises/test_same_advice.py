@@ -7,9 +7,8 @@ from typing import cast
 
 import pytest
 
-from kvpressure.cli.engine_options import EngineFacts
-from kvpressure.cli.sampling import Sampler, Seen
-from kvpressure.cli.triage_run import Triage
+from kvpressure.cli.findings import EngineFacts
+from kvpressure.cli.sampling import Sampler, Seen, Triage
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target

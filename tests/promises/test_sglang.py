@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from kvpressure.advice import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
-from kvpressure.cli.plan_live import engine_on
+from kvpressure.cli.plan_engine import engine_on
 from kvpressure.commandline.budget import Budget
 from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
-from kvpressure.cli.engine_options import EngineFacts
-from kvpressure.cli.findings import Finding, as_json, exit_code
+from kvpressure.cli.findings import EngineFacts, Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
 from kvpressure.config.target import Target
@@ -18,9 +17,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import text
-from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.status import status_html
+from kvpressure.exposition.status import diagnosis_json, status_html
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView

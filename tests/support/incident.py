@@ -11,8 +11,7 @@ from itertools import accumulate
 from bench.simulator.scenarios import scenario
 from bench.simulator.service import Scenario, SimulatedServer
 from kvpressure import logs
-from kvpressure.cli.demo import Demo
-from kvpressure.cli.demo_recording import Phase
+from kvpressure.cli.demo import Demo, Phase
 from kvpressure.model.samples import GpuSample
 
 COLLAPSE_SECONDS = 420.0

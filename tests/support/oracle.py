@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvpressure.cli.engine_options import EngineFacts
+from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import console, triage_report
 from kvpressure.config.thresholds import Thresholds, load_thresholds

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.families import FAMILIES
+from kvpressure.exposition.text import OwnProcess
 from kvpressure.tools.bundle import Options, bundle_files, load_rules
 from kvpressure.tools.bundle.rules import Alert, RuleFile
 from tests.support.tools import FIXTURES

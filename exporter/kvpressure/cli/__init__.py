@@ -33,8 +33,8 @@ COMMANDS = {
 }
 """What each does, short enough for one line of the list."""
 
-CRASHED = 2
-"""What commands end with when they cannot tell."""
+_WITHIN = {"advise": "triage"}
+"""Commands that stand, under their own name, in the file of another."""
 KUBECTL_PLUGIN = "kubectl-kvpressure"
 
 
@@ -61,33 +61,24 @@ class LazyGroup(click.Group):
         """As a program of its own."""
         if os.getpid() == 1:  # the kernel gives it no default actions: while it starts, SIGTERM would go unheard
             signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-        from kvpressure.cli import standard_streams as streams  # noqa: PLC0415 - who imports the group prints nothing
+        from kvpressure.cli import say  # noqa: PLC0415 - who imports the group prints nothing
 
-        streams.guard()
+        say.guard_streams()
         try:
-            return self._finished(*args, **extra)
-        except streams.OutputError as error:
-            streams.end_unwritten(error)
+            try:
+                return super().__call__(*args, **extra)
+            except SystemExit:
+                say.finish()
+                raise
+        except say.OutputError as error:
+            say.end_unwritten(error)
         except BrokenPipeError:
-            streams.end_unread()
+            say.end_unread()
         except Exception:  # noqa: BLE001 - 1 says that something was found, and a crash of any kind is no finding
             import traceback  # noqa: PLC0415 - for once that it is needed
 
-            from kvpressure.cli.say import say  # noqa: PLC0415
-
             text = "kvpressure failed: a defect of its own, no finding (exit code 2)"
-            say(*traceback.format_exc().splitlines(), text, err=True)
-            sys.exit(CRASHED)
-
-    def _finished(self, *args: Any, **extra: Any) -> Any:
-        """Return the result, once all that was printed is written."""
-        from kvpressure.cli.standard_streams import finish  # noqa: PLC0415
-
-        try:
-            return super().__call__(*args, **extra)
-        except SystemExit:
-            finish()
-            raise
+            say.fail(*traceback.format_exc().splitlines(), text)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
@@ -104,7 +95,7 @@ class LazyGroup(click.Group):
             error.message = clean_lines(error.message)  # type: ignore[misc]  # final for subclasses
             raise
         except BrokenPipeError:  # click would end with 1
-            from kvpressure.cli.standard_streams import end_unread  # noqa: PLC0415 - when it is needed
+            from kvpressure.cli.say import end_unread  # noqa: PLC0415 - when it is needed
 
             end_unread()
 
@@ -112,7 +103,9 @@ class LazyGroup(click.Group):
         """Return the command, None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"kvpressure.cli.{cmd_name.replace('-', '_')}").command
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"kvpressure.cli.{_WITHIN.get(name, name)}")
+        command: click.Command = getattr(module, "advise" if name in _WITHIN else "command")
         return command
 
 

@@ -1,37 +1,65 @@
-"""How the engines named on the command line are reached: the same options wherever an engine's page is read."""
+"""How engines, their pods and a Prometheus are reached: the same options wherever a command reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from kvpressure.cli.options import EXISTING_FILE, together
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
     from kvpressure.net.http import HttpClient
     from kvpressure.net.schedule import Clock
+    from kvpressure.tools.incidents.client import Server
 
-F = TypeVar("F", bound=Callable[..., Any])
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
+_OURS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-_OPTIONS = (
-    click.option("--bearer-token-file", type=_FILE, help="File that holds the bearer token to send."),
-    click.option("--ca-file", type=_FILE, help="CA certificates to trust instead of the system's."),
-    click.option("--cert-file", type=_FILE, help="Client certificate to show, with --key-file."),
-    click.option("--key-file", type=_FILE, help="Key of the client certificate."),
+access_options = together(
+    click.option("--bearer-token-file", type=EXISTING_FILE, help="File that holds the bearer token to send."),
+    click.option("--ca-file", type=EXISTING_FILE, help="CA certificates to trust instead of the system's."),
+    click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to show, with --key-file."),
+    click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
     click.option("--insecure", is_flag=True, help="Accept any server certificate."),
 )
+"""`access_of` gathers what was given."""
+
+pod_options = together(
+    click.option("--context", default=None, help="Context of the kubeconfig; without it the current one."),
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
+    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
+)
+"""How to reach pods, through a port-forward."""
+
+prometheus_options = together(
+    access_options,
+    click.option("--username", default="", help="User name for basic authentication, with --password-file."),
+    click.option("--password-file", type=EXISTING_FILE, help="File that holds the password."),
+    click.option("--org-id", default="", help="Tenant, sent as X-Scope-OrgID (Mimir, Loki's kin)."),
+    click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Another header; may be repeated."),
+    click.option(
+        "--timeout", default=120.0, show_default=True, type=click.FloatRange(1, 3600), help="Seconds for one answer."
+    ),
+)
+"""`server_of` gathers what was given."""
 
 
-def access_options(function: F) -> F:
-    """Add the options; `access_of` gathers what was given."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+def split_engine_url(text: str) -> tuple[str, str]:
+    """Return what people type for an engine as its base and path: `host:port` will do. Raises ValueError."""
+    from kvpressure.config.settings.types import split_url  # noqa: PLC0415 - `plan` seldom asks an engine
+
+    return split_url(text if "://" in text else f"http://{text}")
+
+
+def page_url(text: str) -> str:
+    """Return the full address of the page of the engine at `text`. Raises ValueError."""
+    base, path = split_engine_url(text)
+    return f"{base}{path or '/metrics'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +74,11 @@ class Access:
 
     def tls(self) -> TlsSettings:
         """Return what a target says of TLS."""
-        from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom asks an engine
+        from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - as above
 
+        skip = self.insecure
         return TlsSettings(
-            ca_file=self.ca_file,
-            cert_file=self.cert_file,
-            key_file=self.key_file,
-            insecure_skip_verify=self.insecure,
+            ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file, insecure_skip_verify=skip
         )
 
     def client(self, clock: Clock) -> HttpClient:
@@ -70,3 +96,40 @@ def access_of(options: dict[str, Any]) -> Access:
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")
     return given
+
+
+@dataclass(frozen=True, slots=True)
+class _Basic:
+    username: str
+    password_file: Path
+
+
+def server_of(url: str, options: dict[str, Any]) -> Server:
+    """Return the Prometheus at `url`. Raises click.UsageError for options that contradict each other, SourceError."""
+    from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - only `incidents` asks one
+    from kvpressure.tools.incidents.client import Server  # noqa: PLC0415
+
+    access, username, password = access_of(options), options["username"], options["password_file"]
+    if bool(username) != (password is not None):
+        raise click.UsageError("give --username and --password-file together")
+    if username and access.bearer_token_file is not None:
+        raise click.UsageError("give either --bearer-token-file or --username with --password-file")
+    basic = _Basic(username, password) if username else None
+    headers = _headers(options["headers"])
+    if options["org_id"]:
+        headers |= _headers([f"X-Scope-OrgID: {options['org_id']}"])
+    if value := Authorization(access.bearer_token_file, basic, setting="--bearer-token-file").value():
+        headers["Authorization"] = value
+    return Server(url, headers, access.tls(), options["timeout"])
+
+
+def _headers(given: Any) -> dict[str, str]:
+    """Headers by name. Raises click.UsageError, without the value, which may be a secret."""
+    found = {}
+    for text in given:
+        match = _HEADER.fullmatch(text)
+        if match is None or match[1].lower() in _OURS:
+            name = text.partition(":")[0]
+            raise click.UsageError(f"--header {name!r}: give NAME:VALUE, a header of one line of ASCII")
+        found[match[1]] = match[2]
+    return found

@@ -1,34 +1,54 @@
-"""`kvpressure audit`: the prevention checklist against manifests, Helm values or a live cluster."""
+"""`kvpressure audit`: the prevention checklist against manifests, Helm values or a live cluster.
+
+What is printed for people is made here and not by rich's tables, which measure and wrap every cell several times: an
+audit may have thousands of rows, and only their last column is ever wrapped.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from rich._wrap import divide_line
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
 
 from kvpressure import __version__
-from kvpressure.cli.audit_report import show_audit
-from kvpressure.cli.known_models import known_model
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
+from kvpressure.cli.options import thresholds_of
 from kvpressure.cli.progress import Bar
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.report import WIDTH, console
+from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.model.record import SourceError
+from kvpressure.printable import clean
 from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.formats import as_json, as_sarif
 from kvpressure.tools.audit.manifests import MAX_CHARS
-from kvpressure.tools.audit.model import LEVELS, Place, Report
+from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place, Report, Reviewed, Status
 
 _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_CHECK: Final = click.Choice([check.name for check in CHECKS])
+_CONFIGS: Final = "A model's config.json, by the name it is served as."
+_FAIL_ON: Final = "The lowest level of a failed check that ends with exit code 1."
+
+Line = tuple[tuple[str, str], ...]
+"""Pieces of text with their styles, "" for plain."""
+
+_STYLES: Final[dict[Status, str]] = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
+_GAP: Final = "  "
+_MIN_REASON: Final = 20
+"""Columns that the last column of the table keeps on the narrowest terminal."""
 
 
 @click.command()
@@ -38,27 +58,11 @@ _MAX_FILES: Final = 10_000
 @click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: every namespace.")
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Instead of $KUBECONFIG or ~/.kube/config.")
 @click.option("--context", help="Instead of the kubeconfig's current context.")
-@click.option(
-    "--thresholds", type=click.Path(dir_okay=False, path_type=Path), help="Your overrides of thresholds.yaml."
-)
-@click.option(
-    "--skip", multiple=True, type=click.Choice([check.name for check in CHECKS]), help="Leave a check out; repeatable."
-)
+@click.option("--thresholds", type=_FILE, help="Your overrides of thresholds.yaml.")
+@click.option("--skip", multiple=True, type=_CHECK, help="Leave a check out; repeatable.")
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU of engines whose manifests name none, as in plan.")
-@click.option(
-    "--model-config",
-    "configs",
-    multiple=True,
-    metavar="NAME=FILE",
-    help="A model's config.json, by the name it is served as.",
-)
-@click.option(
-    "--fail-on",
-    type=click.Choice(LEVELS),
-    default="warning",
-    show_default=True,
-    help="The lowest level of a failed check that ends with exit code 1.",
-)
+@click.option("--model-config", "configs", multiple=True, metavar="NAME=FILE", help=_CONFIGS)
+@click.option("--fail-on", type=click.Choice(LEVELS), default="warning", show_default=True, help=_FAIL_ON)
 @click.option("--json", "as_json_object", is_flag=True, help="One JSON object.")
 @click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code review.")
 def command(paths: tuple[str, ...], **options: Any) -> None:
@@ -75,23 +79,21 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
-    knowledge, thresholds = Knowledge(_models(options["configs"]), options["gpu"]), _thresholds(options["thresholds"])
-    with _everything_kept(), Bar() as bar:
-        for path in paths:
-            given += _from_path(path, bar)
-        result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
-    _print(result, options)
-    sys.exit(result.exit_code(options["fail_on"]))
-
-
-@contextmanager
-def _everything_kept() -> Iterator[None]:
-    """No garbage collection: what is read of a cluster is kept to the end, and looked through again and again."""
-    gc.disable()
+    knowledge = Knowledge(_models(options["configs"]), options["gpu"])
     try:
-        yield
+        thresholds = thresholds_of(options["thresholds"])
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--thresholds") from error
+    gc.disable()  # what is read of a cluster is kept to the end, and looked through again and again
+    try:
+        with Bar() as bar:
+            for path in paths:
+                given += _from_path(path, bar)
+            result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
     finally:
         gc.enable()
+    _print(result, options)
+    sys.exit(result.exit_code(options["fail_on"]))
 
 
 def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:
@@ -189,19 +191,92 @@ def _problem(message: str, name: str, line: int | None = None) -> Manifests:
 
 def _from_cluster(options: dict[str, Any]) -> Manifests:
     # The client takes time to import, and only this needs it.
-    from kvpressure.cli.audit_cluster import ClusterError, read_cluster  # noqa: PLC0415
+    from kvpressure.cli.audit_cluster import read_cluster  # noqa: PLC0415
 
     namespaces = ("*",) if options["all_namespaces"] else options["namespace"]
     try:
         return read_cluster(options["kubeconfig"], options["context"], namespaces)
-    except ClusterError as error:
-        say(error, err=True)
-        sys.exit(2)
+    except SourceError as error:
+        fail(error)
 
 
-def _thresholds(path: Path | None) -> Thresholds:
-    try:
-        text = None if path is None else read_text(path)
-        return load_thresholds(text, override_name=str(path))
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--thresholds") from error
+def show_audit(result: Report) -> None:
+    """Print every engine with its checks in their order, and the counts."""
+    out = console()
+    if out.is_terminal:
+        out.print(_Lines(result), crop=False)
+    else:
+        say(*("".join(text for text, _ in line).rstrip() for line in lines(result, WIDTH)))
+
+
+def lines(result: Report, width: int) -> Iterator[Line]:
+    """Yield the lines of an audit, at most `width` columns wide but for what is to be pasted."""
+    for engine in result.engines:
+        namespace = f" in namespace {engine.namespace}" if engine.namespace else ""
+        title = f"{engine.title}{namespace}, container {engine.container} ({engine.place})"
+        yield from _wrapped(clean(title), width, "bold")
+        yield from _table(engine, width)
+        for finding in engine.findings:
+            if finding.place.line is not None and finding.place.file != engine.place.file:
+                yield from _wrapped(clean(f"  * {finding.check}: {finding.place}"), width, "dim")
+        yield from _fixes(engine, width)
+        yield ()
+    engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
+    yield from _wrapped(f"{engines}: {', '.join(f'{result.count(status)} {status}' for status in STATUSES)}", width)
+
+
+class _Lines:
+    """The same for a terminal."""
+
+    def __init__(self, result: Report) -> None:
+        self._result = result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        styles: dict[str, Style | None] = {"": None}
+        for line in lines(self._result, options.max_width):
+            for text, style in line:
+                if style not in styles:
+                    styles[style] = console.get_style(style)
+                yield Segment(text, styles[style])
+            yield Segment.line()
+
+
+def _table(engine: Reviewed, width: int) -> Iterator[Line]:
+    numbers = [_line_number(finding, engine) for finding in engine.findings]
+    status = max(len(word) for word in ("status", *(finding.status for finding in engine.findings)))
+    check = max(len(word) for word in ("check", *(finding.check for finding in engine.findings)))
+    number = max(len(word) for word in ("line", *numbers))
+    begin = len(_GAP) + status + check + number + 3 * len(_GAP)
+    yield ((f"{_GAP}{'status':<{status}}{_GAP}{'check':<{check}}{_GAP}{'line':>{number}}{_GAP}found", "dim"),)
+    for finding, line in zip(engine.findings, numbers, strict=True):
+        reason = _wrapped(clean(finding.reason), max(width - begin, _MIN_REASON))
+        before = f"{'':{status - len(finding.status)}}{_GAP}{finding.check:<{check}}{_GAP}{line:>{number}}{_GAP}"
+        first = next(reason, ())
+        yield (_GAP, ""), (finding.status, _STYLES[finding.status]), (before, ""), *first
+        for more in reason:
+            yield (" " * begin, ""), *more
+
+
+def _line_number(finding: Finding, engine: Reviewed) -> str:
+    """Return the number alone within the engine's own file, with a star in another."""
+    if finding.place.line is None:
+        return ""
+    elsewhere = "" if finding.place.file == engine.place.file else "*"
+    return f"{finding.place.line}{elsewhere}"
+
+
+def _fixes(engine: Reviewed, width: int) -> Iterator[Line]:
+    fixed = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
+    if fixed:
+        yield (("  Fix", "bold"),)
+    for finding in fixed:
+        yield from _wrapped(clean(f"   {finding.check}, {finding.place}"), width, "dim")
+        for line in finding.fix.splitlines():
+            yield ((clean(f"     {line}"), "cyan"),)
+
+
+def _wrapped(text: str, width: int, style: str = "") -> Iterator[Line]:
+    """Yield the text in pieces of at most `width` columns, cut where rich cuts it."""
+    ends = [] if len(text) <= width and text.isascii() else divide_line(text, width)
+    for start, end in zip([0, *ends], [*ends, None], strict=True):
+        yield ((text[start:end].rstrip(), style),)

@@ -62,23 +62,19 @@ _NOT_INSTALLED: Final = 404
 _FORBIDDEN: Final = 403
 
 
-class ClusterError(Exception):
-    """The cluster cannot be read at all; the message says what to do."""
-
-
 def read_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequence[str]) -> Manifests:
-    """Read the namespaces given ("*" for all), or the context's own. Raises ClusterError.
+    """Read the namespaces given ("*" for all), or the context's own. Raises KubeError when none can be read at all.
 
     What may not be listed is a problem of the answer, and of nothing else.
     """
     try:
         config = load_config(Path(kubeconfig).expanduser() if kubeconfig else None, context or "")
     except KubeError as error:
-        raise ClusterError(f"kubeconfig: {error}") from error
+        raise KubeError(f"kubeconfig: {error}") from error
     try:
         given = asyncio.run(_read(config, tuple(namespaces) or (config.namespace,)))
     except KubeError as error:
-        raise ClusterError(f"{config.server}: {error}") from error
+        raise KubeError(f"{config.server}: {error}") from error
     # In a few namespaces only, monitors may lie in another.
     return given if EVERYWHERE in namespaces else Manifests(given.items, given.problems)
 

@@ -10,7 +10,7 @@ from kvpressure.cli.options import given, refuse, settings_flags
 from kvpressure.cli.say import say
 from kvpressure.config.settings import ConfigError, Problem, load_settings
 from kvpressure.config.settings.load import load
-from kvpressure.web.auth import WebGuard
+from kvpressure.web.config import WebGuard
 
 
 @click.command()

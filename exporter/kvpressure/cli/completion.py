@@ -6,20 +6,14 @@ Shells complete `kvpressure` itself by click's scripts, which docs/internals/com
 from __future__ import annotations
 
 import sys
-from enum import IntEnum
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from kvpressure.cli import main
 
-
-class Directive(IntEnum):
-    """What the shell does beside the candidates: cobra's numbers."""
-
-    FILES = 0
-    NOTHING = 4
-    DIRECTORIES = 16
+FILES, NOTHING, DIRECTORIES = 0, 4, 16
+"""What the shell does beside the candidates: cobra's numbers."""
 
 
 def kubectl() -> None:
@@ -32,9 +26,9 @@ def kubectl() -> None:
 def lines(found: list[CompletionItem]) -> list[str]:
     """Candidates as cobra reads them: a tab before the description, the directive last."""
     kinds = {item.type for item in found}
-    directive = Directive.DIRECTORIES if kinds == {"dir"} else Directive.FILES if "file" in kinds else Directive.NOTHING
+    directive = DIRECTORIES if kinds == {"dir"} else FILES if "file" in kinds else NOTHING
     plain = [item for item in found if item.type == "plain"]
-    return [*(f"{item.value}\t{item.help}" if item.help else str(item.value) for item in plain), f":{directive:d}"]
+    return [*(f"{item.value}\t{item.help}" if item.help else str(item.value) for item in plain), f":{directive}"]
 
 
 if __name__ == "__main__":

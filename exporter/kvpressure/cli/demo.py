@@ -8,37 +8,110 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import groupby
 from pathlib import Path
 
 import click
 from aiohttp import web
 
 from kvpressure import logs
-from kvpressure.cli.demo_gpus import SOURCE, InProcessGpuSource
-from kvpressure.cli.demo_recording import Incident, Recorded, engine_app
-from kvpressure.cli.demo_recording import at as at_time
-from kvpressure.cli.ending import run_to_the_end
 from kvpressure.cli.options import refuse
+from kvpressure.cli.replay import Column, cells
 from kvpressure.cli.report import cause_words
+from kvpressure.cli.run import run_to_the_end, serve
 from kvpressure.cli.say import say
-from kvpressure.cli.serve import serve
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon
-from kvpressure.exposition.palette import CAUSES
-from kvpressure.model.catalogue import NOT_KNOWN
-from kvpressure.model.samples import GpuReport
-from kvpressure.model.values import at
+from kvpressure.engines.recordings import TraceError, TraceLine, read_trace
+from kvpressure.exposition.text import TEXT
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
+from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.view import EngineView
+from kvpressure.sources.gpu.process import Status
 from kvpressure.sources.source import OnReport, Source
+
+RECORDING = "demo.jsonl.xz"
+"""Made by `make demo-recording`. The label of a line is what the demo says of its phase."""
 
 ROW_SECONDS = 5.0
 SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
 """What `triage --duration` takes at least, and without being told."""
 COLLAPSED = "collapsed"
 """How the note of the phase begins in which a triage shows most."""
+_OFF = ("ENGINES__CANARY", "KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
+_COLUMNS: tuple[Column, ...] = (
+    (7, ".0f", "requests_running"),
+    (7, ".0f", "requests_waiting"),
+    (9, ".1f", "effective_batch_size_quantile", "0.95"),
+    (7, ".0%", "kv_cache_usage_ratio"),
+    (7, ".0%", "admission_blocked_ratio"),
+    (8, ".0f", "tokens_per_second", "generation"),
+    (7, ".0%", "engine_gpu_memory_used_ratio"),
+    (8, ".0%", "engine_gpu_utilization_ratio"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of the incident and what is said of it; times are seconds from its beginning."""
+
+    begin: float
+    end: float
+    note: str
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.end - self.begin
+
+
+class Recorded:
+    """The packaged incident, which the demo plays. Seconds count from its beginning; what was recorded last stays."""
+
+    def __init__(self) -> None:
+        with resources.as_file(resources.files("kvpressure.cli") / "data" / RECORDING) as path:
+            read = list(read_trace(path))
+        if broken := [line for line in read if isinstance(line, TraceError)]:
+            raise broken[0]
+        self._lines = [line for line in read if isinstance(line, TraceLine)]
+        first = self._lines[0].t
+        spacing = self._lines[1].t - first
+        self._at = [line.t - first for line in self._lines]
+        told = [(line.t - first, line.label) for line in self._lines if line.label]
+        stretches = [[at for at, _ in group] for _, group in groupby(told, key=lambda one: one[1])]
+        notes = [note for note, _ in groupby(note for _, note in told)]
+        self.phases = tuple(
+            Phase(times[0], times[-1] + spacing, note or "") for times, note in zip(stretches, notes, strict=True)
+        )
+
+    def page(self, seconds: float) -> bytes:
+        """Return the newest page of that time."""
+        return self._line(seconds).page
+
+    def gpus(self, seconds: float) -> Sequence[GpuSample]:
+        """Return the newest readings of that time."""
+        report = self._line(seconds).gpus
+        return () if report is None else report.gpus
+
+    def _line(self, seconds: float) -> TraceLine:
+        return self._lines[max(0, bisect_right(self._at, seconds) - 1)]
+
+
+def engine_app(incident: Recorded, now: Callable[[], float]) -> web.Application:
+    """Return a server of the engine's page; `now` gives the seconds since the incident began."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=incident.page(now()), headers={"Content-Type": TEXT})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    return app
 
 
 class DemoClock:
@@ -62,10 +135,31 @@ class DemoClock:
         await asyncio.sleep(max(0.0, (monotonic_seconds - self.monotonic()) / self.speed))
 
 
+class RecordedGpus(Source):
+    """The incident's GPUs, read each second of its clock; a source without a child."""
+
+    def __init__(self, incident: Recorded, clock: DemoClock, on_report: OnReport) -> None:
+        self._incident, self._clock, self._on_report = incident, clock, on_report
+        self._status = Status("recorded", clock.wall())
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record."""
+        return (self._status.health,)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            t, now = self._clock.wall(), self._clock.monotonic()
+            report = GpuReport(t, tuple(replace(sample, t=t) for sample in self._incident.gpus(now)))
+            self._status.reported(t, report)
+            self._on_report("recorded", report)
+            await self._clock.sleep_until(now + 1.0)
+
+
 class Demo:
     """The engine that is played, the exporter's view of it, and the story told on the terminal."""
 
-    def __init__(self, speed: float, incident: Incident | None = None) -> None:
+    def __init__(self, speed: float, incident: Recorded | None = None) -> None:
         self.clock = DemoClock(speed)
         self.incident = incident or Recorded()
         self._engine_url = ""
@@ -81,33 +175,24 @@ class Demo:
             def read() -> Settings:
                 return _settings(self._engine_url, listen_address)
 
-            await serve(lambda: Daemon(load(read), read, self._gpus, self.clock), self._tell)
+            def gpus(_: object, on_report: OnReport) -> Sequence[Source]:
+                return [RecordedGpus(self.incident, self.clock, on_report)]
+
+            await serve(lambda: Daemon(load(read), read, gpus, self.clock), self._tell)
         finally:
             await runner.cleanup()
-
-    def _gpus(self, _: object, on_report: OnReport) -> Sequence[Source]:
-        def report(t: float) -> GpuReport:
-            return GpuReport(t, at_time(self.incident.gpus(self.clock.monotonic()), t))
-
-        interval = 1.0 / self.clock.speed
-        return [InProcessGpuSource(report, interval, lambda r: on_report(SOURCE, r), self.clock.wall)]
 
     def _triage(self) -> list[str]:
         """Return the line to type in another terminal, fit for the time that there is."""
         collapsed = next(phase.seconds for phase in self.incident.phases if phase.note.startswith(COLLAPSED))
         seconds = triage_seconds(collapsed / self.clock.speed)
         if seconds is None:
-            slow = collapsed / SHORTEST_SECONDS
-            return [
-                f"At this speed it collapses for less time than a triage takes; --speed {slow:g} or less leaves it."
-            ]
+            slow = f"--speed {collapsed / SHORTEST_SECONDS:g}"
+            return [f"At this speed it collapses for less time than a triage takes; {slow} or less leaves it."]
         words = [*_typed(), "triage", self._engine_url]
         words += [] if seconds == DEFAULT_SECONDS else ["--duration", f"{seconds:g}"]
-        return [
-            "To see what an on-call engineer sees, type in another terminal while it has collapsed:",
-            "",
-            f"  {shlex.join(words)}",
-        ]
+        what = "To see what an on-call engineer sees, type in another terminal while it has collapsed:"
+        return [what, "", f"  {shlex.join(words)}"]
 
     async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
         phases = self.incident.phases
@@ -128,14 +213,14 @@ class Demo:
             phase = next(phase for phase in phases if seconds < phase.end)
             if phase is not told:
                 told = phase
-                say("", f"{_clock_text(self.clock.monotonic())}  {phase.note}", HEAD)
-            if self.clock.monotonic() >= next_row:
-                next_row = self.clock.monotonic() + ROW_SECONDS
+                say("", f"{_clock_text(seconds)}  {phase.note}", HEAD)
+            if seconds >= next_row:
+                next_row = seconds + ROW_SECONDS
                 for view in daemon.snapshot().engines:
                     if (said := _verdict(view)) not in ("", verdict):
                         verdict = said
                         say(f"       kvpressure says: {said}")
-                    say(_row(self.clock.monotonic(), view))
+                    say(_row(seconds, view))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
         say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
 
@@ -166,11 +251,7 @@ def _settings(url: str, listen_address: str) -> Settings:
         {
             "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
             # The story is the recording's alone, wherever it is told.
-            "KVPRESSURE_ENGINES__CANARY__ENABLED": "false",
-            "KVPRESSURE_KUBERNETES__ENABLED": "false",
-            "KVPRESSURE_POD_RESOURCES__ENABLED": "false",
-            "KVPRESSURE_LOGS__ENABLED": "false",
-            "KVPRESSURE_HOST__ENABLED": "false",
+            **{f"KVPRESSURE_{name}__ENABLED": "false" for name in _OFF},
         },
     )
 
@@ -179,27 +260,11 @@ def _verdict(view: EngineView) -> str:
     """Return the diagnosis in a few words, "" before there is one."""
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
-    return f"{cause_words(diagnosis)}. {CAUSES[diagnosis.cause].meaning}"
+    return f"{cause_words(diagnosis)}. {CATALOGUE[diagnosis.cause].meaning}"
 
 
 def _row(seconds: float, view: EngineView) -> str:
-    derived = view.derived
-    cells = (
-        _clock_text(seconds),
-        _cell(at(derived, "requests_running"), 7, ".0f"),
-        _cell(at(derived, "requests_waiting"), 7, ".0f"),
-        _cell(at(derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
-        _cell(at(derived, "kv_cache_usage_ratio"), 7, ".0%"),
-        _cell(at(derived, "admission_blocked_ratio"), 7, ".0%"),
-        _cell(at(derived, "tokens_per_second", "generation"), 8, ".0f"),
-        _cell(at(derived, "engine_gpu_memory_used_ratio"), 7, ".0%"),
-        _cell(at(derived, "engine_gpu_utilization_ratio"), 8, ".0%"),
-    )
-    return "  ".join(cells)
-
-
-def _cell(value: float | None, width: int, form: str) -> str:
-    return "-".rjust(width) if value is None else f"{value:{form}}".rjust(width)
+    return "  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS)))
 
 
 def _clock_text(seconds: float) -> str:

@@ -1,18 +1,57 @@
-"""What `triage` and `advise` found out: one record per engine or unreachable target, exit code, JSON."""
+"""What `triage` and `advise` found out: one record per engine or unreachable target, exit code, JSON.
+
+And what a page does not tell of an engine, which options say.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from kvpressure.advice import Action, Limits
+import click
+
+from kvpressure.advice import Action, Place, advise
+from kvpressure.cli.options import together
+from kvpressure.cli.say import CANNOT_TELL
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
+from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.model.view import CALM, EngineView, GpuView, badness
+from kvpressure.model.view import CALM, EngineView, GpuView, badness, peers_of
 
-HEALTHY, LIMITED, CANNOT_TELL = 0, 1, 2
-"""Exit codes: nothing limits the engine; a bottleneck was named; no verdict."""
+if TYPE_CHECKING:
+    from kvpressure.config.target import Target  # which takes the settings along
+
+HEALTHY, LIMITED = 0, 1
+"""Exit codes beside CANNOT_TELL: nothing limits the engine; a bottleneck was named."""
+
+_LIMITS = {
+    "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
+    "max_num_batched_tokens": ("--max-num-batched-tokens", click.IntRange(1), "Tokens of one step."),
+    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "If the page does not say."),
+    "max_input_tokens": ("--max-input-tokens", click.IntRange(1), "Longest prompt that the gateway lets through."),
+    "max_output_tokens": ("--max-output-tokens", click.IntRange(1), "Largest max_tokens that the gateway allows."),
+}
+
+limit_options = together(
+    *(
+        click.option(flag, name, type=kind, default=None, help=f"In force now: {text}")
+        for name, (flag, kind, text) in _LIMITS.items()
+    )
+)
+"""Limits that cannot be seen from outside."""
+
+facts_options = together(
+    limit_options,
+    click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine."),
+    click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
+    click.option("--pod", default="", help="Its pod."),
+    click.option("--container", default="", help="Its container."),
+    click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
+)
+"""Limits and place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +64,6 @@ class Finding:
     target: str
     view: EngineView | None = None
     problem: str = ""
-    limits: Limits = field(default_factory=Limits)
     actions: tuple[Action, ...] = ()
 
     @property
@@ -58,10 +96,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def advised(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings whose advice is to be shown.
-
-    The worst engine of each target, as its ranks share their flags.
-    """
+    """Return the findings whose advice is to be shown: the worst engine of each target, as ranks share their flags."""
     worst: dict[str, Finding] = {}
     for finding in worst_first(findings):
         worst.setdefault(finding.target, finding)
@@ -88,5 +123,63 @@ def _engine(finding: Finding) -> dict[str, object]:
     if finding.view is None:
         found = unread_json(finding.target, finding.problem, answering=False)
     else:
-        found = engine_json(replace(finding.view, limits=finding.limits), finding.actions, finding.problem)
+        found = engine_json(finding.view, finding.actions, finding.problem)
     return {**found, "cause": finding.cause.value}  # always there: `unknown` without a page
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of one target: its engines with their cache configurations, and how the source is doing."""
+
+    target: Target
+    health: SourceHealth | None = None
+    engines: list[EngineView] = field(default_factory=list)
+
+    @property
+    def problem(self) -> str:
+        """The source's newest error, "" where its newest poll was answered."""
+        return "" if self.health is None or self.health.up else self.health.error
+
+
+def engines_of(all_seen: Sequence[Seen]) -> list[EngineView]:
+    """Return every engine of every target."""
+    return [view for seen in all_seen for view in seen.engines]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a page does not show of an engine, from the command line: limits in force, and where it runs."""
+
+    limits: dict[str, float] = field(default_factory=dict)
+    place: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> EngineFacts:
+        """Sort what `facts_options` gave."""
+        limits = {name: float(options[name]) for name in _LIMITS if options.get(name) is not None}
+        kind, slash, workload = str(options.get("deployment") or "").partition("/")
+        place = {name: options[name] for name in ("namespace", "pod", "container", "unit") if options.get(name)}
+        if kind:
+            place |= {"kind": kind, "workload": workload} if slash else {"workload": kind}
+        return cls(limits, place)
+
+    def finding(
+        self, view: EngineView, thresholds: Thresholds, url: str = "", beside: Sequence[EngineView] = ()
+    ) -> Finding:
+        """Return the finding on one engine, with its advice; `beside` are the engines that are sampled beside it."""
+        if view.diagnosis is None:
+            return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
+        limits, silent = view.limits.with_declared(self.limits), view.silence is not None
+        shown, peers = view.shown.model_name, peers_of(view, beside)
+        place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
+        about = view.diagnosis, view.derived, limits, place, thresholds
+        actions = advise(*about, silent=silent, observed=view.observed, peers=peers)
+        return Finding(view.key.target, replace(view, limits=limits), actions=actions)
+
+    def findings(self, seen: Seen, thresholds: Thresholds, beside: Sequence[EngineView] = ()) -> list[Finding]:
+        """Return the findings on one sampled target: its engines, or why none was seen."""
+        if not seen.engines:
+            nothing = "the page answers, but shows no engine yet: has it served a request?"
+            return [Finding(seen.target.name, problem=seen.problem or nothing)]
+        found = [self.finding(view, thresholds, seen.target.url, beside) for view in seen.engines]
+        return [replace(one, problem=seen.problem or one.problem) for one in found]

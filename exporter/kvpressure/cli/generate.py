@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.options import refuse
+from kvpressure.cli.options import refuse, thresholds_of
 from kvpressure.cli.say import say
-from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.exposition.profile import Profile
 from kvpressure.tools.bundle import Options, bundle_files, write_bundle
 from kvpressure.tools.bundle.options import (
@@ -26,17 +24,17 @@ from kvpressure.tools.bundle.options import (
 )
 from kvpressure.tools.bundle.rules import seconds
 
+_PATH = click.Path(path_type=Path)
+_MATCHERS = "Label matchers that find the exporters' series, or with vllm-only the engines'."
+_RUNBOOKS = (
+    "Address that the runbooks lie under, such as your wiki's; without it alerts carry no such link. "
+    f"Where people reach exporters by address: '{EXPORTER_RUNBOOKS}'."
+)
+
 
 @click.command()
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder to write; replaced when it holds only a bundle.",
-)
-@click.option(
-    "--thresholds", "overrides", type=click.Path(path_type=Path), help="The exporter's thresholds_file: name: value."
-)
+@click.option("--out", required=True, type=_PATH, help="Folder to write; replaced when it holds only a bundle.")
+@click.option("--thresholds", "overrides", type=_PATH, help="The exporter's thresholds_file: name: value.")
 @click.option(
     "--flavour",
     type=click.Choice(list(FLAVOURS)),
@@ -44,17 +42,8 @@ from kvpressure.tools.bundle.rules import seconds
     show_default=True,
     help="Whose series are read: this exporter's, or vLLM's own alone, with no exporter anywhere; docs/vllm-only.md.",
 )
-@click.option(
-    "--selector",
-    show_default=f"{SELECTOR}, with vllm-only none",
-    help="Label matchers that find the exporters' series, or with vllm-only the engines'.",
-)
-@click.option(
-    "--runbook-url",
-    default="",
-    help="Address that the runbooks lie under, such as your wiki's; without it alerts carry no such link. "
-    f"Where people reach exporters by address: '{EXPORTER_RUNBOOKS}'.",
-)
+@click.option("--selector", show_default=f"{SELECTOR}, with vllm-only none", help=_MATCHERS)
+@click.option("--runbook-url", default="", help=_RUNBOOKS)
 @click.option("--dashboard-url", default="", help="Grafana's address; without it alerts carry no such link.")
 @click.option(
     "--scrape-interval",
@@ -91,30 +80,14 @@ def command(
     pairs = dict(label.partition("=")[::2] for label in labels)
     whose, matchers = selector_of(given.pop("flavour"), given.pop("selector"))
     try:
-        options = Options(
-            _thresholds(overrides),
-            flavour=whose,
-            selector=matchers,
-            labels=pairs,
-            scrape_seconds=_seconds(scrape_interval),
-            profile=Profile(given.pop("profile")),
-            **given,
-        )
+        scrape_seconds = seconds(scrape_interval)
+    except ValueError as error:
+        refuse(ConfigError([Problem("generate", None, "--scrape-interval", str(error))]), see="nothing was written")
+    given |= {"scrape_seconds": scrape_seconds, "profile": Profile(given["profile"]), "labels": pairs}
+    try:
+        options = Options(thresholds_of(overrides), flavour=whose, selector=matchers, **given)
         files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)
         write_bundle(out, files)
     except ConfigError as error:
         refuse(error, see="nothing was written")
     say(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
-
-
-def _seconds(interval: str) -> int:
-    try:
-        return seconds(interval)
-    except ValueError as error:
-        raise ConfigError([Problem("generate", None, "--scrape-interval", str(error))]) from None
-
-
-def _thresholds(overrides: Path | None) -> Thresholds:
-    if overrides is None:
-        return load_thresholds()
-    return load_thresholds(read_text(overrides), override_name=str(overrides))

@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.options import refuse
+from kvpressure.cli.access import prometheus_options, server_of
+from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
 from kvpressure.cli.progress import Bar
-from kvpressure.cli.prometheus_access import prometheus_options, server_of
-from kvpressure.cli.say import say, say_json
-from kvpressure.config.files import read_text
+from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.own_file import write_own
-from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.tools.incidents import html, markdown
@@ -29,23 +28,22 @@ from kvpressure.tools.incidents.paging import Span
 from kvpressure.tools.incidents.question import Question, moment_of, seconds_of
 from kvpressure.tools.incidents.words import lines, summary
 
-FOUND, CANNOT_TELL = 1, 2
-DEFAULT_SINCE = "30d"
+FOUND = 1
 _OUT = click.Path(dir_okay=False, path_type=Path)
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_THRESHOLDS = "YAML of thresholds to judge by, as the exporter's thresholds_file."
 MAX_WORKERS = 4
 
 
 @click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the past cannot be read.")
 @click.option("--prometheus", "url", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.")
-@click.option("--since", default=DEFAULT_SINCE, show_default=True, help="How far back, such as 12h, or a date (UTC).")
+@click.option("--since", default="30d", show_default=True, help="How far back, such as 12h, or a date (UTC).")
 @click.option("--until", default="now", show_default=True, help="Up to when: 2h is two hours ago; or a date (UTC).")
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
 @click.option("--selector", default="", metavar="MATCHERS", help='Which engines, such as namespace="prod".')
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to tell of.")
-@click.option("--thresholds", type=_FILE, help="YAML of thresholds to judge by, as the exporter's thresholds_file.")
-@click.option("--backtest", type=_FILE, help="YAML of other thresholds: say how the incidents would differ.")
+@click.option("--thresholds", type=EXISTING_FILE, help=_THRESHOLDS)
+@click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: say how the incidents would differ.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
@@ -68,20 +66,21 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     if url is None:
         raise click.UsageError("give --prometheus URL")
     try:
-        thresholds = _thresholds(options["thresholds"])
+        thresholds, backtest = thresholds_of(options["thresholds"]), options["backtest"]
         server = server_of(url, options)
         with Journal(options["resume"]) as journal:
-            other = _thresholds(options["backtest"]) if options["backtest"] else None
+            other = thresholds_of(backtest) if backtest else None
             question = _question(options, thresholds, other, journal.asked)
             with Bar() as bar:
-                document = look_back(server, question, journal, bar.show, workers=_workers(options["workers"]))
+                workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+                document = look_back(server, question, journal, bar.show, workers=workers)
     except SourceError as error:
-        say(f"incidents: {error.sentence}", err=True)
-        sys.exit(CANNOT_TELL)
+        fail(f"incidents: {error.sentence}")
+    except ConfigError as error:
+        refuse(error)
     except KeyboardInterrupt:
         kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
-        say(f"incidents: stopped{kept}", err=True)
-        sys.exit(CANNOT_TELL)
+        fail(f"incidents: stopped{kept}")
     if as_json:
         say_json(document)
     else:
@@ -99,19 +98,7 @@ def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> 
     try:
         write_own(path, report(document).encode())
     except OSError as error:
-        say(f"incidents: cannot write {path}: {error.strerror or error}", err=True)
-        sys.exit(CANNOT_TELL)
-
-
-def _thresholds(path: Path | None) -> Thresholds:
-    if path is None:
-        return load_thresholds()
-    try:
-        return load_thresholds(read_text(path), override_name=str(path))
-    except ConfigError as error:
-        refuse(error)
-    except (OSError, ValueError) as error:
-        refuse(ConfigError([Problem(str(path), None, "", str(error))]))
+        fail(f"incidents: cannot write {path}: {error.strerror or error}")
 
 
 def _question(
@@ -137,7 +124,3 @@ def _question(
     span = Span(round(span.start, 3), round(span.end, 3))
     given = (options["since"].strip(), options["until"].strip())
     return Question(span, selection, thresholds, other, step, shortest, given)
-
-
-def _workers(given: int | None) -> int:
-    return given or min(MAX_WORKERS, len(os.sched_getaffinity(0)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named, nearest_gpus
+from kvpressure.capacity.known_models import file_of
 
 LARGEST_CONFIG_BYTES: Final = 4 << 20
 
@@ -44,4 +47,17 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise ConfigFileError(f"{path}: is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ConfigFileError(f"{path}: must hold one JSON object, as a model's config.json does")
+    return config
+
+
+def known_model(served: str) -> Mapping[str, Any] | None:
+    """Return the configuration of a model by the name it is served under, None for one that is not among them."""
+    file = file_of(served)
+    return None if file is None else _read(file)
+
+
+@cache
+def _read(file: str) -> Mapping[str, Any]:
+    text = resources.files("kvpressure.capacity").joinpath("models", f"{file}.json").read_text("utf-8")
+    config: Mapping[str, Any] = json.loads(text)
     return config

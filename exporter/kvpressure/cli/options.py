@@ -1,17 +1,22 @@
-"""The flags that `run`, `demo` and `check-config` share, and how wrong settings are shown."""
+"""Options that several commands share, and how wrong settings are shown."""
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
-from kvpressure.cli.say import say
+from kvpressure.cli.say import fail
+from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _FLAGS = {
     "--config": "Settings file; without it kvpressure.yaml in the working directory, if there is one.",
@@ -26,12 +31,22 @@ _ALSO = {"--config": ("--config.file",)}
 """Other names of a flag: Prometheus' own spelling, which manifests are written with."""
 
 
-def settings_flags(function: F) -> F:
-    """Add the flags; the command gets those that were given as keyword arguments, which `given` turns back."""
-    for flag, text in reversed(_FLAGS.items()):
-        names = (flag, *_ALSO.get(flag, ()), _parameter(flag))
-        function = click.option(*names, default=None, metavar="TEXT", help=text)(function)
-    return function
+def together(*options: Decorator) -> Decorator:
+    """Return one decorator for all of `options`, which help shows in this order."""
+    return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
+
+
+def _parameter(flag: str) -> str:
+    return flag.strip("-").replace(".", "_").replace("-", "_")
+
+
+settings_flags = together(
+    *(
+        click.option(flag, *_ALSO.get(flag, ()), _parameter(flag), default=None, metavar="TEXT", help=text)
+        for flag, text in _FLAGS.items()
+    )
+)
+"""The command gets those that were given as keyword arguments, which `given` turns back."""
 
 
 def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
@@ -40,14 +55,12 @@ def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
     return {flag: value for flag, value in found if value is not None}
 
 
+def thresholds_of(overrides: Path | None) -> Thresholds:
+    """Return the thresholds, with those of a file in their stead. Raises ConfigError."""
+    return load_thresholds(None if overrides is None else read_text(overrides), override_name=str(overrides))
+
+
 def refuse(error: ConfigError, see: str = "see docs/configuration.md for every key") -> NoReturn:
-    """Show every problem, and where to read on unless `see` is empty, and end with exit code 2."""
-    for problem in error.problems:
-        say(problem, err=True)
+    """Show every problem, and where to read on, and end with exit code 2."""
     count = len(error.problems)
-    say(f"{count} problem{'s' if count > 1 else ''} found{'; ' if see else ''}{see}", err=True)
-    sys.exit(2)
-
-
-def _parameter(flag: str) -> str:
-    return flag.strip("-").replace(".", "_").replace("-", "_")
+    fail(*error.problems, f"{count} problem{'s' if count > 1 else ''} found; {see}")

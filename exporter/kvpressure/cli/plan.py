@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,14 +27,16 @@ from kvpressure.capacity.known_models import nearest_models
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_of, access_options
-from kvpressure.cli.known_models import known_model
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, read_config
-from kvpressure.cli.plan_page import LiveError, LiveShape
+from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
 from kvpressure.cli.plan_report import flags, report
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.record import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
+
+if TYPE_CHECKING:
+    from kvpressure.cli.plan_engine import LiveShape
 
 _UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
 
@@ -57,76 +59,36 @@ def plain_bytes(text: str) -> float:
     return size_bytes(f"{float(text) / GIB}GiB" if text.strip().isdigit() else text)
 
 
+_FILE = click.Path(dir_okay=False, path_type=Path)
 _TOKENS = click.FloatRange(1, 10_000_000)
 _COUNT = click.IntRange(1, 10_000_000)
-_RANKS = click.IntRange(1, 1024)
+_RANKS: dict[str, Any] = {"default": 1, "show_default": True, "type": click.IntRange(1, 1024)}
+_DURATION = "With --url: take lengths from the requests that finish in so many seconds."
+_GPU_MEMORY = "Memory of each GPU, as 80GiB; once, or once per GPU."
+_GPU = f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
+_MEMORY_SHARE = "Share of the memory it takes. [default: 0.9]"
+_RESERVE = "Activations and the rest per GPU, instead of an estimate."
+_KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB."
 
 
 @click.command()
-@click.option(
-    "--model-config", type=click.Path(dir_okay=False, path_type=Path), help="The model's Hugging Face config.json."
-)
+@click.option("--model-config", type=_FILE, help="The model's Hugging Face config.json.")
 @click.option("--model", metavar="NAME", help="Instead of --model-config, a well-known model by its name on the hub.")
 @click.option("--url", help="A running engine (http://host:port, host:port, or its page's full address).")
-@click.option(
-    "--duration",
-    default=0.0,
-    type=click.FloatRange(0, 3600),
-    help="With --url: take lengths from the requests that finish in so many seconds.",
-)
+@click.option("--duration", default=0.0, type=click.FloatRange(0, 3600), help=_DURATION)
 @click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool's tokens as the engine logs them.")
-@click.option(
-    "--gpu-memory",
-    type=size_bytes,
-    metavar="SIZE",
-    multiple=True,
-    help="Memory of each GPU, as 80GiB; once, or once per GPU.",
-)
-@click.option(
-    "--gpu", type=known_gpu, metavar="NAME", help=f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
-)
-@click.option(
-    "--tensor-parallel-size",
-    "tensor_parallel",
-    default=1,
-    show_default=True,
-    type=_RANKS,
-    help="GPUs that share each layer.",
-)
-@click.option(
-    "--pipeline-parallel-size",
-    "pipeline_parallel",
-    default=1,
-    show_default=True,
-    type=_RANKS,
-    help="Stages that share the layers.",
-)
-@click.option(
-    "--data-parallel-size",
-    "data_parallel",
-    default=1,
-    show_default=True,
-    type=_RANKS,
-    help="Ranks with a pool each; they share experts.",
-)
+@click.option("--gpu-memory", type=size_bytes, metavar="SIZE", multiple=True, help=_GPU_MEMORY)
+@click.option("--gpu", type=known_gpu, metavar="NAME", help=_GPU)
+@click.option("--tensor-parallel-size", "tensor_parallel", **_RANKS, help="GPUs that share each layer.")
+@click.option("--pipeline-parallel-size", "pipeline_parallel", **_RANKS, help="Stages that share the layers.")
+@click.option("--data-parallel-size", "data_parallel", **_RANKS, help="Ranks with a pool each; they share experts.")
 @click.option("--enable-expert-parallel", "expert_parallel", is_flag=True, help="Whole experts on each GPU.")
-@click.option(
-    "--gpu-memory-utilization",
-    type=click.FloatRange(0.05, 1.0),
-    help="Share of the memory it takes. [default: 0.9]",
-)
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1.0), help=_MEMORY_SHARE)
 @click.option("--kv-cache-dtype", default="auto", show_default=True, type=click.Choice(["auto", *KV_DTYPE_BYTES]))
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Instead of the configuration's torch_dtype.")
 @click.option("--weights-gib", type=click.FloatRange(0.001), help="Weights of the whole model, instead of an estimate.")
-@click.option(
-    "--reserve-gib", type=click.FloatRange(0), help="Activations and the rest per GPU, instead of an estimate."
-)
-@click.option(
-    "--kv-cache-memory-bytes",
-    type=plain_bytes,
-    metavar="SIZE",
-    help="Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB.",
-)
+@click.option("--reserve-gib", type=click.FloatRange(0), help=_RESERVE)
+@click.option("--kv-cache-memory-bytes", type=plain_bytes, metavar="SIZE", help=_KV_MEMORY)
 @click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")
@@ -161,9 +123,8 @@ def command(**options: Any) -> None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
-    except (ModelConfigError, ConfigFileError, LiveError, RefusedError) as error:
-        say(*f"{error}".splitlines(), err=True)
-        sys.exit(2)
+    except (ModelConfigError, ConfigFileError, SourceError, RefusedError) as error:
+        fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     if options["as_json"]:
         say_json({"title": title, "flags": given, **asdict(plan)})
@@ -175,7 +136,7 @@ def command(**options: Any) -> None:
 def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     runtime = named(options["runtime"])
     memory = _memory(options, runtime)
-    traffic = _traffic(options, LiveShape())
+    traffic = _traffic(options)
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)
     cost = _cost(geometry, options, options["block_size"])
     longest = options["max_model_len"]
@@ -191,13 +152,12 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
 
 
 def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
-    shape = LiveShape()
-    title = "an engine with the KV cache size given"
+    title, shape = "an engine with the KV cache size given", None
     pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), named(options["runtime"])
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
         # Reading a page takes the whole HTTP client, and only this needs it.
-        from kvpressure.cli.plan_live import read_engine  # noqa: PLC0415
+        from kvpressure.cli.plan_engine import read_engine  # noqa: PLC0415
 
         engine = read_engine(options["url"], access_of(dict(options)), options["duration"])
         title, shape, running = engine.title, engine.shape, engine.running
@@ -212,17 +172,16 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         limit=options["max_model_len"],
         geometry=geometry,
         cost=None if geometry is None else _cost(geometry, options, running.pool.block_tokens),
-        gpu_memory_bytes=_one_gpu(options),
+        gpu_memory_bytes=min(_gpu_memory(options), default=None),
         max_num_batched_tokens=options["max_num_batched_tokens"],
     )
     return running.runtime, title, plan
 
 
-def _one_gpu(options: Mapping[str, Any]) -> float | None:
-    """Return the memory of one GPU as given, None where it was not."""
+def _gpu_memory(options: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the bytes of the GPUs as they were given, nothing where they were not."""
     gpu: Gpu | None = options["gpu"]
-    given = [*options["gpu_memory"], *([] if gpu is None else [gpu.memory_bytes])]
-    return min(given, default=None)
+    return (*options["gpu_memory"], *(() if gpu is None else (gpu.memory_bytes,)))
 
 
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
@@ -245,10 +204,10 @@ def _parallel(options: Mapping[str, Any]) -> Parallel:
 
 
 def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
-    given, parallel, gpu = options["gpu_memory"], _parallel(options), options["gpu"]
-    if gpu is not None and given:
+    given, parallel, gpu = _gpu_memory(options), _parallel(options), options["gpu"]
+    if gpu is not None and options["gpu_memory"]:
         raise click.UsageError("give --gpu or --gpu-memory, not both")
-    given, ranks = given if gpu is None else (gpu.memory_bytes,), parallel.gpus
+    ranks = parallel.gpus
     if not given:
         named = "--model-config" if options["model_config"] else "--model"
         raise click.UsageError(f"{named} needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
@@ -271,7 +230,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
     )
 
 
-def _traffic(options: Mapping[str, Any], shape: LiveShape) -> Traffic:
+def _traffic(options: Mapping[str, Any], shape: LiveShape | None = None) -> Traffic:
     """Return the traffic as given, and what was not given as seen."""
     names = ("prompt_p95", "output_p95", "prompt_p50", "output_p50", "concurrency", "burstiness", "held_now")
     known = {name: options.get(name) or getattr(shape, name, None) for name in names}

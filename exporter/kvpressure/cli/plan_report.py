@@ -29,39 +29,25 @@ def flags(
         ranks = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "data": parallel.data}
         given |= {f"{kind}_parallel": str(count) for kind, count in ranks.items() if count > 1}
         given |= {"expert_parallel": ""} if parallel.expert else {}
-        given |= (
-            {}
-            if kv_cache_dtype == "auto"
-            else {"kv_cache_dtype": planning.cache_types.get(kv_cache_dtype, kv_cache_dtype)}
-        )
+        if kv_cache_dtype != "auto":
+            given["kv_cache_dtype"] = planning.cache_types.get(kv_cache_dtype, kv_cache_dtype)
     return {planning.flags[name]: value for name, value in given.items()}
 
 
 def report(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -> Iterator[str]:
     """Return the lines of the whole answer."""
-    return (line.rstrip() for line in _lines(title, named, plan, runtime))
-
-
-def _lines(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -> Iterator[str]:
-    yield title
-    yield ""
+    yield from (title.rstrip(), "")
     if named:
         yield f"Flags of {runtime.planning.command}"
         yield "  " + " ".join(f"{name} {value}".rstrip() for name, value in named.items())
-        yield ""
-        yield "Limits at the gateway"
         prompt, output = number(plan.max_input_tokens), number(plan.max_output_tokens)
+        yield from ("", "Limits at the gateway")
         yield f"  prompt at most {prompt} tokens, max_tokens at most {output}"
     else:
         yield "No flags: with this traffic not even one request fits"
     for warning in plan.warnings:
-        yield ""
-        yield from _wrapped(warning, "warning: ")
-    yield ""
-    yield "Arithmetic"
-    yield from _table(plan.steps)
-    yield ""
-    yield "Trade-offs"
+        yield from ("", *_wrapped(warning, "warning: "))
+    yield from ("", "Arithmetic", *_table(plan.steps), "", "Trade-offs")
     yield from _trade_offs(plan, runtime)
 
 
@@ -69,7 +55,7 @@ def _table(steps: tuple[Step, ...]) -> Iterator[str]:
     """Label, result, formula: the result stands where the eye looks for it."""
     labels, results = max(len(step.label) for step in steps), max(len(step.result) for step in steps)
     for step in steps:
-        yield f"  {step.label:<{labels}}  {step.result:>{results}}  = {step.formula}"
+        yield f"  {step.label:<{labels}}  {step.result:>{results}}  = {step.formula}".rstrip()
 
 
 def _trade_offs(plan: Plan, runtime: Runtime) -> Iterator[str]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,10 +13,8 @@ from typing import Any, NoReturn
 import click
 from yarl import URL
 
-from kvpressure.cli.access import Access, access_of, access_options
-from kvpressure.cli.engine_address import page_url
-from kvpressure.cli.say import say
-from kvpressure.cli.standard_streams import CANNOT_WRITE
+from kvpressure.cli.access import Access, access_of, access_options, page_url
+from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.engines.recordings import SUFFIXES, TraceWriter
@@ -32,17 +29,8 @@ DEADLINE_SECONDS = 10.0
 """How long a page may take, whatever the interval: engines in trouble answer slowly, and they are recorded."""
 
 
-class _NewestGpus:
-    """The newest sample of every GPU."""
-
-    def __init__(self) -> None:
-        self._samples: dict[str, GpuSample] = {}
-
-    def take(self, _: str, report: GpuReport) -> None:
-        self._samples.update((sample.uuid, sample) for sample in report.gpus)
-
-    def samples(self) -> Iterable[GpuSample]:
-        return tuple(self._samples.values())
+_Newest = dict[str, GpuSample]
+"""The newest sample of every GPU, by uuid."""
 
 
 class Recorder:
@@ -55,7 +43,7 @@ class Recorder:
         self.written = 0
         self._client = (access or Access()).client(clock)
 
-    async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _NewestGpus | None) -> None:
+    async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _Newest | None) -> None:
         """Record for `seconds`, counting `written` pages. Failed polls are named on standard error."""
         due = self._clock.monotonic()
         end = due + seconds
@@ -63,7 +51,7 @@ class Recorder:
             while due < end:
                 try:
                     answer = await self._client.get(self._url, DEADLINE_SECONDS)
-                    writer.write(answer.t, answer.body, label, None if gpus is None else gpus.samples())
+                    writer.write(answer.t, answer.body, label, None if gpus is None else tuple(gpus.values()))
                     self.written += 1
                 except SourceError as error:
                     say(error, err=True)
@@ -101,8 +89,8 @@ def command(
     The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without URL, `--gpus` writes one JSON file of
     what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
     """
-    if not force:
-        _keep(output)
+    if not force and output.exists() and output.stat().st_size > 0:  # an incident does not come back for a second one
+        raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
     if url is None:
         if not gpus:
             raise click.UsageError("give the URL of an engine, or --gpus")
@@ -110,7 +98,11 @@ def command(
     elif not output.name.endswith(SUFFIXES):
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
-        recorder = Recorder(page_url(url), interval, SystemClock(), access_of(options))
+        try:
+            page = page_url(url)
+        except ValueError as error:
+            raise click.UsageError(f"URL {error}") from None
+        recorder = Recorder(page, interval, SystemClock(), access_of(options))
         try:
             asyncio.run(_record(recorder, output, duration, label, gpus))
         except OSError as error:
@@ -122,29 +114,24 @@ def command(
 
 
 def _end_unwritten(output: Path, error: OSError) -> NoReturn:
-    say(f"record: {output} cannot be written: {error.strerror or error}", err=True)
-    sys.exit(CANNOT_WRITE)
-
-
-def _keep(output: Path) -> None:
-    """Raise UsageError rather than write over a recording: an incident does not come back for a second one."""
-    if output.exists() and output.stat().st_size > 0:
-        raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
+    fail(f"record: {output} cannot be written: {error.strerror or error}")
 
 
 async def _record(recorder: Recorder, output: Path, duration: float, label: str | None, gpus: bool) -> None:
     if (task := asyncio.current_task()) is not None:  # a killed xz file would have no end, so nothing could be read
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    newest = _NewestGpus() if gpus else None
-    readers = NodeSources(Settings(), SystemClock(), newest.take, (GPUS,)) if newest is not None else None
-    if readers is not None:
-        readers.start()
+    newest = _Newest()
+
+    def take(_: str, report: GpuReport) -> None:
+        newest.update((sample.uuid, sample) for sample in report.gpus)
+
+    readers = NodeSources(Settings(), SystemClock(), take, (GPUS,) if gpus else ())
+    readers.start()
     try:
         with TraceWriter(output) as writer:
-            await recorder.run(writer, duration, label, newest)
+            await recorder.run(writer, duration, label, newest if gpus else None)
     finally:
-        if readers is not None:
-            await readers.stop()
+        await readers.stop()
 
 
 def _dump_gpus(output: Path, duration: float, interval: float) -> None:

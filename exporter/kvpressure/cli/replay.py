@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Final
 
 import click
 
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.options import EXISTING_FILE
+from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
@@ -19,8 +19,8 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, not_a_recording, read_trace, stem
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json
-from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.values import Derived, at, known
+from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.promtext.lines import PageError
 
@@ -30,6 +30,19 @@ MIN_SPACING_SECONDS = 0.5
 
 MAX_HELD = 1000
 """Errors that wait for the first line that can be used."""
+
+
+Column = tuple[int, str, *tuple[str, ...]]
+"""Width and format of a number, and where it is among the values."""
+_COLUMNS: Final[tuple[Column, ...]] = (
+    (7, ".1f", "requests_running"),
+    (7, ".1f", "requests_waiting"),
+    (9, ".1f", "effective_batch_size_quantile", "0.95"),
+    (7, ".0%", "kv_cache_usage_ratio"),
+    (7, ".0%", "admission_blocked_ratio"),
+    (9, ".2f", "preemptions_per_second"),
+    (8, ".0f", "tokens_per_second", "generation"),
+)
 
 
 ReplayTarget: Final = partial(Target, gpus=(ALL_GPUS,))
@@ -88,7 +101,7 @@ class Replay:
 
 
 @click.command()
-@click.argument("traces", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("traces", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per engine and second.")
 @click.option("--window", default=60.0, show_default=True, type=click.FloatRange(20, 600), help="Window in seconds.")
 def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
@@ -110,8 +123,7 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
                     show(*item)
             table.finish()
         except TraceError as error:
-            say(error, err=True)
-            sys.exit(2)
+            fail(error)
 
 
 def _print_json(line: TraceLine, views: list[EngineView]) -> None:
@@ -143,24 +155,18 @@ class _Table:
                 self._start = line.t
                 say("", f"{view.key.target} ({view.key.model_name})", self.HEAD)
             diagnosis = view.diagnosis
-            cause = NOT_KNOWN if diagnosis is None else diagnosis.cause
+            cause, detail = (NOT_KNOWN, "") if diagnosis is None else (diagnosis.cause, diagnosis.detail)
             self._told.setdefault(view.key.rank, []).append((line.t - self._start, cause))
-            cells = (
+            sure = {} if diagnosis is None else known({"confidence": diagnosis.confidence, "score": diagnosis.score})
+            row = (
                 f"{line.t - self._start:7.0f}",
                 f"{view.key.rank:>6}",
-                f"{_named(diagnosis):<29}",
-                _cell(None if diagnosis is None else diagnosis.confidence, 4, ".0%"),
-                _cell(None if diagnosis is None else diagnosis.score, 5, ".2f"),
-                _cell(at(view.derived, "requests_running"), 7, ".1f"),
-                _cell(at(view.derived, "requests_waiting"), 7, ".1f"),
-                _cell(at(view.derived, "effective_batch_size_quantile", "0.95"), 9, ".1f"),
-                _cell(at(view.derived, "kv_cache_usage_ratio"), 7, ".0%"),
-                _cell(at(view.derived, "admission_blocked_ratio"), 7, ".0%"),
-                _cell(at(view.derived, "preemptions_per_second"), 9, ".2f"),
-                _cell(at(view.derived, "tokens_per_second", "generation"), 8, ".0f"),
+                f"{f'{cause.value}/{detail}' if detail else cause.value:<29}",
+                *cells(sure, ((4, ".0%", "confidence"), (5, ".2f", "score"))),
+                *cells(view.derived, _COLUMNS),
                 line.label or "",
             )
-            say("  ".join(cells).rstrip())
+            say("  ".join(row).rstrip())
 
     def finish(self) -> None:
         """Draw the timeline of the recording that ended."""
@@ -176,13 +182,6 @@ class _Table:
         self._told = {}
 
 
-def _named(diagnosis: Diagnosis | None) -> str:
-    """Cause and detail as one word."""
-    if diagnosis is None:
-        return NOT_KNOWN.value
-    return f"{diagnosis.cause.value}/{diagnosis.detail}" if diagnosis.detail else diagnosis.cause.value
-
-
 MARKS: Final = {cause: row.mark for cause, row in CATALOGUE.items()}
 
 
@@ -192,5 +191,8 @@ def _marks(told: list[tuple[float, Cause]], step: float) -> str:
     return "".join(marks.get(index, " ") for index in range(max(marks) + 1))
 
 
-def _cell(value: float | None, width: int, form: str) -> str:
-    return "-".rjust(width) if value is None else f"{value:{form}}".rjust(width)
+def cells(values: Derived, columns: Iterable[Column]) -> Iterator[str]:
+    """Return the columns of a table of engines, "-" for what is not known."""
+    for width, form, *path in columns:
+        value = at(values, *path)
+        yield ("-" if value is None else f"{value:{form}}").rjust(width)

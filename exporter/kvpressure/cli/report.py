@@ -1,4 +1,4 @@
-"""Prints findings for people: colours and tables on a terminal, plain text elsewhere; `plan` prints the same way.
+"""Prints findings for people: colours and tables on a terminal, plain text elsewhere.
 
 Command lines are never wrapped, so that they can be pasted.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
@@ -16,24 +17,29 @@ from rich.text import Text
 
 from kvpressure.advice import Action
 from kvpressure.advice.shell import PLACEHOLDERS
-from kvpressure.cli.clean_console import CleanConsole
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
-from kvpressure.exposition.palette import CAUSES, STAGES, meaning
-from kvpressure.exposition.wording import NOT_KNOWN, duration, quantity
+from kvpressure.exposition.wording import NOT_KNOWN, STAGES, duration, meaning, quantity
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Diagnosis, Evidence, Missing, Stage
+from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineView, GpuView
-from kvpressure.printable import clean
+from kvpressure.printable import clean, clean_lines
 
 WIDTH = 100
 """Columns of a report; narrower terminals get narrower ones."""
 
-_NAME_WIDTH = 6
-
 _VERDICTS = {True: ("YES", "bold red"), False: ("no", "green"), None: ("?", "dim")}
+
+
+class CleanConsole(Console):
+    """A console whose texts are clean whatever was put into them; its own colours and cursor movements are not text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments as ever, with clean texts."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean_lines(segment.text), segment.style)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -43,15 +49,19 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-INDENT = "     "
-"""Before a command to paste."""
+def progress(unit: str) -> Progress:
+    """Return a bar on standard error, which counts in `unit`; nothing is shown where that is no terminal."""
+    err = console(stderr=True)
+    count = TextColumn("{task.completed:.0f} of {task.total:.0f} " + unit)
+    words = TextColumn("{task.description}"), BarColumn(), count
+    return Progress(*words, console=err, transient=True, disable=not err.is_terminal)
 
 
 class Line:
     """One line that is never wrapped or cut, whatever the width: a command to paste."""
 
     def __init__(self, text: str, style: str) -> None:
-        self._text, self._style = INDENT + clean(text), style
+        self._text, self._style = f"     {clean(text)}", style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Return the whole line as one segment."""
@@ -90,10 +100,10 @@ def advice_report(findings: Sequence[Finding]) -> Group:
     """Return the actions only, under one line per engine that they are for."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
-        said = [CAUSES[finding.cause].label]
+        said = [CATALOGUE[finding.cause].label]
         if (diagnosis := finding.diagnosis) is not None:
             said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
-        parts += [_heading(finding), Text("\n".join([*said, ""]))]
+        parts += [Text(_name(finding), style="bold underline"), Text("\n".join([*said, ""]))]
         parts += _problem(finding)
         if finding.actions:
             parts += advice(finding.actions)
@@ -108,7 +118,7 @@ def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
     The detail is spelled as on the series; a `loud` cause is in capitals.
     """
     plain = CATALOGUE[diagnosis.cause].of_cache and diagnosis.stage is Stage.BUILDING
-    label = CAUSES[diagnosis.cause].label
+    label = CATALOGUE[diagnosis.cause].label
     detail = f" ({diagnosis.detail})" if diagnosis.detail else ""
     cause = f"{label.upper() if loud else label}{detail}"
     return ", ".join(filter(None, (cause, "" if plain else STAGES[diagnosis.stage])))
@@ -117,19 +127,18 @@ def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
 def verdict_line(finding: Finding, now: float) -> str:
     """One engine in one line, for logs."""
     if (diagnosis := finding.diagnosis) is None:
-        return f"{clean(finding.target)}: {CAUSES[finding.cause].label}: {clean(finding.problem)}"
+        return f"{clean(finding.target)}: {CATALOGUE[finding.cause].label}: {clean(finding.problem)}"
     return f"{_name(finding)}: {_gone(finding)}{_sentence(diagnosis, now)}"
 
 
-def advice(actions: Iterable[Action], *, commands: bool = True) -> list[RenderableType]:
+def advice(actions: Sequence[Action], *, commands: bool = True) -> list[RenderableType]:
     """Numbered actions, without their commands and checks where only an overview is wanted."""
-    numbered = list(actions)
-    if not numbered:
+    if not actions:
         return []
     parts: list[RenderableType] = [Text("What to do, in this order\n", style="bold")]
-    for action in numbered:
+    for action in actions:
         parts += _action(action) if commands else [_short(action)]
-    return parts + (_placeholders(numbered) if commands else [])
+    return parts + (_placeholders(actions) if commands else [])
 
 
 def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
@@ -141,16 +150,15 @@ def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
         busy = at(gpu.derived, "gpu_utilization_ratio")
         name = clean(gpu.sample.name or gpu.sample.vendor)
         table.add_row(clean(gpu.sample.index), name, memory, NOT_KNOWN if busy is None else quantity(busy, "ratio"))
-    errors = [Text(f"{clean(one.source)}: {_why(one)}\n", style="dim") for one in health if not one.up]
-    return Group(*([table] if gpus else []), *errors)
-
-
-def _why(health: SourceHealth) -> str:
-    return f"not present on this machine ({clean(health.error)})" if health.absent else clean(health.error)
+    parts: list[RenderableType] = [table] if gpus else []
+    for one in health:
+        why = f"not present on this machine ({one.error})" if one.absent else one.error
+        parts += [] if one.up else [Text(clean(f"{one.source}: {why}") + "\n", style="dim")]
+    return Group(*parts)
 
 
 def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_heading(finding)]
+    parts: list[RenderableType] = [Text(_name(finding), style="bold underline")]
     view, diagnosis = finding.view, finding.diagnosis
     if diagnosis is not None and view is not None:
         style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
@@ -160,10 +168,6 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
             parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)
     return parts + _problem(finding)
-
-
-def _heading(finding: Finding) -> Text:
-    return Text(_name(finding), style="bold underline")
 
 
 def _problem(finding: Finding) -> list[RenderableType]:
@@ -215,34 +219,25 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
     table = _table("symptom", "value", "threshold", "verdict", "evidence")
     for evidence in sorted(judged, key=lambda one: not one.state):
         word, style = _VERDICTS[evidence.state]
-        value, threshold = (_value(number, evidence) for number in (evidence.value, evidence.threshold))
+        unit = "" if evidence.unit == "count" else evidence.unit
+        numbers = (evidence.value, evidence.threshold)
+        value, threshold = ("" if number is None else quantity(number, unit) for number in numbers)
         table.add_row(clean(evidence.symptom), value, threshold, Text(word, style=style), clean(evidence.text))
     parts: list[RenderableType] = [table, Text("")] if judged else []
     if missing and whole:
-        parts.append(Text(f"Not judged, and what is missing: {_reasons(missing)}.\n", style="dim"))
+        by_reason: dict[str, list[str]] = {}
+        for evidence in missing:
+            reason = clean(evidence.text).removeprefix("not known: ").removeprefix("no ")
+            by_reason.setdefault(reason, []).append(evidence.symptom)
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        parts.append(Text(f"Not judged, and what is missing: {reasons}.\n", style="dim"))
     if diagnosis.missing and whole:
         rows = Table.grid(padding=(0, 1))
         for one in diagnosis.missing:
-            rows.add_row(Text("-", style="dim"), Text(_would_tell(one), style="dim"))
+            series = f" ({', '.join(one.series)})" if one.series else ""
+            rows.add_row(Text("-", style="dim"), Text(clean(f"{one.what}{series}: {one.how}."), style="dim"))
         parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
     return parts
-
-
-def _would_tell(one: Missing) -> str:
-    series = f" ({', '.join(one.series)})" if one.series else ""
-    return clean(f"{one.what}{series}: {one.how}.")
-
-
-def _reasons(missing: Sequence[Evidence]) -> str:
-    by_reason: dict[str, list[str]] = {}
-    for evidence in missing:
-        reason = clean(evidence.text).removeprefix("not known: ").removeprefix("no ")
-        by_reason.setdefault(reason, []).append(evidence.symptom)
-    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
-
-
-def _value(number: float | None, evidence: Evidence) -> str:
-    return "" if number is None else quantity(number, "" if evidence.unit == "count" else evidence.unit)
 
 
 def _table(*names: str) -> Table:
@@ -260,9 +255,7 @@ def _short(action: Action) -> Text:
 
 
 def _action(action: Action) -> list[RenderableType]:
-    rows = Table.grid(padding=(0, 1))
-    rows.add_column(style="dim", no_wrap=True, width=_NAME_WIDTH)
-    rows.add_column(overflow="fold")
+    rows = _named_rows()
     words = (("now", action.current), ("new", action.new), ("why", action.why), ("cost", action.cost))
     for name, text in (*words, ("expect", action.expectation)):
         if text:
@@ -274,6 +267,13 @@ def _action(action: Action) -> list[RenderableType]:
     return [title, Padding(rows, (0, 0, 0, 3)), *lines, *_checks(action.checks), Text("")]
 
 
+def _named_rows() -> Table:
+    rows = Table.grid(padding=(0, 1))
+    rows.add_column(style="dim", no_wrap=True, width=6)
+    rows.add_column(overflow="fold")
+    return rows
+
+
 def _checks(checks: Sequence[str]) -> list[RenderableType]:
     """Sentences are wrapped, queries are not."""
     parts: list[RenderableType] = []
@@ -281,9 +281,7 @@ def _checks(checks: Sequence[str]) -> list[RenderableType]:
         if check.startswith("kvpressure_"):
             parts.append(Line(check, "cyan"))
             continue
-        rows = Table.grid(padding=(0, 1))
-        rows.add_column(style="dim", no_wrap=True, width=_NAME_WIDTH)
-        rows.add_column(overflow="fold")
+        rows = _named_rows()
         rows.add_row("" if index else "verify", clean(check))
         parts.append(Padding(rows, (0, 0, 0, 3)))
     return parts

@@ -1,35 +1,50 @@
-"""Samples live engines in this process, through the same sources and pipeline as the exporter."""
+"""Samples live engines in this process, through the exporter's own sources and pipeline, and prints what was seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
-from kvpressure.cli.access import Access
-from kvpressure.cli.engine_address import split_engine_url
+import click
+from rich.console import Console, Group
+from rich.live import Live
+
+from kvpressure import logs
+from kvpressure.cli.access import Access, access_of, split_engine_url
+from kvpressure.cli.findings import EngineFacts, Finding, Seen, as_json, engines_of, exit_code
+from kvpressure.cli.report import console, gpu_table, progress, show, triage_report, verdict_line
+from kvpressure.cli.say import say, say_json
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
 from kvpressure.config.target import ALL_GPUS, Target
-from kvpressure.config.thresholds import Thresholds
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.daemon.pollers import EngineFleet
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.environment import Environment
-from kvpressure.model.samples import EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineView, GpuView
+from kvpressure.model.samples import EnginePage, SourceHealth
+from kvpressure.model.view import GpuView
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.printable import clean
 from kvpressure.sources.gpu.source import SOURCE as GPUS
 from kvpressure.sources.port_owner import find_owners, port_here
 
 GIVE_UP_SECONDS = 5.0
 """Sampling ends early when by then no engine has answered once."""
 
-
 SLOW_SECONDS = 1.0
 """An engine whose answers usually take longer is not read once a second."""
+
+STUCK_WITHIN_SECONDS = 45.0
+"""By then an engine that has got nowhere is called stuck, whatever else it was called before."""
+
+REFRESH_SECONDS = 1.0
+REDRAW_SECONDS = 0.25
 
 
 def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
@@ -54,20 +69,6 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
     )
 
 
-@dataclass(slots=True)
-class Seen:
-    """What was seen of one target: its engines with their cache configurations, and how the source is doing."""
-
-    target: Target
-    health: SourceHealth | None = None
-    engines: list[EngineView] = field(default_factory=list)
-
-
-def engines_of(all_seen: Sequence[Seen]) -> list[EngineView]:
-    """Return every engine of every target."""
-    return [view for seen in all_seen for view in seen.engines]
-
-
 class Sampler:
     """Polls targets once a second while its block runs."""
 
@@ -82,16 +83,13 @@ class Sampler:
     ) -> None:
         self.targets = targets
         self.clock = clock or SystemClock()
-        self._gpus_wanted = gpus
         self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
-        self._gpus: NodeSources | None = None
+        self._gpus = NodeSources(Settings(), self.clock, self._pipeline.on_gpus, (GPUS,) if gpus else ())
 
     async def __aenter__(self) -> Sampler:
         self.began = self.clock.monotonic()
-        if self._gpus_wanted:
-            self._gpus = NodeSources(Settings(), self.clock, self._on_gpus, (GPUS,))
-            self._gpus.start()
+        self._gpus.start()
         await self._fleet.apply(Changes(added=self.targets))
         return self
 
@@ -99,8 +97,7 @@ class Sampler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._fleet.stop()
-        if self._gpus is not None:
-            await self._gpus.stop()
+        await self._gpus.stop()
 
     @property
     def seconds(self) -> float:
@@ -145,11 +142,109 @@ class Sampler:
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
         """How reading the GPUs goes; empty without `gpus`."""
-        return () if self._gpus is None else self._gpus.gpu_health()
+        return self._gpus.gpu_health()
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self._pipeline.on_page(target, page)
         self._pipeline.expire(page.t)
 
-    def _on_gpus(self, source: str, report: GpuReport) -> None:
-        self._pipeline.on_gpus(source, report)
+
+async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> None:
+    """Wait until the sampler has run for `seconds`, with a bar on a terminal.
+
+    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict, and as long as
+    it takes to tell one that gets nowhere from one that pauses.
+    """
+    names = ", ".join(clean(target.name) for target in sampler.targets)
+    with progress("s") as bar:
+        task = bar.add_task(f"sampling {names}", total=seconds)
+        while sampler.seconds < seconds and not (give_up and sampler.hopeless):
+            bar.update(task, completed=sampler.seconds)
+            await asyncio.sleep(min(REDRAW_SECONDS, seconds - sampler.seconds))
+        while give_up and sampler.undecided and sampler.seconds < 2 * seconds:
+            bar.update(task, description=f"{names}: answers are slow, sampling on", completed=sampler.seconds)
+            await asyncio.sleep(REDRAW_SECONDS)
+        while give_up and sampler.not_yet_stuck and sampler.seconds < seconds + STUCK_WITHIN_SECONDS:
+            bar.update(task, description=f"{names}: nothing moves, sampling on", completed=sampler.seconds)
+            await asyncio.sleep(REDRAW_SECONDS)
+
+
+@dataclass(slots=True)
+class Triage:
+    """One run of the command."""
+
+    sampler: Sampler
+    facts: EngineFacts
+    thresholds: Thresholds
+    seconds: float
+    as_json: bool
+    gpus: bool
+
+    async def once(self) -> int:
+        """Sample, print, and give the exit code."""
+        async with self.sampler:
+            await sample(self.sampler, self.seconds)
+            return self._print()
+
+    async def watch(self) -> None:
+        """Print again and again: in place every second on a terminal, elsewhere every `seconds`."""
+        out = console()
+        async with self.sampler:
+            if out.is_terminal and not self.as_json:
+                with Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") as live:
+                    while True:
+                        live.update(self._screen(), refresh=True)
+                        await asyncio.sleep(REFRESH_SECONDS)
+            while True:
+                await sample(self.sampler, self.sampler.seconds + self.seconds, give_up=False)
+                self._print(brief=True)
+
+    def findings(self) -> list[Finding]:
+        """Return what is known now."""
+        all_seen = self.sampler.seen()
+        beside = engines_of(all_seen)
+        return [finding for seen in all_seen for finding in self.facts.findings(seen, self.thresholds, beside)]
+
+    def _print(self, *, brief: bool = False) -> int:
+        found, now = self.findings(), self.sampler.clock.wall()
+        if self.as_json:
+            say_json(self.record(found, now), indent=None if brief else 1)
+        elif brief:
+            say(*(verdict_line(finding, now) for finding in found))
+        else:
+            self.show(console(), found, now)
+        return exit_code(found)
+
+    def record(self, found: list[Finding], now: float) -> dict[str, object]:
+        """Everything for programs."""
+        sampled = {"t": now, "duration_seconds": round(self.sampler.seconds, 3)}
+        return {**sampled, **as_json(found, self.sampler.gpus())}
+
+    def show(self, out: Console, found: list[Finding], now: float) -> None:
+        """Everything for people."""
+        if self.gpus:
+            show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
+        show(out, triage_report(found, now))
+
+    def _screen(self) -> Group:
+        report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)
+        gpus = [gpu_table(self.sampler.gpus(), self.sampler.gpu_health())] if self.gpus else []
+        seconds = f"watching for {self.sampler.seconds:.0f} s"
+        return Group(*gpus, report, f"{seconds}; Ctrl-C ends it, triage without --watch prints the commands")
+
+
+def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> tuple[Target, ...]:
+    """Return the targets of an answer on the command line. Raises click.BadParameter for a URL that cannot be one."""
+    try:
+        targets = targets_of(urls, access_of(options), gpus=gpus)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}", param_hint="URL") from error
+    logs.configure("error", "logfmt")
+    return targets
+
+
+def prepare(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> Triage:
+    """Return a run on the engines at `urls`. Raises click.BadParameter for one that cannot be one."""
+    targets, thresholds = targets_named(urls, options, gpus=gpus), load_thresholds()
+    facts, sampler = EngineFacts.of(options), Sampler(targets, thresholds, gpus=gpus)
+    return Triage(sampler, facts, thresholds, options["duration"], options["as_json"], gpus)

@@ -4,188 +4,88 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_of
-from kvpressure.cli.engine_options import EngineFacts
-from kvpressure.cli.findings import CANNOT_TELL, Finding, exit_code, worst_first
+from kvpressure.cli.access import access_of
+from kvpressure.cli.findings import EngineFacts, Finding, Seen, engines_of, exit_code, worst_first
+from kvpressure.cli.pods import facts_of, look, opened, targets_of_pods, wanted
 from kvpressure.cli.report import show
-from kvpressure.cli.sampling import Sampler, Seen, engines_of
-from kvpressure.cli.say import say
-from kvpressure.cli.triage_pod_report import pod_json, pods_report
-from kvpressure.cli.triage_run import Triage, sample
-from kvpressure.config.target import Target
+from kvpressure.cli.sampling import Sampler, Triage, sample
+from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.exposition.wording import duration
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.find import find_pods
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
-from kvpressure.kubernetes.kubeconfig import load_config
-from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.objects.references import Found, Reference, is_reference, parse_reference
-from kvpressure.model.environment import Environment
+from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport
 from kvpressure.model.view import EngineView
 from kvpressure.net.waiting import cancel
-
-MAX_PODS = 16
-"""Pods diagnosed at once; each holds a port-forward through the API server."""
+from kvpressure.printable import clean
 
 LOOK_SECONDS = 15.0
 """How often the API server is asked again while engines are sampled."""
+
+SAYS = {
+    "kv_capacity": "size of the KV cache",
+    "kv_exhausted": "KV cache too small",
+    "device_oom": "GPU out of memory",
+    "preemption": "preemptions",
+    "engine_dead": "engine died",
+    "other": "other errors",
+}
+ENDS = {
+    "OOMKilled": "killed for host memory, not for GPU memory",
+    "Error": "not killed by the kernel; a GPU out of memory ends so",
+}
+"""What a termination's reason means for an engine."""
 
 
 class Failed(click.ClickException):
     """Nothing could be triaged."""
 
-    exit_code = 2
+    exit_code = CANNOT_TELL
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was named on the command line, and how to reach its cluster."""
-
-    references: tuple[Reference, ...]
-    selector: str = ""
-    namespace: str = ""
-    kubeconfig: Path | None = None
-    context: str = ""
-    container: str = ""
-    port: int | None = None
-
-
-def wanted(words: Sequence[str], options: dict[str, Any]) -> Wanted:
-    """Return what to look for in a cluster. Raises click.ClickException."""
-    named = [word for word in words if is_reference(word)]
-    if len(named) < len(words):
-        rest = ", ".join(word for word in words if word not in named)
-        raise click.UsageError(
-            f"{rest}: not a pod; pods are named KIND/NAME, and URLs are triaged in a run of their own"
-        )
-    if options["gpus"]:
-        raise click.UsageError("--gpus reads this machine's GPUs; those of pods are on other machines")
-    try:
-        references = tuple(map(parse_reference, named))
-    except KubeError as error:
-        raise Failed(f"{error}") from error
-    return Wanted(
-        references,
-        options["selector"] or "",
-        options["namespace"] or "",
-        options["kubeconfig"],
-        options["context"] or "",
-        options["container"] or "",
-        options["port"],
-    )
-
-
-def run(what: Wanted, options: dict[str, Any]) -> int:
+def run(words: Sequence[str], options: dict[str, Any]) -> int:
     """Run the whole command and give the exit code. Raises click.ClickException."""
     logs.configure("error", "logfmt")
     try:
-        return asyncio.run(triage_pods(what, options))
+        return asyncio.run(triage_pods(words, options))
     except KubeError as error:
         raise Failed(f"{error}") from error
     except KeyboardInterrupt:
         return CANNOT_TELL
 
 
-async def triage_pods(what: Wanted, options: dict[str, Any]) -> int:
-    """Find the pods, sample their engines, print; gives the exit code. Raises KubeError."""
-    config = load_config(what.kubeconfig, what.context)
-    async with KubeClient(config) as client, contextlib.AsyncExitStack() as stack:
-        found = await find_pods(client, what.namespace or config.namespace, what.references, what.selector)
-        pods = engines_in(found, what)
-        await asyncio.gather(*(pod.open(client, stack) for pod in pods))
-        return await _diagnose(client, pods, options)
-
-
-def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
-    """Return the pods whose engine is known; says which are left out. Raises KubeError when none is left."""
-    pods: list[ForwardedPod] = []
-    problems: list[KubeError] = []
-    for one in found[:MAX_PODS]:
+async def triage_pods(words: Sequence[str], options: dict[str, Any]) -> int:
+    """Find the pods, sample their engines, print; gives the exit code. Raises KubeError and click.UsageError."""
+    async with opened(wanted(words, options)) as (client, pods):
+        thresholds, targets = load_thresholds(), targets_of_pods(pods, access_of(options))
+        seconds = options["duration"] if targets else 0.0
+        what = Sampler(targets, thresholds), EngineFacts.of(options), thresholds, seconds, options["as_json"]
+        triage = PodTriage(*what, gpus=False, client=client, pods=pods)
+        if not options["watch"]:
+            return await triage.once()
         try:
-            pods.append(ForwardedPod(one, engine_pod(one, time.time(), what.container, what.port)))
-        except KubeError as error:
-            problems.append(error)
-    if not pods:
-        raise problems[0]
-    for problem in problems:
-        say(f"left out: {problem}", err=True)
-    if len(found) > MAX_PODS:
-        say(f"{len(found)} pods match; the first {MAX_PODS} are read, name others one by one", err=True)
-    return pods
-
-
-async def _diagnose(client: KubeClient, pods: list[ForwardedPod], options: dict[str, Any]) -> int:
-    thresholds, access = load_thresholds(), access_of(options)
-    targets = tuple(target_of(pod, pod.forward.url, access) for pod in pods if pod.forward is not None)
-    triage = PodTriage(
-        Sampler(targets, thresholds),
-        EngineFacts.of(options),
-        thresholds,
-        options["duration"] if targets else 0.0,
-        options["as_json"],
-        gpus=False,
-        client=client,
-        pods=pods,
-    )
-    if not options["watch"]:
-        return await triage.once()
-    try:
-        await triage.watch()
-    except asyncio.CancelledError:
-        # Ctrl-C is how watching ends, and what was seen last is its result.
-        return exit_code(triage.findings())
-    return CANNOT_TELL
-
-
-def target_of(pod: ForwardedPod, url: str, access: Access) -> Target:
-    """Where and how to sample a pod whose port is forwarded to `url`."""
-    id_ = pod.engine.state.id
-    return Target(
-        name=pod.engine.name,
-        url=url,
-        path=pod.engine.path,
-        namespace=id_.namespace,
-        pod=id_.pod,
-        container=id_.container,
-        limits=pod.engine.limits,
-        # A certificate is for the pod's own names; that this is the pod the API server vouches for.
-        tls=replace(access, insecure=True).tls() if pod.engine.scheme == "https" else None,
-        bearer_token_file=access.bearer_token_file,
-    )
-
-
-def around(pods: Sequence[ForwardedPod]) -> Environment:
-    """Return what the cluster knows of these pods: states and logs."""
-    states = {pod.engine.state.id: pod.engine.state for pod in pods}
-    reports = {pod.engine.state.id: report for pod in pods if (report := pod.logs.whole) is not None}
-    return Environment(containers=states, logs=reports)
-
-
-def facts_of(pod: EnginePod, given: EngineFacts) -> EngineFacts:
-    """Return what is known of limits and place; limits and the workload given on the command line win."""
-    id_, (kind, _, name) = pod.state.id, pod.workload.partition("/")
-    workload = {"kind": kind, "workload": name} if name else {}
-    place: dict[str, Any] = {"namespace": id_.namespace, "pod": id_.pod, "container": id_.container, "port": pod.port}
-    limits = {limit.name: limit.value for limit in pod.limits or ()}
-    return EngineFacts({**limits, **given.limits}, {**workload, **given.place, **place})
+            await triage.watch()
+        except asyncio.CancelledError:
+            # Ctrl-C is how watching ends, and what was seen last is its result.
+            return exit_code(triage.findings())
+        return CANNOT_TELL
 
 
 @dataclass(slots=True)
 class PodTriage(Triage):
     """One run on pods: the findings on their engines, and what the API server says beside them."""
 
-    sampler: Sampler
     client: KubeClient
     pods: list[ForwardedPod]
 
@@ -227,8 +127,7 @@ class PodTriage(Triage):
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
     async def _look(self) -> None:
-        await asyncio.gather(*(pod.look(self.client, self.sampler.clock.wall()) for pod in self.pods))
-        self.sampler.tell(around(self.pods))
+        await look(self.client, self.pods, self.sampler)
 
     @contextlib.asynccontextmanager
     async def _looking(self) -> AsyncIterator[None]:
@@ -243,3 +142,103 @@ class PodTriage(Triage):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self._look()
+
+
+def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
+    """Return a block per pod: state, last end, declared limits, telling log lines."""
+    parts: list[RenderableType] = []
+    for pod in pods:
+        id_ = pod.engine.state.id
+        parts.append(Text(clean(f"pod {id_.namespace}/{id_.pod}  container {id_.container}"), style="bold underline"))
+        parts += [_facts(pod, now), Text("")]
+    return Group(*parts)
+
+
+def pod_json(pod: ForwardedPod) -> dict[str, object]:
+    """Return the same for programs; what is not known is null."""
+    engine, state = pod.engine, pod.engine.state
+    return {
+        "target": engine.name,
+        "namespace": state.id.namespace,
+        "pod": state.id.pod,
+        "container": state.id.container,
+        "port": engine.port,
+        "node": engine.node or None,
+        "workload": engine.workload or None,
+        "phase": engine.phase or None,
+        "ready": state.ready,
+        "started": state.started,
+        "restarts": state.restarts,
+        "waiting_reason": state.waiting_reason or None,
+        "last_termination": None if state.termination is None else asdict(state.termination),
+        "limits": None if engine.limits is None else [asdict(limit) for limit in engine.limits],
+        "limits_problem": pod.unread or None,
+        "log": _log_json(pod.logs.current),
+        "previous_log": _log_json(pod.logs.previous),
+        "log_problem": pod.logs.problem or None,
+        "problem": pod.problem or None,
+    }
+
+
+def _facts(pod: ForwardedPod, now: float) -> Table:
+    rows = [("runs", _runs(pod, now)), ("limits", _limits(pod)), ("log", _log(pod.logs.current, now))]
+    rows += [("log before", _log(pod.logs.previous, now))] if pod.engine.state.restarts else []
+    rows += [("", [pod.logs.problem])] if pod.logs.problem else []
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, texts in rows:
+        for at, text in enumerate(texts):
+            table.add_row(Text("" if at else name, style="bold"), Text(clean(text)))
+    return table
+
+
+def _runs(pod: ForwardedPod, now: float) -> list[str]:
+    engine, state = pod.engine, pod.engine.state
+    if state.started is not None:
+        ready = {True: ", ready", False: ", not ready", None: ""}[state.ready]
+        runs = f"up for {duration(now - state.started)}{ready}"
+    elif state.waiting_reason:
+        runs = f"waits: {state.waiting_reason}"
+    else:
+        runs = f"not running; the pod is {engine.phase or 'new'}"
+    made = f", of {engine.workload}" if engine.workload else ""
+    node = f", on node {engine.node}" if engine.node else ""
+    return [f"{runs}{made}{node}", f"{state.restarts} restart{'' if state.restarts == 1 else 's'}{_ended(state, now)}"]
+
+
+def _ended(state: ContainerState, now: float) -> str:
+    ended = state.termination
+    if ended is None:
+        return ""
+    ago = "" if ended.finished is None else f" {duration(now - ended.finished)} ago"
+    means = f": {ENDS[ended.reason]}" if ended.reason in ENDS else ""
+    return f"; it ended last{ago} with {ended.reason or 'no reason given'} (exit code {ended.exit_code}){means}"
+
+
+def _limits(pod: ForwardedPod) -> list[str]:
+    if pod.engine.limits is None:
+        elsewhere = "they may stand in a start script, a mounted file or a variable from elsewhere"
+        return [f"not known: {pod.unread or elsewhere}"]
+    declared = {one.name: one for one in pod.engine.limits}
+    shown = [f"{name} {one.value:g}  ({one.where})" for name in LIMIT_NAMES if (one := declared.get(name))]
+    missing = [name for name in LIMIT_NAMES if name not in declared and not name.startswith("kv_")]
+    if pod.unread:
+        return [*shown, f"others are not known: {pod.unread}"]
+    return [*shown, f"not declared: {', '.join(missing)}"] if missing else shown
+
+
+def _log(report: LogReport | None, now: float) -> list[str]:
+    if report is None:
+        return ["not known"]
+    rows: list[str] = []
+    for kind in LOG_KINDS:
+        if report.counts.get(kind):
+            t = report.latest.get(kind)
+            ago = "" if t is None else f", newest {duration(now - t)} ago"
+            rows += [f"{SAYS[kind]}: {report.counts[kind]}{ago}", f"  {report.lines.get(kind, '')}"]
+    return rows or ["nothing telling in it"]
+
+
+def _log_json(report: LogReport | None) -> dict[str, object] | None:
+    if report is None:
+        return None
+    return {"counts": {**report.counts}, "latest": {**report.latest}, "lines": {**report.lines}}

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn
 
-from kvpressure.cli.access import access_options
-from kvpressure.cli.engine_options import limit_options
-from kvpressure.cli.pod_options import reach_options
-from kvpressure.cli.report import console, show
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.access import access_options, pod_options
+from kvpressure.cli.findings import limit_options
+from kvpressure.cli.options import EXISTING_FILE, together
+from kvpressure.cli.report import console, progress, show
+from kvpressure.cli.say import CANNOT_TELL, fail, say_json
 from kvpressure.cli.whatif_changes import changes, names
-from kvpressure.cli.whatif_report import json_of, table_report
-from kvpressure.cli.whatif_source import Source, SourceError, UnknownError, source_of
+from kvpressure.cli.whatif_report import PictureError, draw, json_of, table_report
+from kvpressure.cli.whatif_source import Source, source_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
+from kvpressure.model.record import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import compared, over_load
 from kvpressure.simulation.described import DescriptionError
 from kvpressure.simulation.search import Found, search
+from kvpressure.simulation.steps import UnknownError
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-NOT_KEPT, CANNOT_TELL = 1, 2
+NOT_KEPT = 1
 PICTURES = (".svg", ".png")
 
 _TOKENS = click.FloatRange(1, 10_000_000)
-_TRAFFIC = (
+_traffic_options = together(
     click.option("--prompt-mean", type=_TOKENS, help="Tokens of a prompt on average."),
     click.option("--prompt-p95", type=_TOKENS, help="Tokens that 5 % of the prompts exceed."),
     click.option("--answer-mean", "--output-mean", "answer_mean", type=_TOKENS, help="Tokens of an answer on average."),
@@ -45,20 +43,14 @@ _TRAFFIC = (
         "--prefill-tokens-per-second", type=click.FloatRange(1, 10_000_000), help="Prompt tokens computed a second."
     ),
 )
-
-
-def _traffic_options(function: F) -> F:
-    """Traffic, and an engine, that are described."""
-    for option in reversed(_TRAFFIC):
-        function = option(function)
-    return function
+"""Traffic, and an engine, that are described."""
 
 
 @click.command(
     epilog="Exit codes: 0 predicted, 1 --search found no limits that keep the objective, 2 nothing can be predicted."
 )
 @click.argument("url", required=False, metavar="[URL|KIND/NAME]")
-@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Start from a recording.")
+@click.option("--trace", type=EXISTING_FILE, help="Start from a recording.")
 @click.option("--at", type=click.FloatRange(0), metavar="SECOND", help="Of the recording; without it, its last one.")
 @click.option("--engine", help="The data-parallel rank, where there are several. [default: the one with most to do]")
 @click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
@@ -77,7 +69,7 @@ def _traffic_options(function: F) -> F:
 @_traffic_options
 @click.option("-n", "--namespace", default="", help="Kubernetes namespace of KIND/NAME.")
 @click.option("--container", default="", help="Its container, where several of the pod's may be the engine.")
-@reach_options
+@pod_options
 @access_options
 @limit_options
 def command(**options: Any) -> None:
@@ -102,9 +94,9 @@ def command(**options: Any) -> None:
         found = _searched(source, config_changes) if options["searching"] else None
         rows = compared(source.model, config_changes)
     except (SourceError, DescriptionError) as error:
-        _fail(f"{error}")
+        fail(error)
     except UnknownError as error:
-        _fail(f"nothing can be predicted: {error}")
+        fail(f"nothing can be predicted: {error}")
     except KeyboardInterrupt:
         sys.exit(CANNOT_TELL)
     if found is not None:
@@ -113,12 +105,10 @@ def command(**options: Any) -> None:
     curves = None
     if options["picture"] is not None:
         curves = [over_load(source.model, row.changes) for row in (rows[0], rows[-1])[: len(rows)]]
-        from kvpressure.cli.whatif_picture import PictureError, draw  # noqa: PLC0415 - most runs draw nothing
-
         try:
             draw(options["picture"], source, rows, curves)
         except PictureError as error:
-            _fail(f"{error}")
+            fail(error)
     if options["as_json"]:
         say_json(json_of(source, rows, found, curves))
     else:
@@ -142,20 +132,11 @@ def _check(options: dict[str, Any]) -> None:
 
 
 def _searched(source: Source, config_changes: list[ConfigChange]) -> Found:
-    """With a bar on a terminal."""
-    err = console(stderr=True)
-    words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} sets")
-    with Progress(*words, console=err, transient=True, disable=not err.is_terminal) as progress:
-        keeps_free = "kept_free" in source.runtime.advice.flags
-
-        def told(done: int, total: int) -> None:
-            if not progress.task_ids:
-                progress.add_task("simulating", total=total)
-            progress.update(progress.task_ids[0], completed=done)
-
-        return search(source.model, config_changes, keeps_free, told)
-
-
-def _fail(message: str) -> None:
-    say(message, err=True)
-    sys.exit(CANNOT_TELL)
+    with progress("sets") as bar:
+        simulating = bar.add_task("simulating", total=0, visible=False)
+        return search(
+            source.model,
+            config_changes,
+            "kept_free" in source.runtime.advice.flags,
+            lambda done, total: bar.update(simulating, completed=done, total=total, visible=True),
+        )

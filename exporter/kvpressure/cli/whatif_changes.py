@@ -5,31 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
 from kvpressure.commandline.numbers import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.config_changes import (
-    KV_DTYPE,
-    MAX_REPLICAS,
-    MEMORY,
-    STEP,
-    ConfigChange,
-    applied,
-    cap_output,
-    cap_prompt,
-    cap_total,
-    keep_free,
-    kv_in_8_bits,
-    memory_share,
-    pool,
-    replicas,
-    sequences,
-    step_tokens,
-)
+from kvpressure.simulation import config_changes as to
+from kvpressure.simulation.config_changes import KV_DTYPE, MAX_REPLICAS, MEMORY, STEP, ConfigChange
 from kvpressure.simulation.consequences import Model
 
 _OWN: Final = {
@@ -58,7 +42,9 @@ def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model
         if not equals or not value.strip():
             raise click.UsageError(f"--set {text}: give NAME=VALUE, such as --set {next(iter(known))}=16")
         if plain not in known:
-            raise click.UsageError(f"--set {text}: {plain} cannot be simulated{_meant(plain, known)}")
+            close = get_close_matches(plain, known, 1)
+            meant = f"did you mean {close[0]}?" if close else f"what can: {', '.join(known)}"
+            raise click.UsageError(f"--set {text}: {plain} cannot be simulated; {meant}")
         kind = known[plain]
         if kind in made:
             raise click.UsageError(f"--set {text}: {plain} is set twice")
@@ -83,7 +69,7 @@ class _Given:
     def count(self) -> int:
         """Return a positive whole number."""
         found = whole(self.value)
-        return self.refuse("give a whole number of 1 or more") if found is None else int(found)
+        return int(found) if found is not None else self.refuse("give a whole number of 1 or more")
 
     def limit(self) -> float:
         """Return a limit as the server itself would read it."""
@@ -91,7 +77,7 @@ class _Given:
         found = read(self.value)
         return self.refuse(f"{self.runtime.title} takes {TAKES[read]} here") if found is None else found
 
-    def refuse(self, why: str) -> int:
+    def refuse(self, why: str) -> NoReturn:
         """Raise click.UsageError."""
         raise click.UsageError(f"--set {self.text}: {why}")
 
@@ -102,62 +88,51 @@ def _memory(given: _Given) -> ConfigChange:
         name = given.runtime.advice.flags[MEMORY]
         also = "" if name == "--gpu-memory-utilization" else f" ({name})"
         given.refuse(f"what is in force is not on the page; say it with --gpu-memory-utilization{also}")
-        raise AssertionError
-    return memory_share(now.value, given.limit())
+    return to.memory_share(now.value, given.limit())
 
 
 def _kv_dtype(given: _Given) -> ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
         given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
-    return kv_in_8_bits()
+    return to.kv_in_8_bits()
 
 
 def _pool(given: _Given) -> ConfigChange:
     tokens, now = given.count(), given.model.known.server.pool_tokens
     declared = given.limits.kv_capacity_tokens
-    return pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
+    return to.pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
 
 
 def _replicas(given: _Given) -> ConfigChange:
     total = given.count()
-    if total > 100 * MAX_REPLICAS:
-        given.refuse("give at most 800")
-    return replicas(total)
+    return to.replicas(total) if total <= 100 * MAX_REPLICAS else given.refuse("give at most 800")
 
 
 _MAKE: Final[Mapping[str, Callable[[_Given], ConfigChange]]] = {
-    "max_num_seqs": lambda given: sequences(int(given.limit())),
-    STEP: lambda given: step_tokens(int(given.limit())),
-    "max_model_len": lambda given: cap_total(int(given.limit())),
+    "max_num_seqs": lambda given: to.sequences(int(given.limit())),
+    STEP: lambda given: to.step_tokens(int(given.limit())),
+    "max_model_len": lambda given: to.cap_total(int(given.limit())),
     MEMORY: _memory,
     KV_DTYPE: _kv_dtype,
-    "kept_free": lambda given: keep_free(given.limit()),
-    "cap_prompt": lambda given: cap_prompt(given.count()),
-    "cap_output": lambda given: cap_output(given.count()),
+    "kept_free": lambda given: to.keep_free(given.limit()),
+    "cap_prompt": lambda given: to.cap_prompt(given.count()),
+    "cap_output": lambda given: to.cap_output(given.count()),
     "add_replica": _replicas,
     "kv_cache_tokens": _pool,
 }
 
 
-def _meant(name: str, known: Mapping[str, str]) -> str:
-    close = get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; what can: {', '.join(known)}"
-
-
 def _check_start(made: Sequence[ConfigChange], runtime: Runtime, model: Model) -> None:
     """Refuse what the server would refuse."""
     keys = {change.key for change in made}
-    server, _ = applied(model.state, made)
+    server, _ = to.applied(model.state, made)
     if "max_model_len" in keys and runtime.planning.needs_longest and server.cap_total > server.pool_tokens:
         raise click.UsageError(
             f"{runtime.title} would not start: one request of {server.cap_total:,.0f} tokens "
             f"({runtime.advice.flags['max_model_len']}) does not fit the pool of {server.pool_tokens:,.0f}"
         )
     known = math.isfinite(server.max_num_seqs) and runtime.audit.needs_step
-    if not (known and keys & {"max_num_seqs", STEP}) or server.max_num_seqs <= server.step_tokens:
-        return
-    step, most = runtime.advice.flags[STEP], runtime.advice.flags["max_num_seqs"]
-    raise click.UsageError(
-        f"{runtime.title} would not start: {step} ({server.step_tokens:g}) must be at or above {most} "
-        f"({server.max_num_seqs:g})"
-    )
+    if known and keys & {"max_num_seqs", STEP} and server.max_num_seqs > server.step_tokens:
+        step = f"{runtime.advice.flags[STEP]} ({server.step_tokens:g})"
+        most = f"{runtime.advice.flags['max_num_seqs']} ({server.max_num_seqs:g})"
+        raise click.UsageError(f"{runtime.title} would not start: {step} must be at or above {most}")

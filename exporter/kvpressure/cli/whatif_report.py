@@ -1,9 +1,12 @@
-"""What `whatif` found, as a table that fits 80 columns and as JSON."""
+"""What `whatif` found: as a table that fits 80 columns, as JSON, and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,20 +14,22 @@ from rich.text import Text
 
 from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
+from kvpressure.config.own_file import write_own
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number
+from kvpressure.model.verdict import Cause
+from kvpressure.printable import clean
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.config_changes import MAX_REPLICAS
 from kvpressure.simulation.consequences import Figures, Point, Row, Span
 from kvpressure.simulation.search import Found
 
 WIDTH = 80
-TODAY = "today"
-_COLUMNS: tuple[tuple[str, Callable[[Figures], Span]], ...] = (
-    ("tokens/s", lambda one: one.tokens_per_second),
-    ("goodput/s", lambda one: one.goodput),
-    ("p95 s", lambda one: one.latency_p95),
-    ("queue", lambda one: one.waiting),
-)
+_COLUMNS = ("tokens/s", "goodput/s", "p95 s", "queue")
+_INCHES: Final = (9.0, 4.2)
+_DPI: Final = 120
+_COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPUTE_BOUND].fill
+_MUTED: Final = "#6a737d"
 
 
 def table_report(source: Source, rows: Sequence[Row], found: Found | None = None) -> RenderableType:
@@ -54,20 +59,12 @@ def json_of(
         "rows": [_row_json(row, source.runtime) for row in rows],
     }
     if found is not None:
-        best = _row_json(found.best, source.runtime)
+        counts = {"kept": found.kept, "surely": found.surely, "tried": found.tried}
         more = None if found.more is None else _row_json(found.more, source.runtime)
-        answer["search"] = {
-            "best": best,
-            "kept": found.kept,
-            "surely": found.surely,
-            "tried": found.tried,
-            "more": more,
-        }
+        answer["search"] = {"best": _row_json(found.best, source.runtime), **counts, "more": more}
     if curves is not None:
-        names = ("today", "changed")
-        answer["over_load"] = {
-            name: [asdict(point) for point in curve] for name, curve in zip(names, curves, strict=False)
-        }
+        points = ([asdict(point) for point in curve] for curve in curves)
+        answer["over_load"] = dict(zip(("today", "changed"), points, strict=False))
     return answer
 
 
@@ -78,17 +75,14 @@ def _row_json(row: Row, runtime: Runtime) -> dict[str, object]:
 
 def label(row: Row, runtime: Runtime) -> str:
     """Return a row's changes, a line for each."""
-    return "\n".join(written(change, runtime).replace("=", " ") for change in row.changes) or TODAY
+    return "\n".join(written(change, runtime).replace("=", " ") for change in row.changes) or "today"
 
 
 def _head(source: Source) -> Iterator[str]:
-    server, demand = source.model.state
-    known = source.model.known
-    load = (
-        f"{number(demand.clients)} clients that wait for their answers"
-        if demand.clients
-        else f"{_short(demand.rate)} requests a second, whether or not they are answered"
-    )
+    (server, demand), known = source.model.state, source.model.known
+    load = f"{_short(demand.rate)} requests a second, whether or not they are answered"
+    if demand.clients:
+        load = f"{number(demand.clients)} clients that wait for their answers"
     most = "" if server.max_num_seqs == float("inf") else f", at most {number(server.max_num_seqs)} run"
     yield source.title
     yield (
@@ -98,28 +92,26 @@ def _head(source: Source) -> Iterator[str]:
 
 
 def _table(source: Source, rows: Sequence[Row]) -> Table:
-    hits = any(one.figures and _hit(one.figures) for one in rows)
+    limited = [figures for one in rows if (figures := one.figures)]
+    hits = any(one.refused_ratio.high > 0 or one.shortened_ratio.high > 0 for one in limited)
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, width=WIDTH)
     table.add_column("", ratio=1, overflow="fold")
-    for name, _ in _COLUMNS:
+    columns = (*_COLUMNS, "refused") if hits else _COLUMNS
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    if hits:
-        table.add_column("refused", justify="right", no_wrap=True)
     for one in rows:
-        cells = [_cell(None if one.figures is None else read(one.figures)) for _, read in _COLUMNS]
-        if hits:
-            cells.append("-" if one.figures is None else _refused(one.figures))
+        cells = ["-"] * len(columns) if one.figures is None else [*map(_cell, _shown(one.figures))]
+        if hits and one.figures is not None:
+            cells.append(_refused(one.figures))
         table.add_row(label(one, source.runtime), *cells, style="bold" if one is rows[-1] and len(rows) > 1 else "")
     return table
 
 
-def _hit(figures: Figures) -> bool:
-    return figures.refused_ratio.high > 0 or figures.shortened_ratio.high > 0
+def _shown(figures: Figures) -> tuple[Span, ...]:
+    return figures.tokens_per_second, figures.goodput, figures.latency_p95, figures.waiting
 
 
-def _cell(span: Span | None) -> str:
-    if span is None:
-        return "-"
+def _cell(span: Span) -> str:
     value, low, high = (_short(one) for one in (span.value, span.low, span.high))
     return value if low == high else f"{value}\n{low}-{high}"
 
@@ -165,11 +157,8 @@ def _search_notes(source: Source, found: Found) -> Iterator[str]:
         yield f"Best of {number(found.tried)} sets with a p95 within {seconds} s{best}.{sure}"
         return
     closest = "the closest is shown" if found.best.changes else "none comes closer than today's limits"
-    total = (
-        next((change.value for change in found.more.changes if change.key == "add_replica"), None)
-        if found.more
-        else None
-    )
+    changes = found.more.changes if found.more else ()
+    total = next((change.value for change in changes if change.key == "add_replica"), None)
     more = f"Not even {MAX_REPLICAS} replicas would" if total is None else f"{number(total)} replicas would"
     yield f"None of {number(found.tried)} sets keeps a p95 of {seconds} s; {closest}. {more}."
 
@@ -186,3 +175,68 @@ def _short(value: float) -> str:
     if value >= 100:
         return number(round(value))
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+class PictureError(Exception):
+    """The picture cannot be drawn; the message says why and what to do."""
+
+
+def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Sequence[Point]]) -> None:
+    """Write the picture. Raises PictureError.
+
+    Today's flags and the last row's, from a tenth of today's load to three times as much; today's load is marked, with
+    the range of the table.
+    """
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - an extra
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise PictureError(
+            "--picture needs matplotlib: pip install 'kv-pressure-exporter[picture]' (--json has the same figures)"
+        ) from error
+    demand = source.model.known.demand
+    now = float(demand.clients or demand.rate)
+    unit = "clients" if demand.clients else "requests a second"
+    shown = list(zip((rows[0], rows[-1]), curves, _COLOURS, strict=False))
+    # Text stays text, and the same run writes the same bytes.
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "kvpressure", "font.size": 9, "text.parse_math": False}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        left, right = figure.subplots(1, 2)
+        for row, curve, colour in shown:
+            name = clean(label(row, source.runtime).replace("\n", ", "))
+            loads = [point.load for point in curve]
+            left.plot(loads, [point.tokens_per_second for point in curve], color=colour, label=name)
+            right.plot(loads, [point.latency_p95 for point in curve], color=colour)
+            if row.figures is not None:
+                _mark(left, now, row.figures.tokens_per_second, colour)
+                _mark(right, now, row.figures.latency_p95, colour)
+        right.axhline(source.model.limit_seconds, color=_MUTED, linestyle=":", linewidth=1)
+        in_time, place = f"in time: {source.model.limit_seconds:.3g} s", ("axes fraction", "data")
+        right.annotate(in_time, (1, source.model.limit_seconds), xycoords=place, color=_MUTED, ha="right", va="bottom")
+        for axes, title in ((left, "tokens per second"), (right, "p95 of a request, seconds")):
+            axes.axvline(now, color=_MUTED, linestyle="--", linewidth=1)
+            beside = {"xycoords": place[::-1], "xytext": (3, 0), "textcoords": "offset points"}
+            axes.annotate("today", (now, 1), color=_MUTED, ha="left", va="top", **beside)
+            axes.set(title=title, xlabel=unit, xlim=(0, None), ylim=(0, None))
+            axes.grid(color="#e8eaec")
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(clean(source.title))
+        figure.legend(loc="outside lower center", ncols=1, frameon=False)
+        _write(path, figure)
+
+
+def _mark(axes: Any, load: float, span: Span, colour: str) -> None:
+    below, above = span.value - span.low, span.high - span.value
+    axes.errorbar([load], [span.value], yerr=[[below], [above]], fmt="o", color=colour, capsize=3, markersize=5)
+
+
+def _write(path: Path, figure: Any) -> None:
+    kind, drawn = path.suffix.lower().lstrip("."), io.BytesIO()
+    figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    try:
+        write_own(path, drawn.getvalue())
+    except OSError as error:
+        raise PictureError(f"{path}: cannot be written: {error.strerror or error}") from error

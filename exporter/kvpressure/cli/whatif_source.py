@@ -11,17 +11,16 @@ from typing import Any
 import click
 
 from kvpressure import logs
-from kvpressure.cli.access import access_of
-from kvpressure.cli.engine_options import EngineFacts
+from kvpressure.cli.findings import EngineFacts, Seen
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.sampling import Sampler, Seen, targets_of
+from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import say
-from kvpressure.cli.triage_run import sample
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state.registry import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits
+from kvpressure.model.record import SourceError
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
@@ -29,7 +28,6 @@ from kvpressure.simulation.calibrate import STEP_TOKENS
 from kvpressure.simulation.consequences import Model, model_of, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
 from kvpressure.simulation.server import Server, StepSeconds
-from kvpressure.simulation.steps import UnknownError
 
 MAX_ERRORS = 3
 """Lines of a recording that are told one by one."""
@@ -37,22 +35,21 @@ MAX_ERRORS = 3
 OBSERVED = PipelineSettings(always_observed=True)
 
 
-class SourceError(Exception):
-    """There is no engine to simulate; the message says why, where, and what to do."""
+class NoEngineError(SourceError):
+    """There is no engine to simulate; the sentence says why, where, and what to do."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("no_engine", sentence)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An engine that can be simulated: how it is called, its limits, and the traffic where that was described.
-
-    `late_since` says where the time comes from that an answer may take.
-    """
+    """An engine that can be simulated; `late_since` says where the time comes from that an answer may take."""
 
     title: str
     runtime: Runtime
     limits: Limits
     model: Model
-    traffic: Traffic | None = None
     late_since: str = ""
 
 
@@ -69,7 +66,11 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     if options["trace"] is not None:
         title, views = stem(options["trace"]), recorded(options["trace"], options["at"], thresholds)
     elif is_reference(options["url"]):
-        title, views = busiest_pod(live_pods(options, thresholds), options["engine"])
+        from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
+
+        logs.configure("error", "logfmt")
+        pods = asyncio.run(views_of_pods(options, thresholds, OBSERVED))
+        title, views = busiest_pod(pods, options["engine"])
     else:
         title, views = options["url"], live(options, thresholds)
     view = chosen(views, options["engine"])
@@ -79,11 +80,11 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     model = model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic)
     late = _late_since(within, view, traffic, thresholds)
     which = f", engine {view.key.rank}" if len(views) > 1 else ""
-    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, traffic, late)
+    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, late)
 
 
 def _late_since(given: float | None, view: EngineView | None, traffic: Traffic | None, thresholds: Thresholds) -> str:
-    """Where the time comes from that an answer may take, as the model chooses it."""
+    # As the model chooses it.
     if given is not None:
         return "--slo-p95-seconds"
     healthy = view is not None and view.observed is not None and view.observed.healthy_seconds is not None
@@ -107,42 +108,25 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
                 break
             newest = item[1]
     except TraceError as error:
-        raise SourceError(f"{error}") from error
+        raise NoEngineError(f"{error}") from error
     if not newest:
-        raise SourceError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
+        raise NoEngineError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
     if at is not None and last < at:
-        raise SourceError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
-    for unreadable in errors[:MAX_ERRORS]:
+        raise NoEngineError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
+    more = [f"{path}: {len(errors) - MAX_ERRORS} more lines cannot be read"] if len(errors) > MAX_ERRORS else []
+    for unreadable in (*errors[:MAX_ERRORS], *more):
         say(unreadable, err=True)
-    if len(errors) > MAX_ERRORS:
-        say(f"{path}: {len(errors) - MAX_ERRORS} more lines cannot be read", err=True)
     return newest
 
 
 def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
     """Return the engines at an address, sampled for a while. Raises SourceError."""
-    try:
-        targets = targets_of((options["url"],), access_of(dict(options)), gpus=False)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}", param_hint="URL") from error
-    logs.configure("error", "logfmt")
-    (seen,) = asyncio.run(_sampled(Sampler(targets, thresholds, settings=OBSERVED), options["duration"]))
+    sampler = Sampler(targets_named((options["url"],), dict(options)), thresholds, settings=OBSERVED)
+    (seen,) = asyncio.run(_sampled(sampler, options["duration"]))
     if not seen.engines:
-        if seen.health is not None and not seen.health.up:
-            raise SourceError(seen.health.error)  # which says where
-        raise SourceError(f"{targets[0].url}: the page shows no engine yet: has it served a request?")
+        nothing = f"{seen.target.url}: the page shows no engine yet: has it served a request?"
+        raise NoEngineError(seen.problem or nothing)  # a problem says where
     return seen.engines
-
-
-def live_pods(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
-    """Return the engines of pods in a cluster, sampled for a while. Raises SourceError."""
-    # The client takes time to import, and only this needs it.
-    from kvpressure.cli.whatif_pod import NoEngineError, views_of_pods  # noqa: PLC0415
-
-    try:
-        return views_of_pods(options, thresholds, OBSERVED)
-    except NoEngineError as error:
-        raise SourceError(f"{error}") from error
 
 
 def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, Sequence[EngineView]]:
@@ -160,13 +144,11 @@ async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:
 
 def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
     """Return the engine of that name (its data-parallel rank), or the one with most to do. Raises SourceError."""
-    if engine is None:
-        return max(views, key=_demand)
-    found = next((view for view in views if view.key.rank == engine), None)
-    if found is None:
+    found = [view for view in views if engine in (None, view.key.rank)]
+    if not found:
         there = ", ".join(view.key.rank for view in views)
-        raise SourceError(f"there is no engine {engine}; there are: {there}")
-    return found
+        raise NoEngineError(f"there is no engine {engine}; there are: {there}")
+    return max(found, key=_demand)
 
 
 def _demand(view: EngineView) -> float:
@@ -181,9 +163,7 @@ def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
     if not load and all(value is None for value in lengths.values()):
         return None
     lacking = ["--" + name.replace("_", "-") for name, value in lengths.items() if value is None]
-    if not load:
-        lacking.append("--rate or --concurrency")
-    if lacking:
+    if lacking := lacking + ([] if load else ["--rate or --concurrency"]):
         raise click.UsageError(f"traffic is described by lengths and load; missing: {', '.join(lacking)}")
     if len(load) > 1:
         raise click.UsageError("give --rate (requests that come anyway) or --concurrency (clients that wait), not both")
@@ -208,9 +188,6 @@ def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts,
     if limits.max_num_seqs is not None:
         server = replace(server, max_num_seqs=limits.max_num_seqs.value)
     first, *others = alternatives(within_caps(server, limits), traffic)
-    model = modelled(first, others, thresholds, options["slo_p95_seconds"])
-    late = _late_since(options["slo_p95_seconds"], None, traffic, thresholds)
-    return Source("described traffic", named(options["runtime"]), limits, model, traffic, late)
-
-
-__all__ = ["Source", "SourceError", "UnknownError", "source_of"]
+    within = options["slo_p95_seconds"]
+    model, late = modelled(first, others, thresholds, within), _late_since(within, None, traffic, thresholds)
+    return Source("described traffic", named(options["runtime"]), limits, model, late)

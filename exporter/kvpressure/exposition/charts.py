@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.view import TROUBLE
 from kvpressure.signals.history import POINTS, STEP_SECONDS, History, Span
 
@@ -21,8 +22,8 @@ Its width is one per point; the page stretches it to whatever room there is.
 SHORT_POINTS = 60
 """Points of a chart whose engine has been seen for less than five minutes: a line in a corner says little."""
 
-_TROUBLE = {cause.value: CAUSES[cause].fill for cause in TROUBLE}
-_FILLS = {cause.value: look.fill for cause, look in CAUSES.items()}
+_TROUBLE = {cause.value: CATALOGUE[cause].fill for cause in TROUBLE}
+_FILLS = {cause.value: look.fill for cause, look in CATALOGUE.items()}
 
 
 def fitted(past: History) -> History:
@@ -54,6 +55,9 @@ def chart(ident: str, description: str, lines: Sequence[Line], top: float, past:
 
     `ident` is unique on the page and `description` is what a screen reader says.
     """
+    marked = Markup("")
+    if mark is not None and 0 < mark <= top:
+        marked = Markup('<path class="mark" d="M0 {}H{}"/>').format(_y(mark, top), past.points)
     return Markup(
         '<svg viewBox="0 0 {w} {h}" preserveAspectRatio="none" role="img" aria-labelledby="{id}">'
         '<title id="{id}">{text}</title>{shades}{ticks}{mark}{lines}</svg>'
@@ -64,7 +68,7 @@ def chart(ident: str, description: str, lines: Sequence[Line], top: float, past:
         text=description,
         shades=_bands(past, past.causes, _TROUBLE, "shade"),
         ticks=_ticks(past),
-        mark=_mark(mark, top, past),
+        mark=marked,
         lines=Markup("").join(_path(line, top) for line in lines),
     )
 
@@ -89,16 +93,9 @@ def bar(ratio: float | None, style: str, description: str) -> Markup:
 
 def runs(values: Sequence[float]) -> Iterable[list[tuple[int, float]]]:
     """Yield the stretches of known points, as (index, value): a line is drawn within one, never across a gap."""
-    run: list[tuple[int, float]] = []
-    for index, value in enumerate(values):
-        if math.isnan(value):
-            if run:
-                yield run
-            run = []
-        else:
-            run.append((index, value))
-    if run:
-        yield run
+    for unknown, run in itertools.groupby(enumerate(values), key=lambda point: math.isnan(point[1])):
+        if not unknown:
+            yield list(run)
 
 
 def _path(line: Line, top: float) -> Markup:
@@ -122,12 +119,6 @@ def _y(value: float, top: float) -> int:
     """Return the vertical position, with a margin above and below for the line's width."""
     share = min(top, max(0.0, value)) / top if top > 0 else 0.0
     return BOTTOM - int(share * (BOTTOM - TOP))
-
-
-def _mark(value: float | None, top: float, past: History) -> Markup:
-    if value is None or not 0 < value <= top:
-        return Markup("")
-    return Markup('<path class="mark" d="M0 {}H{}"/>').format(_y(value, top), past.points)
 
 
 def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: str) -> Markup:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from prometheus_client.metrics_core import Metric
-
-from kvpressure.exposition.collector import OwnProcess
 from kvpressure.exposition.families import FAMILIES
+from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
 
@@ -50,7 +48,9 @@ def metrics_markdown() -> str:
         own = (family for family in FAMILIES if family.scope is scope)
         parts.extend(_row(family.name, family.type, family.labels, family.help) for family in own)
     parts.append("\n## The exporter's process\n\nWritten by prometheus_client's own collectors.\n" + _HEAD)
-    parts.extend(map(_own_row, OwnProcess().collect()))
+    for metric in OwnProcess().collect():
+        sample, told = metric.samples[0], metric.documentation.removesuffix(".") + "."
+        parts.append(_row(sample.name, metric.type, sample.labels, told))
     parts.append(_DETAILS)
     parts.extend(
         f"| `{cause.value}` | `{detail}` | {meaning} |\n"
@@ -58,11 +58,6 @@ def metrics_markdown() -> str:
         for detail, meaning in details.items()
     )
     return "".join(parts)
-
-
-def _own_row(metric: Metric) -> str:
-    sample = metric.samples[0]
-    return _row(sample.name, metric.type, sample.labels, metric.documentation.removesuffix(".") + ".")
 
 
 def _row(name: str, kind: str, labels: Iterable[str], text: str) -> str:

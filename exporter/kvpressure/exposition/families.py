@@ -1,27 +1,81 @@
-"""Every metric family, collected from where it is declared; those of the exporter itself are declared here.
+"""Every metric family, collected from where it is declared; those that are no engine's signals are declared here.
 
-`collector` reads the table, in its order. The standard families of the process itself are prometheus_client's own
-(`collector.OwnProcess`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
+`text` reads the table, in its order. The standard families of the process itself are prometheus_client's own
+(`text.OwnProcess`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.advice import limits
-from kvpressure.exposition import containers, source_health, verdicts
-from kvpressure.model.family import Family, exporter_family
-from kvpressure.signals import (
-    batch,
-    canary,
-    cost,
-    gpu,
-    kv,
-    latency,
-    prefix_cache,
-    saturation,
-    throughput,
-    traffic,
+from kvpressure.model.environment import ContainerId, Environment
+from kvpressure.model.family import Family, Scope, container_family, engine_family, exporter_family
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.values import Derived, Value, known
+from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import EngineView
+from kvpressure.signals import batch, canary, cost, gpu, kv, latency, prefix_cache, saturation, throughput, traffic
+
+VERDICTS: Final = (
+    engine_family(
+        "symptom", "1 where the symptom holds, 0 where it does not; absent where it cannot be judged.", "symptom"
+    ),
+    engine_family("score", "KV cache pressure, 0 to 1."),
+    engine_family("bottleneck", "State set: exactly one cause is 1.", "cause"),
+    engine_family(
+        "bottleneck_info",
+        "1 for the cause that holds and which kind of it; the detail is empty where nothing tells.",
+        "cause",
+        "detail",
+    ),
+    engine_family("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    engine_family("engine_up", "1 where the engine answers, 0 where it did and is still to be polled."),
+    engine_family("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
+    engine_family(
+        "engine_last_bottleneck",
+        "1 for the cause that held when the engine last answered; absent while it answers.",
+        "cause",
+    ),
+    engine_family(
+        "engine_last_demand_requests",
+        "Mean requests running and waiting when the engine last answered; absent while it answers.",
+    ),
+)
+
+SOURCES: Final = (
+    Family("source_up", "gauge", Scope.SOURCE, "1 when the source's last read succeeded."),
+    Family("source_duration_seconds", "gauge", Scope.SOURCE, "How long the source's last read took."),
+    Family(
+        "source_last_success_timestamp_seconds",
+        "gauge",
+        Scope.SOURCE,
+        "When the source was last read successfully, in unix time.",
+    ),
+    Family(
+        "poll_duration_seconds",
+        "summary",
+        Scope.SOURCE,
+        "How long the source's latest reads took (at most 60, the one under way included): median, and the longest.",
+        ("quantile",),
+    ),
+    Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
+)
+
+CONTAINERS: Final = (
+    container_family("container_restarts_total", "counter", "Restarts of an engine's container."),
+    container_family(
+        "container_last_termination_info",
+        "gauge",
+        "1; how the container last terminated: OOMKilled (137) is host memory, Error is the engine exiting by itself.",
+        "reason",
+        "exit_code",
+    ),
+    container_family("log_events_total", "counter", "Failure-related engine log incidents, by kind.", "kind"),
+    container_family("cpu_throttled_ratio", "gauge", "Share of CPU periods throttled by the CPU limit."),
+    container_family("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
 )
 
 EXPORTER: Final = (
@@ -73,12 +127,73 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *saturation.FAMILIES,
     *traffic.FAMILIES,
     *gpu.FAMILIES,
-    *verdicts.FAMILIES,
+    *VERDICTS,
     *canary.FAMILIES,
     *limits.FAMILIES,
     *gpu.GPU_FAMILIES,
-    *source_health.FAMILIES,
-    *containers.FAMILIES,
+    *SOURCES,
+    *CONTAINERS,
     *EXPORTER,
 )
 """In the order in which they are shown."""
+
+
+def engine_values(view: EngineView) -> Derived:
+    """Return an engine's values as they are exported; of one that does not answer, since when and its last state."""
+    diagnosis, silence = view.diagnosis, view.silence
+    if silence is not None:
+        cause = None if diagnosis is None else {diagnosis.cause.value: 1.0}
+        demand = {"engine_last_bottleneck": cause, "engine_last_demand_requests": silence.demand_requests}
+        return known({"engine_up": 0.0, "engine_silent_seconds": silence.seconds, **demand})
+    return {"engine_up": 1.0, **view.derived, **({} if diagnosis is None else diagnosis_families(diagnosis))}
+
+
+def diagnosis_families(diagnosis: Diagnosis) -> Derived:
+    """Return `symptom`, `score`, `bottleneck`, `bottleneck_info` and `bottleneck_confidence` as derived values."""
+    symptoms: dict[str, Value] = {
+        name: float(evidence.state) for name, evidence in diagnosis.symptoms.items() if evidence.state is not None
+    }
+    return known(
+        {
+            "symptom": symptoms or None,
+            "score": diagnosis.score,
+            "bottleneck": {cause.value: float(cause is diagnosis.cause) for cause in Cause},
+            "bottleneck_info": {diagnosis.cause.value: {diagnosis.detail: 1.0}},
+            "bottleneck_confidence": diagnosis.confidence,
+        }
+    )
+
+
+def source_values(health: SourceHealth) -> Mapping[str, object]:
+    """Return values of the source families; what is not known is None."""
+    usual, longest = health.usual_seconds, health.longest_seconds
+    return {
+        "source_up": float(health.up),
+        "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
+        "source_last_success_timestamp_seconds": health.last_success,
+        "source_errors_total": health.errors,
+        "poll_duration_seconds": None if usual is None or longest is None else {"0.5": usual, "1": longest},
+    }
+
+
+def container_values(around: Environment) -> Mapping[ContainerId, Mapping[str, object]]:
+    """Return values of the container families by container; what is not known has no key.
+
+    Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.
+    """
+    throttled = around.host.throttled_ratio if around.host is not None else {}
+    found: dict[ContainerId, Mapping[str, object]] = {}
+    for key in sorted({*around.containers, *around.logs, *around.events, *throttled}):
+        values: dict[str, object] = {}
+        found[key] = values
+        if (state := around.containers.get(key)) is not None:
+            values["container_restarts_total"] = float(state.restarts)
+            if (ended := state.termination) is not None:
+                values["container_last_termination_info"] = {ended.reason: {str(ended.exit_code): 1.0}}
+        if (log := around.logs.get(key)) is not None:
+            values["log_events_total"] = {kind: float(count) for kind, count in log.counts.items()}
+        if (events := around.events.get(key)) is not None:
+            values["kubernetes_events_total"] = {reason: float(count) for reason, count in events.counts.items()}
+        if key in throttled:
+            values["cpu_throttled_ratio"] = throttled[key]
+    return found

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import Line, bar, chart, fitted, minutes, strip
-from kvpressure.exposition.incident import incident_text
-from kvpressure.exposition.palette import CAUSES, STAGES, meaning
-from kvpressure.exposition.wording import NOT_KNOWN, Shown, clock, duration, quantity, shown
+from kvpressure.exposition.wording import (
+    NOT_KNOWN,
+    STAGES,
+    Shown,
+    clock,
+    duration,
+    incident_text,
+    meaning,
+    quantity,
+    shown,
+)
 from kvpressure.model.action import Action
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Missing, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of
 from kvpressure.signals.history import History
 
@@ -52,7 +61,7 @@ def engine_panel(
     view: EngineView,
     now: float,
     past: History | None,
-    actions: Iterable[Action],
+    actions: Sequence[Action],
     runbook: str,
     *,
     wanted: bool,
@@ -66,29 +75,27 @@ def engine_panel(
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
     calm = cause in CALM and silence is None
-    key = ident(view.key)
+    key, since = ident(view.key), diagnosis.since if diagnosis else 0.0
     return {
         "id": key,
-        "target": view.key.target,
-        "model_name": view.key.model_name,
-        "engine": view.key.rank,
+        "key": view.key,
         "cause": cause.value,
-        "label": CAUSES[cause].label,
+        "label": CATALOGUE[cause].label,
         "meaning": meaning(diagnosis) if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
-        "detail": _spoken(diagnosis.detail) if diagnosis else "",
+        "detail": diagnosis.detail if diagnosis else "",
         "grounds": diagnosis.grounds if diagnosis else "",
-        "missing": [_missing(one) for one in diagnosis.missing] if diagnosis else [],
+        "missing": diagnosis.missing if diagnosis else (),
         "calm": calm,
         "silent": duration(silence.seconds) if silence else "",
         "error": error,
         "uncharted": past is None,
         "open": wanted or not calm,
-        "since": _since(diagnosis, now),
+        "since": clock(since, day=now - since > DAY_AFTER_SECONDS) if since > 0 else "",
         "incident": incident_text(view.incident, now),
         "facts": _facts(view, now if silence is None else view.t, calm=calm),
         "evidence": _evidence(diagnosis),
-        "actions": [_action(action, f"{key}-{number}") for number, action in enumerate(actions, 1)],
+        "actions": actions,
         "runbook": runbook,
         **_past(key, past, diagnosis),
     }
@@ -102,9 +109,7 @@ def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
     busy = at(view.derived, "gpu_utilization_ratio")
     texts = shown(memory, "ratio").text, shown(busy, "ratio").text
     return {
-        "index": sample.index,
-        "name": sample.name,
-        "uuid": sample.uuid,
+        "sample": sample,
         "memory": f"{texts[0]} of {total / 2**30:,.0f} GiB" if memory is not None and total else NOT_KNOWN,
         "busy": texts[1],
         "memory_bar": bar(memory, "a", f"memory {texts[0]}"),
@@ -120,77 +125,43 @@ def ident(key: EngineKey | tuple[str, ...]) -> str:
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
 
 
-def _spoken(word: str) -> str:
-    return word.replace("_", " ")
-
-
-def _missing(one: Missing) -> dict[str, object]:
-    return {"what": one.what, "how": one.how, "series": list(one.series)}
-
-
-def _since(diagnosis: Diagnosis | None, now: float) -> str:
-    if diagnosis is None or diagnosis.since <= 0:
-        return ""
-    return clock(diagnosis.since, day=now - diagnosis.since > DAY_AFTER_SECONDS)
-
-
 def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
     """Return the numbers of an engine's first line: the verdict's own first in trouble, last where there is none."""
     derived = view.derived
     state = [
         shown(at(derived, "requests_running"), "requests", "running"),
         shown(at(derived, "requests_waiting"), "requests", "waiting"),
-        shown(at(view.derived, "kv_cache_usage_ratio"), "ratio", "KV used"),
+        shown(at(derived, "kv_cache_usage_ratio"), "ratio", "KV used"),
         shown(at(derived, "tokens_per_second", "generation"), "", "tokens/s"),
     ]
-    if view.diagnosis is None:
+    if (diagnosis := view.diagnosis) is None:
         return state
-    verdict = _verdict_facts(view.diagnosis, now, at(derived, "kv_exhaustion_seconds"))
-    return [*state, *verdict[-1:]] if calm else [*verdict, *state]
-
-
-def _verdict_facts(diagnosis: Diagnosis, now: float, exhaustion: float | None) -> list[Shown]:
-    """Return duration, confidence, score and, while pressure only builds, the time until the cache is full."""
-    facts = [
+    verdict = [
         Shown(duration(now - diagnosis.since) if diagnosis.since > 0 else NOT_KNOWN, "", "for"),
         shown(diagnosis.confidence, "ratio", "confidence"),
         shown(diagnosis.score, "score", "score"),
     ]
-    if diagnosis.stage is Stage.BUILDING and exhaustion is not None:
-        facts.append(Shown(duration(exhaustion), repr(exhaustion), "KV full in"))
-    return facts
+    full_in = at(derived, "kv_exhaustion_seconds")
+    if diagnosis.stage is Stage.BUILDING and full_in is not None:
+        verdict.append(Shown(duration(full_in), repr(full_in), "KV full in"))
+    return [*state, *verdict[-1:]] if calm else [*verdict, *state]
 
 
 def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
     """Return the symptoms' rows: those that are true first, the rest behind one line that counts them."""
-    rows = [_symptom(evidence) for evidence in diagnosis.symptoms.values()] if diagnosis else []
+    rows: list[dict[str, object]] = [
+        {
+            "symptom": one.symptom,
+            "verdict": _VERDICTS[one.state],
+            "value": None if one.value is None else shown(one.value, one.unit),
+            "threshold": None if one.threshold is None else shown(one.threshold, one.unit),
+            "text": one.text,
+        }
+        for one in (diagnosis.symptoms.values() if diagnosis else ())
+    ]
     true, false, unknown = ([row for row in rows if row["verdict"] == wanted] for wanted in _VERDICTS.values())
     counts = [f"{len(found)} {word}" for found, word in ((false, "false"), (unknown, NOT_KNOWN)) if found]
     return {"true": true, "rest": [*false, *unknown], "rest_label": "Other symptoms: " + ", ".join(counts)}
-
-
-def _symptom(evidence: Evidence) -> dict[str, object]:
-    return {
-        "symptom": evidence.symptom,
-        "name": _spoken(evidence.symptom),
-        "verdict": _VERDICTS[evidence.state],
-        "value": None if evidence.value is None else shown(evidence.value, evidence.unit),
-        "threshold": None if evidence.threshold is None else shown(evidence.threshold, evidence.unit),
-        "text": evidence.text,
-    }
-
-
-def _action(action: Action, key: str) -> dict[str, object]:
-    return {
-        "id": key,
-        "title": action.title,
-        "why": action.why,
-        "cost": action.cost,
-        "expected": action.expectation,
-        "verify": action.verify,
-        "commands": "\n".join(action.commands).splitlines(),
-        "change": f"{action.current} → {action.new}" if action.current and action.new else action.new,
-    }
 
 
 def _past(key: str, past: History | None, diagnosis: Diagnosis | None) -> dict[str, object]:
@@ -198,7 +169,7 @@ def _past(key: str, past: History | None, diagnosis: Diagnosis | None) -> dict[s
         return {"charts": [], "strip": "", "changes": [], "minutes": 0}
     past = fitted(past)
     changes: list[dict[str, str]] = [
-        {"cause": span.cause, "label": CAUSES[Cause(span.cause)].label, "since": clock(span.since)}
+        {"cause": span.cause, "label": CATALOGUE[Cause(span.cause)].label, "since": clock(span.since)}
         for span in past.causes
     ]
     told = "; ".join(f"{change['label']} from {change['since']}" for change in changes)

@@ -5,23 +5,20 @@ The Markdown is ours, the values are not: they reach only code blocks, each quot
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import itertools
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from kvpressure.exposition import assets
 from kvpressure.printable import clean
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 
 if TYPE_CHECKING:
-    import jinja2
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
@@ -67,14 +64,11 @@ def source(name: str) -> str:
 def for_people(name: str) -> str:
     """Return the source with a table of what every runtime calls the flags in it. Raises KeyError."""
     text = source(name)
-    return text + flags_of_runtimes(text)
+    return text + _flags_of_runtimes(text)
 
 
-def flags_of_runtimes(text: str) -> str:
-    """Return a table of the flags that `text` uses, as each runtime names them; "" where it uses none.
-
-    Runbooks are written in the flags of the assumed runtime.
-    """
+def _flags_of_runtimes(text: str) -> str:
+    # Runbooks are written in the flags of the assumed runtime.
     used = [limit for limit, flag in ASSUMED.advice.flags.items() if flag in text]
     others = [runtime for runtime in RUNTIMES if runtime is not ASSUMED]
     if not used or not others:
@@ -109,61 +103,42 @@ def fill(code: str, language: str, values: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda found: quote(value) if (value := values.get(PLACEHOLDERS[found[0]])) else found[0], code)
 
 
-def page_html(name: str, query: Mapping[str, str]) -> str:
-    """Return a runbook, or the list of all (`INDEX`), filled in from the query parameters. Raises KeyError."""
-    return _page(name, query, "")
-
-
-def missing_html(name: str, query: Mapping[str, str]) -> str:
-    """Return the list of all, saying that there is no runbook of this name."""
-    return _page(INDEX, query, name)
-
-
 def content_security_policy() -> str:
     """Return the Content-Security-Policy: the page's own style, and requesting it again with other values."""
-    digest = base64.b64encode(hashlib.sha256(_assets().css.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    )
+    style = assets.digest(_css())
+    return f"default-src 'none'; style-src {style}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
-@dataclass(frozen=True, slots=True)
-class _Assets:
-    page: jinja2.Template
-    css: str
-    markdown: MarkdownIt
+def _css() -> str:
+    return assets.source("page.css") + assets.source("runbook.css")
 
 
 @functools.cache
-def _assets() -> _Assets:
-    # Imported with the first runbook that is asked for: most exporters are only ever scraped.
-    import jinja2  # noqa: PLC0415
-    from markdown_it import MarkdownIt  # noqa: PLC0415
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt  # noqa: PLC0415 - with the first runbook that is asked for
 
-    loader = jinja2.PackageLoader("kvpressure.exposition", "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    css = "".join(loader.get_source(environment, name)[0] for name in ("page.css", "runbook.css"))
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    return _Assets(environment.get_template("runbook.html.j2"), css, markdown)
+    return MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def _page(name: str, query: Mapping[str, str], missing: str) -> str:
-    assets, values = _assets(), _values(query)
-    text = for_people(name)
-    tokens = assets.markdown.parse(text)
+def page_html(name: str, query: Mapping[str, str], missing: str = "") -> str:
+    """Return a runbook, or the list of all (`INDEX`), filled in from the query parameters. Raises KeyError.
+
+    It says that there is no runbook of the name `missing`.
+    """
+    markdown, values, text = _markdown(), _values(query), for_people(name)
+    tokens = markdown.parse(text)
     asked = urlencode(values)
     for token in tokens:
         _finish(token, values, f"?{asked}" if asked else "")
     _name_headings(tokens)
-    return assets.page.render(
+    return assets.render(
+        "runbook",
         title="Runbooks" if name == INDEX else name,
-        body=assets.markdown.renderer.render(tokens, assets.markdown.options, {}),
+        body=markdown.renderer.render(tokens, markdown.options, {}),
         fields=[(parameter, values.get(parameter, "")) for slot, parameter in PLACEHOLDERS.items() if slot in text],
         query=f"?{asked}" if asked else "",
         missing=missing,
-        css=assets.css,
+        css=_css(),
     )
 
 

@@ -1,29 +1,25 @@
-"""The page at `/` and the JSON at `/targets`: for people, from the same snapshot as the metrics."""
+"""The page at `/`, the documents at `/targets` and `/api/v1/diagnosis`, from the same snapshot as the metrics."""
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.exposition import assets
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.wording import clock, seconds
+from kvpressure.exposition.wording import clock, incident_json, seconds
 from kvpressure.model.action import Action
-from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
+from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
+from kvpressure.model.schemas.diagnosis import VERSION
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
-
-if TYPE_CHECKING:
-    import jinja2
 
 CHARTED_ENGINES = 12
 """How many engines get their charts unasked: drawing one takes milliseconds, and a node may have dozens."""
@@ -60,16 +56,36 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
 
 def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
     """Return the page of every source, those that are down first."""
-    assets, sources = _assets(), sorted(snapshot.sources, key=lambda one: one.up)
-    return assets.targets.render(
+    sources = sorted(snapshot.sources, key=lambda one: one.up)
+    return assets.render(
+        "targets",
         time=clock(snapshot.t),
         down=_down(sources),
         sources=[_source_row(health, snapshot) for health in sources],
         problems=snapshot.environment.problems,
         hints=snapshot.environment.hints,
         metrics_path=metrics_path,
-        css=assets.css,
+        css=_css(),
     )
+
+
+def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, object]:
+    """Return what the page says, for programs: engines, worst first, with values and actions; GPUs. See docs/api.md.
+
+    Histograms are only on /metrics. Of an engine that does not answer it is what was known when it last did. Targets
+    that never answered come last.
+    """
+    errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE}
+    engines = [
+        {**engine_json(view, advise(view), errors.get(view.key.target, "")), "incident": incident_json(view.incident)}
+        for view in worst_first(snapshot.known)
+    ]
+    unread = [
+        {**unread_json(one.target, one.error, answering=False if one.errors else None), "incident": None}
+        for one in snapshot.unread
+    ]
+    gpus = [gpu_json(view) for view in snapshot.gpus]
+    return {"schema_version": VERSION, "t": snapshot.t, "engines": engines + unread, "gpus": gpus}
 
 
 def status_html(
@@ -84,7 +100,7 @@ def status_html(
     `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link. Charts
     are drawn for the `CHARTED_ENGINES` worst engines and for the one whose id is `wanted`, which is shown open.
     """
-    assets, past, known = _assets(), snapshot.histories, runbooks or {}
+    past, known = snapshot.histories, runbooks or {}
     errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
     engines = [
         engine_panel(
@@ -98,7 +114,8 @@ def status_html(
         )
         for place, view in enumerate(worst_first(snapshot.known))
     ]
-    return assets.page.render(
+    return assets.render(
+        "status",
         t=repr(snapshot.t),
         time=clock(snapshot.t),
         headline=_headline(snapshot),
@@ -111,50 +128,25 @@ def status_html(
         problems=snapshot.environment.problems,
         hints=snapshot.environment.hints,
         metrics_path=metrics_path,
-        css=assets.css,
-        script=assets.script,
+        css=_css(),
+        script=assets.source("page.js"),
     )
 
 
 def content_security_policy() -> str:
     """Return the Content-Security-Policy: the page's own style and script, its own address, nothing else."""
-    assets = _assets()
+    style, script = assets.digest(_css()), assets.digest(assets.source("page.js"))
     return (
-        f"default-src 'none'; style-src '{_digest(assets.css)}'; script-src '{_digest(assets.script)}'; "
+        f"default-src 'none'; style-src {style}; script-src {script}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Assets:
-    page: jinja2.Template
-    targets: jinja2.Template
-    css: str
-    script: str
-
-
 @functools.cache
-def _assets() -> _Assets:
-    # Imported with the first page a person asks for: most exporters are only ever scraped.
-    import jinja2  # noqa: PLC0415
-
-    loader = jinja2.PackageLoader("kvpressure.exposition", "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+def _css() -> str:
+    return assets.source("page.css") + "".join(
+        f".cause-{cause.value} {{ --fill: {look.fill}; --ink-on: {look.ink}; }}\n" for cause, look in CATALOGUE.items()
     )
-    css, script = (loader.get_source(environment, name)[0] for name in ("page.css", "page.js"))
-    page, targets = (environment.get_template(f"{name}.html.j2") for name in ("status", "targets"))
-    return _Assets(page, targets, css + _cause_css(), script)
-
-
-def _cause_css() -> str:
-    return "".join(
-        f".cause-{cause.value} {{ --fill: {look.fill}; --ink-on: {look.ink}; }}\n" for cause, look in CAUSES.items()
-    )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _headline(snapshot: Snapshot) -> str:
@@ -162,12 +154,12 @@ def _headline(snapshot: Snapshot) -> str:
     total = len(snapshot.known) + len(snapshot.unread)
     if not total:
         return "no engine is configured or found"
-    troubles = Counter(CAUSES[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
+    troubles = Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
     if gone := len(snapshot.silent) + sum(bool(one.errors) for one in snapshot.unread):
         troubles["not answering"] = gone
     if not troubles and not snapshot.known:
         return f"{total} engine{'s' * (total != 1)}: not read yet"
-    found = troubles or Counter(CAUSES[cause_of(view)].label for view in snapshot.engines)
+    found = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
     told = ", ".join(f"{number} {label}" if len(found) > 1 else label for label, number in found.items())
     of = f"{sum(troubles.values())} of {total}" if troubles else str(total)
     return f"{of} engine{'s' * (total != 1)}: {told}"
@@ -176,7 +168,7 @@ def _headline(snapshot: Snapshot) -> str:
 def _icon(snapshot: Snapshot) -> str:
     """Return the tab's icon in the colour of the worst cause."""
     ordered = worst_first(snapshot.known)
-    fill = CAUSES[cause_of(ordered[0]) if ordered else NOT_KNOWN].fill
+    fill = CATALOGUE[cause_of(ordered[0]) if ordered else NOT_KNOWN].fill
     return (
         "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
         f"%3Ccircle cx='4' cy='4' r='4' fill='%23{fill[1:]}'/%3E%3C/svg%3E"

@@ -12,7 +12,6 @@ import functools
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -45,6 +44,11 @@ GOODBYE_SECONDS: Final = 2.0
 HANDSHAKE_MARGIN_SECONDS: Final = 5.0
 """Stalled handshakes are ended and counted by `Connections`, a few in a turn; asyncio's own limit comes after that."""
 
+_TLS_TIMEOUTS: Final = {
+    "ssl_handshake_timeout": STAGE_TIMEOUT_SECONDS[Stage.READING] + HANDSHAKE_MARGIN_SECONDS,
+    "ssl_shutdown_timeout": GOODBYE_SECONDS,
+}
+
 _CLOSE_WAIT: Final = 8
 """Linux' `TCP_CLOSE_WAIT`: the client has ended the connection."""
 
@@ -54,20 +58,13 @@ _STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = structlog.get_logger("kvpressure.web")
 
 
-@dataclass(frozen=True, slots=True)
-class PendingConnection:
-    """Accepted, and without a place yet."""
-
-    socket: socket.socket
-    client: str
-
-    def has_spoken(self) -> bool:
-        """Whether the client has said something and still waits for what it asked for."""
-        try:
-            state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-            return state != _CLOSE_WAIT and bool(self.socket.recv(1, socket.MSG_PEEK))
-        except OSError:  # nothing yet, or gone
-            return False
+def has_spoken(pending: socket.socket) -> bool:
+    """Whether the client has said something and still waits for what it asked for."""
+    try:
+        state = pending.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state != _CLOSE_WAIT and bool(pending.recv(1, socket.MSG_PEEK))
+    except OSError:  # nothing yet, or gone
+        return False
 
 
 class Acceptor:
@@ -137,10 +134,10 @@ class Acceptor:
             except asyncio.CancelledError:
                 accepted.close()
                 raise
-            task = self._start(self._open(PendingConnection(accepted, client_of(address[0]))))
+            task = self._start(self._open(accepted, client_of(address[0])))
             task.add_done_callback(functools.partial(_close_cancelled, accepted))
 
-    async def _open(self, pending: PendingConnection) -> None:
+    async def _open(self, pending: socket.socket, client: str) -> None:
         """Speak with it once it has a place; close it when it gets none."""
         try:
             admitted = await self._admitted(pending)
@@ -148,23 +145,23 @@ class Acceptor:
             self._pending.release()
         if not admitted:
             self._connections.refused[FULL] += 1
-            pending.socket.close()
+            pending.close()
             return
-        connection = Connection(self._make(), self._connections, pending.client)
+        connection = Connection(self._make(), self._connections, client)
         connection.opening = asyncio.current_task()
         self._connections.add(connection)
-        tls = {} if self.context is None else _tls(self.context)
+        tls: dict[str, Any] = {} if self.context is None else {"ssl": self.context, **_TLS_TIMEOUTS}
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, pending.socket, **tls)
+            await self._loop.connect_accepted_socket(lambda: connection, pending, **tls)
         except OSError:  # what is wrong with a handshake is one too
             self._connections.drop(connection, TLS)
-            pending.socket.close()
+            pending.close()
 
-    async def _admitted(self, pending: PendingConnection) -> bool:
+    async def _admitted(self, pending: socket.socket) -> bool:
         """Whether there is a place: a free one, or one that is made for whoever has asked something."""
         silent_until = self._loop.time() + PENDING_TIMEOUT_SECONDS
         while not self._connections.free():
-            spoken = pending.has_spoken()
+            spoken = has_spoken(pending)
             if spoken and self._connections.make_room():
                 break
             if not spoken and self._loop.time() >= silent_until:
@@ -185,14 +182,6 @@ class Acceptor:
             connections=len(self._connections),
         )
         await asyncio.sleep(STARVED_SECONDS)
-
-
-def _tls(context: ssl.SSLContext) -> dict[str, Any]:
-    return {
-        "ssl": context,
-        "ssl_handshake_timeout": STAGE_TIMEOUT_SECONDS[Stage.READING] + HANDSHAKE_MARGIN_SECONDS,
-        "ssl_shutdown_timeout": GOODBYE_SECONDS,
-    }
 
 
 def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:

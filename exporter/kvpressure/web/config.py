@@ -1,15 +1,26 @@
 """TLS and basic auth of the exporter's own server, from a web configuration file in the exporter-toolkit's format.
 
 The part of that format that Python's ssl can keep its promise of is supported; the rest is an error, never ignored.
+What is in force follows the files.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
 import re
+import secrets
 import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import bcrypt
 from pydantic import BeforeValidator, Field, model_validator
 
 from kvpressure.config import strict_yaml
@@ -18,6 +29,7 @@ from kvpressure.config.settings.keys import prune, require_mapping, validate
 from kvpressure.config.settings.load import resolve_paths
 from kvpressure.config.settings.polling import Section
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
+from kvpressure.net.files import FileWatch
 
 _HASH: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _MAX_COST: Final = 15
@@ -34,9 +46,15 @@ _TLS_UNSUPPORTED: Final = (
 _UNSUPPORTED: Final[frozenset[strict_yaml.Path]] = frozenset(
     {("http_server_config",), ("rate_limit",), *(("tls_server_config", key) for key in _TLS_UNSUPPORTED)}
 )
+_MAX_HEADER: Final = 4096
+_REMEMBERED: Final = 128
+# bcrypt reads no more; htpasswd and Go cut silently, bcrypt 5 raises instead.
+_BCRYPT_BYTES: Final = 72
+# The hash of nothing anybody knows: any 53 characters of the right alphabet cost as much to compare as a real one.
+_NOBODY: Final = "." * 53
 
 
-def _bcrypt(given: Any) -> str:
+def _hash(given: Any) -> str:
     # The value is never part of a message: it may be a password in the clear.
     match = _HASH.fullmatch(given) if isinstance(given, str) else None
     if match is None:
@@ -68,7 +86,7 @@ class WebConfig(Section):
     """A web configuration; an empty one means plain HTTP for everyone. Hashes are never shown."""
 
     tls_server_config: TlsServerConfig | None = None
-    basic_auth_users: dict[str, Annotated[str, BeforeValidator(_bcrypt)]] = Field(default_factory=dict, repr=False)
+    basic_auth_users: dict[str, Annotated[str, BeforeValidator(_hash)]] = Field(default_factory=dict, repr=False)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -130,3 +148,131 @@ def load_pair(context: ssl.SSLContext, tls: TlsServerConfig) -> None:
     """Load certificate and key into `context`, which new connections then use. Raises ssl.SSLError or OSError."""
     # Without a password OpenSSL would ask for it on the terminal and wait.
     context.load_cert_chain(tls.cert_file, tls.key_file, password="")
+
+
+class BasicAuth:
+    """Checks Authorization headers against `users` (name to bcrypt hash); without users everyone may pass.
+
+    Answers are remembered by a keyed hash of user, hash and password, so that a scrape costs a bcrypt once.
+    Safe to call from several threads.
+    """
+
+    def __init__(self, users: Mapping[str, str], before: BasicAuth | None = None) -> None:
+        """With the configuration `before`, credentials that were right under it and still are need no new proof."""
+        self._users = {user.encode(): hashed.encode() for user, hashed in users.items()}
+        cost = max((int(hashed.split("$")[2]) for hashed in users.values()), default=4)
+        self._nobody = f"$2b${cost:02d}${_NOBODY}".encode()
+        self._key: bytes = secrets.token_bytes(32) if before is None else before._key  # noqa: SLF001 - its own class
+        self._lock = threading.Lock()
+        # Apart, so that a flood of wrong passwords cannot push out the right one.
+        self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._proven()  # noqa: SLF001
+        self._wrong: OrderedDict[bytes, None] = OrderedDict()
+
+    def known(self, header: str | None) -> bool | None:
+        """Answer when that needs no bcrypt, else None: then call `check` off the event loop."""
+        if not self._users:
+            return True
+        credentials = _credentials(header)
+        if credentials is None:
+            return False
+        digest = self._digest(*credentials)
+        with self._lock:
+            if digest in self._right:
+                self._right.move_to_end(digest)
+                return True
+            return False if digest in self._wrong else None
+
+    def fingerprint(self, header: str | None) -> bytes:
+        """Return the same for the same credentials under the same configuration, and nothing to guess them from."""
+        return self._digest(*(_credentials(header) or (b"", b"")))
+
+    def check(self, header: str | None) -> bool:
+        """Answer for an Authorization header; takes a bcrypt, as long for unknown users as for known ones."""
+        if (known := self.known(header)) is not None:
+            return known
+        user, password = _credentials(header) or (b"", b"")
+        hashed = self._users.get(user)
+        matches = bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed or self._nobody)
+        right = matches and hashed is not None
+        with self._lock:
+            memory = self._right if right else self._wrong
+            memory[self._digest(user, password)] = None
+            if len(memory) > _REMEMBERED:
+                memory.popitem(last=False)
+        return right
+
+    def _proven(self) -> OrderedDict[bytes, None]:
+        # The user's hash is part of what is remembered: with a new one, or without the user, it fits nothing.
+        with self._lock:
+            return self._right.copy()
+
+    def _digest(self, user: bytes, password: bytes) -> bytes:
+        text = b"\0".join((user.hex().encode(), self._users.get(user, b""), password))
+        return hmac.new(self._key, text, hashlib.sha256).digest()
+
+
+class Refresh(Enum):
+    """What a look at the web configuration's files came to."""
+
+    UNCHANGED = "unchanged"
+    RELOADED = "reloaded"
+    LISTENER = "connections made from now on need the new context, and those made before must end"
+
+
+class WebGuard:
+    """A web configuration in force: `context` for the listener, `auth` for requests. `path` None is plain HTTP."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the configuration. Raises ConfigError with all problems."""
+        self._path = path
+        self._watch = FileWatch(() if path is None else (path,))
+        self._pending: frozenset[Path] = frozenset()
+        self.config, self.context, self.auth = self._load()
+
+    def refresh(self) -> Refresh:
+        """Look at the files once and take in changes.
+
+        A renewed certificate goes into the living context, which new connections use at once. Raises ConfigError
+        when the new files are bad; then the old configuration stays in force. Reads files.
+        """
+        changed = self._watch.look()
+        return self._take(changed) if changed else Refresh.UNCHANGED
+
+    def _take(self, changed: frozenset[Path]) -> Refresh:
+        # What a failed attempt saw change is still to be taken in by the next one.
+        self._pending |= changed
+        config, context, auth = self._load()
+        old, tls = self.config.tls_server_config, config.tls_server_config
+        anew = old != tls or (tls is not None and tls.client_ca_file in self._pending)
+        if anew:
+            self.context, self.auth = context, auth
+        elif tls is not None and self.context is not None:
+            try:
+                load_pair(self.context, tls)
+            except (ssl.SSLError, OSError) as error:
+                problem = Problem(str(tls.cert_file), None, "", f"changed while it was read: {error}")
+                raise ConfigError([problem]) from None
+        if not anew and self.config.basic_auth_users != config.basic_auth_users:
+            self.auth = BasicAuth(config.basic_auth_users, self.auth)
+        self.config, self._pending = config, frozenset()
+        return Refresh.LISTENER if anew else Refresh.RELOADED
+
+    def _load(self) -> tuple[WebConfig, ssl.SSLContext | None, BasicAuth]:
+        if self._path is None:
+            return WebConfig(), None, BasicAuth({})
+        config, document = read_web_config(self._path)
+        for path in set(config.files) - set(self._watch.paths):
+            self._watch.add(path)
+        return config, tls_context(config, document), BasicAuth(config.basic_auth_users)
+
+
+def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
+    """Read user and password from a Basic header; None when it is absent or something else."""
+    scheme, _, encoded = (header or "")[: _MAX_HEADER + 1].partition(" ")
+    if scheme.lower() != "basic" or len(header or "") > _MAX_HEADER:
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return (user, password) if colon and b"\0" not in password else None

@@ -6,11 +6,18 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, TOO_LONG, Connection, Stage
-from kvpressure.web.slices import DROP_PAUSE_SECONDS, DROPS_AT_ONCE, SharedPages
+from kvpressure.web.connection import (
+    DROP_PAUSE_SECONDS,
+    DROPS_AT_ONCE,
+    STAGE_TIMEOUT_SECONDS,
+    TOO_LONG,
+    Connection,
+    SharedPages,
+    Stage,
+)
 
 MAX_CONNECTIONS: Final = 512
 MIN_CONNECTIONS: Final = 8
@@ -65,7 +72,7 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.pages = SharedPages[Connection](lambda reader: self.drop(reader, SLOW_READER))
+        self.pages = SharedPages(lambda reader: self.drop(reader, SLOW_READER))
         self.refused = dict.fromkeys(REASONS, 0)
         self._deadlines: tuple[dict[Connection, float], ...] = tuple({} for _ in Stage)
         self._clients: dict[str, tuple[_Places, ...]] = {}
@@ -90,37 +97,39 @@ class Connections:
             self.drop(victim, FULL)
         return self.free()
 
-    def evict_one(self) -> bool:
-        """End one that does not wait for an answer, to free its descriptor; False when there is none."""
-        waiting = next((one for stage in self._deadlines[: Stage.WRITING] for one in stage), None)
-        if waiting is not None:
+    def evict_one(self) -> None:
+        """End one that does not wait for an answer, if there is one, to free its descriptor."""
+        if (waiting := next(self._all(Stage.WRITING), None)) is not None:
             self.drop(waiting, FULL)
-        return waiting is not None
 
     def move(self, connection: Connection, stage: Stage) -> None:
         """Put into another stage, with a new deadline; nothing for one that is gone."""
-        if connection in self._deadlines[connection.stage]:
-            self._unplace(connection)
+        if self.remove(connection):
             connection.stage = stage
             self._place(connection)
 
     def drop(self, connection: Connection, reason: str) -> None:
         """End a connection at once, if nobody has; a `reason` "" is not counted."""
-        if connection not in self._deadlines[connection.stage]:
-            return
-        if reason:
-            self.refused[reason] += 1
-        self.remove(connection)
-        connection.abort()
+        if self.remove(connection):
+            if reason:
+                self.refused[reason] += 1
+            connection.abort()
 
-    def remove(self, connection: Connection) -> None:
-        """Forget one that has ended; nothing when that has been done."""
-        if connection in self._deadlines[connection.stage]:
-            self._unplace(connection)
+    def remove(self, connection: Connection) -> bool:
+        """Forget one that has ended; False when that has been done."""
+        stage = connection.stage
+        if connection not in self._deadlines[stage]:
+            return False
+        del self._deadlines[stage][connection]
+        places = self._clients[connection.client]
+        del places[stage][connection]
+        if not any(places):
+            del self._clients[connection.client]
+        return True
 
     def retire(self) -> None:
         """End all that were made under an older configuration: those being answered after their answer."""
-        for waiting in [one for stage in self._deadlines[: Stage.WRITING] for one in stage]:
+        for waiting in list(self._all(Stage.WRITING)):
             self.drop(waiting, "")
         for answering in self._deadlines[Stage.WRITING]:
             answering.last = True
@@ -129,8 +138,11 @@ class Connections:
         """End all."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for connection in [one for stage in self._deadlines for one in stage]:
+        for connection in list(self._all()):
             self.drop(connection, "")
+
+    def _all(self, below: Stage | None = None) -> Iterator[Connection]:
+        return (one for stage in self._deadlines[:below] for one in stage)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -165,13 +177,6 @@ class Connections:
         self._deadlines[stage][connection] = asyncio.get_running_loop().time() + STAGE_TIMEOUT_SECONDS[stage]
         places = self._clients.setdefault(connection.client, tuple({} for _ in Stage))
         places[stage][connection] = None
-
-    def _unplace(self, connection: Connection) -> None:
-        del self._deadlines[connection.stage][connection]
-        places = self._clients[connection.client]
-        del places[connection.stage][connection]
-        if not any(places):
-            del self._clients[connection.client]
 
 
 def _greed(places: tuple[_Places, ...]) -> tuple[int, ...]:

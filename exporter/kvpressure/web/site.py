@@ -7,24 +7,24 @@ again. No handler does I/O but the runbooks', which are read from the package th
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from kvpressure.exposition import diagnosis_json, runbooks, status
-from kvpressure.exposition.collector import OwnProcess
+from kvpressure.exposition import runbooks, status
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.model.action import Action
+from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineView
 from kvpressure.printable import clean_lines, json_text
-from kvpressure.web.scrapes import Scrapes
-from kvpressure.web.work import RETRY_SECONDS, BoundedExecutor, Busy
+from kvpressure.web.scrapes import RETRY_SECONDS, BoundedExecutor, Busy, Scrapes
+
+if TYPE_CHECKING:
+    from kvpressure.daemon.exporter import Daemon
 
 Authorize = Callable[[str | None, str], Awaitable[bool]]
 """Judges an Authorization header, "" or the address of whom it came from beside it. Raises Busy."""
@@ -45,23 +45,10 @@ _HEADERS = {
 }
 
 
-class Exporter(Protocol):
-    """What the server asks of the daemon."""
-
-    def snapshot(self) -> Snapshot:
-        """Return the newest snapshot; the same object until the next one is made."""
-
-    def advice(self, view: EngineView) -> Sequence[Action]:
-        """Return what to do about one engine, in order; empty for nothing. Called from any thread."""
-
-    def not_ready(self) -> list[str]:
-        """Why the exporter is not ready, in sentences; empty when it is."""
-
-
 class Site:
-    """The handlers. `authorize` judges the Authorization header of every request but the probes'."""
+    """The handlers, which ask `exporter` in any thread. `authorize` judges all requests but the probes'."""
 
-    def __init__(self, exporter: Exporter, telemetry_path: str, authorize: Authorize) -> None:
+    def __init__(self, exporter: Daemon, telemetry_path: str, authorize: Authorize) -> None:
         self._exporter = exporter
         self._telemetry_path = telemetry_path
         self._authorize = authorize
@@ -105,9 +92,8 @@ class Site:
             return _come_again(503, "too many pages are being drawn")
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        answer = await self._scrapes.answer(
-            request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", "")
-        )
+        accepted = (request.headers.get(name, "") for name in ("Accept", "Accept-Encoding"))
+        answer = await self._scrapes.answer(*accepted)
         return web.Response(body=answer.body, headers=answer.headers)
 
     async def _targets(self, request: web.Request) -> web.Response:
@@ -122,13 +108,12 @@ class Site:
         body = await self._once(f"/targets {for_people}", request, draw)
         headers = {"Vary": "Accept"}
         if for_people:
-            headers |= {"Content-Security-Policy": status.content_security_policy(), "Cache-Control": "no-store"}
-        kind = "text/html" if for_people else "application/json"
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+            return _page(body, headers)
+        return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
 
     async def _diagnosis(self, request: web.Request) -> web.Response:
         def draw(snapshot: Snapshot) -> str:
-            return json_text(diagnosis_json.diagnosis_json(snapshot, self._exporter.advice))
+            return json_text(status.diagnosis_json(snapshot, self._exporter.advice))
 
         body = await self._once("/api/v1/diagnosis", request, draw)
         headers = {"Link": '<schemas/diagnosis>; rel="describedby"; type="application/schema+json"'}
@@ -148,9 +133,7 @@ class Site:
         def draw(snapshot: Snapshot) -> str:
             return status.status_html(snapshot, self._telemetry_path, self._exporter.advice, RUNBOOKS, wanted)
 
-        headers = {"Content-Security-Policy": status.content_security_policy(), "Cache-Control": "no-store"}
-        body = await self._once(f"/?{wanted}", request, draw)
-        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
+        return _page(await self._once(f"/?{wanted}", request, draw), {})
 
     async def _once(self, name: str, request: web.Request, draw: Callable[[Snapshot], str]) -> bytes:
         """Return a document of the newest snapshot, made once of each. Raise Busy."""
@@ -205,7 +188,12 @@ def _runbook(name: str, query: Mapping[str, str]) -> tuple[bool, str]:
     try:
         return True, runbooks.page_html(name, query)
     except KeyError:
-        return False, runbooks.missing_html(name, query)
+        return False, runbooks.page_html(runbooks.INDEX, query, name)
+
+
+def _page(body: bytes, headers: dict[str, str]) -> web.Response:
+    headers |= {"Content-Security-Policy": status.content_security_policy(), "Cache-Control": "no-store"}
+    return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
 
 def _come_again(status_code: int, why: str) -> web.Response:

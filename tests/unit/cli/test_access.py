@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from kvpressure.cli import main
 from kvpressure.cli.access import Access
-from kvpressure.cli.plan_live import read_engine
-from kvpressure.cli.plan_page import LiveError
+from kvpressure.cli.plan_engine import read_engine
 from kvpressure.cli.record import Recorder
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
+from kvpressure.model.record import SourceError
 from kvpressure.net.schedule import SystemClock
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
@@ -69,5 +69,5 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
             await recorder.run(writer, 0.1, None, None)
         assert (recorder.written, out.exists()) == (1, True)
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
-        with pytest.raises(LiveError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
+        with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
             await asyncio.to_thread(read_engine, server.url, Access())

@@ -21,8 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure.cli import main
-from kvpressure.cli.audit_report import lines
-from kvpressure.cli.clean_console import CleanConsole
+from kvpressure.cli.audit import lines
+from kvpressure.cli.report import CleanConsole
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.printable import clean
 from kvpressure.tools.audit import Manifests, audit, read
@@ -82,7 +82,7 @@ def test_the_tables_are_those_that_rich_would_print(width: int, tmp_path: Path) 
 def test_a_terminal_gets_the_same_lines_in_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run("kserve.yaml", "shell-and-configmap.yaml").stdout
     out = CleanConsole(file=io.StringIO(), width=100, force_terminal=True, color_system="standard", highlight=False)
-    monkeypatch.setattr("kvpressure.cli.audit_report.console", lambda: out)
+    monkeypatch.setattr("kvpressure.cli.audit.console", lambda: out)
     run("kserve.yaml", "shell-and-configmap.yaml")
     printed = out.file.getvalue()
     assert "\x1b[1;31mfail\x1b[0m" in printed

@@ -6,8 +6,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from bench.simulator.scenarios import demo
-from kvpressure.cli.demo import COLLAPSED, DEFAULT_SECONDS, SHORTEST_SECONDS, Demo, triage_seconds
-from kvpressure.cli.demo_recording import Recorded, engine_app
+from kvpressure.cli.demo import COLLAPSED, DEFAULT_SECONDS, SHORTEST_SECONDS, Demo, Recorded, engine_app, triage_seconds
 from kvpressure.cli.triage import command
 from kvpressure.engines.reader import PageReader
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan_page import LiveError, engine_on
+from kvpressure.cli.plan_engine import LiveError, engine_on
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from tests.support.models import MODELS, config

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Limits, Place, advise
+from kvpressure.advice import Place, advise
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
 from kvpressure.config.thresholds import load_thresholds
@@ -37,7 +37,9 @@ def finding(name: str, target: str = "llama:8000", place: Place = PRODUCTION, en
     cause, stage, states = CASES[name]
     view = engine_view(target, "llama-3", engine, NOW, SHAPE, diagnosis(cause, stage, **states))
     small = {"prompt_tokens": {"0.5": 30.0, "0.95": 50.0}} if cause is Cause.CONCURRENCY_BOUND else {}
-    return Finding(target, view, limits=LIMITS, actions=advice(cause, stage, place=place, derived=small, **states))
+    return Finding(
+        target, replace(view, limits=LIMITS), actions=advice(cause, stage, place=place, derived=small, **states)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -182,4 +184,4 @@ def test_the_advice_as_json_carries_flags_and_lines_that_a_shell_can_read():
     apply = next(action for action in engine["actions"] if action["key"] == "apply")
     assert apply["flags"] == {"--gpu-memory-utilization": "0.7", "--max-num-batched-tokens": "4096"}
     assert all(shlex.split(line) for line in apply["commands"])
-    assert advice_json([Finding("b", problem="refused", limits=Limits())])["engines"][0]["actions"] == []
+    assert advice_json([Finding("b", problem="refused")])["engines"][0]["actions"] == []

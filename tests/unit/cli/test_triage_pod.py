@@ -16,7 +16,7 @@ import structlog
 from click.testing import CliRunner, Result
 
 from kvpressure.cli.triage import command
-from kvpressure.cli.triage_pod import triage_pods, wanted
+from kvpressure.cli.triage_pod import triage_pods
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kubeconfig, serving
 from tests.support.certificates import authority, server_context
 from tests.support.servers import FaultServer, Replay, read_trace
@@ -45,7 +45,7 @@ class World:
         options: dict[str, Any] = dict(context.params)
         options["duration"] = SECONDS
         with structlog.testing.capture_logs():
-            code = await triage_pods(wanted(options.pop("engines"), options), options)
+            code = await triage_pods(options.pop("engines"), options)
         return code, *self.capture.readouterr()
 
     async def refused(self, *words: str) -> str:
@@ -260,7 +260,7 @@ async def test_without_an_api_server_the_address_is_said(world):
 
 
 async def test_many_pods_are_cut_to_a_bounded_number(world, monkeypatch):
-    monkeypatch.setattr("kvpressure.cli.triage_pod.MAX_PODS", 2)
+    monkeypatch.setattr("kvpressure.cli.pods.MAX_PODS", 2)
     for at in range(4):
         world.cluster.add("pods", engine_pod(f"llama-{at}", state={"waiting": {"reason": "ContainerCreating"}}))
     _, out, err = await world.triage("-l", "app=llama", "--json")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from kvpressure.cli.access import Access
-from kvpressure.cli.sampling import Sampler, targets_of
-from kvpressure.cli.triage_run import sample
+from kvpressure.cli.sampling import Sampler, sample, targets_of
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.verdict import Cause
 from tests.support import virtual_time

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
+from kvpressure.cli.pods import views_of_pods
 from kvpressure.cli.whatif import command
-from kvpressure.cli.whatif_pod import NoEngineError, sampled_views
 from kvpressure.cli.whatif_source import OBSERVED, busiest_pod
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.errors import KubeError
@@ -36,7 +36,7 @@ class World:
 
     async def views(self, *words: str) -> Sequence[EngineView]:
         context = command.make_context("whatif", [*words, "--kubeconfig", str(self.config)])
-        return await sampled_views({**context.params, "duration": SECONDS}, load_thresholds(), OBSERVED)
+        return await views_of_pods({**context.params, "duration": SECONDS}, load_thresholds(), OBSERVED)
 
     def add(self, name: str) -> dict[str, Any]:
         self.cluster.engines[name, 8000] = self.engine
@@ -95,7 +95,7 @@ async def test_of_a_deployments_pods_one_is_taken_and_those_that_cannot_answer_a
 
 async def test_a_pod_that_does_not_run_or_is_not_there_says_so(world: World):
     world.cluster.add("pods", engine_pod("llama-0", state={"waiting": {"reason": "CrashLoopBackOff"}}))
-    with pytest.raises(NoEngineError, match="waits: CrashLoopBackOff"):
+    with pytest.raises(KubeError, match="waits: CrashLoopBackOff"):
         await world.views("pod/llama-0")
     with pytest.raises(KubeError, match="there is no pod/llama-9 in namespace prod"):
         await world.views("pod/llama-9")

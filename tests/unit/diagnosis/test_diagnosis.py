@@ -17,7 +17,7 @@ from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.exposition.verdicts import diagnosis_families
+from kvpressure.exposition.families import diagnosis_families
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.signals.evidence import OutsideEvidence

@@ -11,8 +11,8 @@ from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.judge import TABLE, judge
 from kvpressure.diagnosis.missing import SOURCES, missing_evidence
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.status import diagnosis_json
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing
 from kvpressure.runtimes import table as signals

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.exposition.charts import BOTTOM, HEIGHT, TOP, Line, bar, chart, fitted, minutes, runs, strip
-from kvpressure.exposition.palette import CAUSES
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.history import POINTS, History, Span
 from tests.support.colours import DEFICIENCIES, lab, linear

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import PROCESS_COLLECTOR, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 from prometheus_client.utils import floatToGoString
@@ -17,12 +18,10 @@ from prometheus_client.utils import floatToGoString
 from kvpressure.advice.limits import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import text
-from kvpressure.exposition.collector import OwnProcess, SnapshotCollector
 from kvpressure.exposition.docs import metrics_markdown
-from kvpressure.exposition.families import FAMILIES
-from kvpressure.exposition.negotiation import accepts_gzip, negotiate
+from kvpressure.exposition.families import FAMILIES, diagnosis_families
 from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.exposition.verdicts import diagnosis_families
+from kvpressure.exposition.text import OwnProcess, SnapshotCollector, accepts_gzip, negotiate
 from kvpressure.model.environment import (
     LOG_KINDS,
     ContainerId,
@@ -222,7 +221,7 @@ PROMETHEUS_3 = (
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
-OM_1 = text.OPENMETRICS + "; escaping="
+OM_1 = OPENMETRICS + "; escaping="
 TEXT_1 = "text/plain; version=1.0.0; charset=utf-8; escaping="
 
 
@@ -235,7 +234,7 @@ TEXT_1 = "text/plain; version=1.0.0; charset=utf-8; escaping="
         ("text/plain", text.TEXT),
         ("TEXT/Plain ; version=0.0.4", text.TEXT),
         ("text/plain;version=1.0.0;escaping=allow-utf-8", TEXT_1 + "allow-utf-8"),
-        ("application/openmetrics-text", text.OPENMETRICS),
+        ("application/openmetrics-text", OPENMETRICS),
         (PROMETHEUS_2_42, OM_1 + "underscores"),
         (PROMETHEUS_3, OM_1 + "allow-utf-8"),
         ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3", OM_1 + "underscores"),
@@ -261,7 +260,7 @@ def test_the_format_is_negotiated(accept, content_type):
 def test_no_accept_header_makes_a_format_that_is_not_ours(accept):
     assert negotiate(accept).content_type in {
         text.TEXT,
-        text.OPENMETRICS,
+        OPENMETRICS,
         *(start + scheme for start in (OM_1, TEXT_1) for scheme in ("underscores", "allow-utf-8")),
     }
 

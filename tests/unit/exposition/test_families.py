@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure import signals
 from kvpressure.advice import limits
-from kvpressure.exposition import collector, containers, source_health, verdicts
+from kvpressure.exposition import families
 from kvpressure.exposition.families import EXPORTER, FAMILIES
 from kvpressure.model.family import Family
 from kvpressure.signals import (
@@ -40,22 +40,19 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     saturation: saturation.FAMILIES,
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
-    verdicts: verdicts.FAMILIES,
+    families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),
     canary: canary.FAMILIES,
     limits: limits.FAMILIES,
-    source_health: source_health.FAMILIES,
-    containers: containers.FAMILIES,
 }
 
 
 @pytest.mark.parametrize("module", DECLARED, ids=lambda module: module.__name__)
 def test_what_is_declared_in_a_module_is_given_there(module: ModuleType) -> None:
-    beside = (*OF_THE_VERDICT, collector) if module is verdicts else OF_THE_VERDICT
-    text = inspect.getsource(module) + "".join(map(inspect.getsource, beside))
+    text = "".join(map(inspect.getsource, (module, *OF_THE_VERDICT)))
     assert [one.key for one in DECLARED[module] if text.count(f'"{one.key}"') < 2] == []
 
 
 def test_the_table_has_all_of_them_once() -> None:
-    declared = [one for families in DECLARED.values() for one in families]
+    declared = [one for given in DECLARED.values() for one in given]
     assert Counter(one.key for one in FAMILIES) == Counter(one.key for one in (*declared, *EXPORTER))
     assert max(Counter(one.key for one in FAMILIES).values()) == 1

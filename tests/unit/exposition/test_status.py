@@ -13,12 +13,12 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.exposition import wording
-from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.panel import ident
 from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import (
     CHARTED_ENGINES,
     content_security_policy,
+    diagnosis_json,
     status_html,
     targets_html,
     targets_json,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kvpressure.cli.triage_pod_report import pod_json
+from kvpressure.cli.triage_pod import pod_json
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod

@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kvpressure.exposition.diagnosis_json import diagnosis_json
 from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition.status import diagnosis_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.verdict import Cause

@@ -12,8 +12,7 @@ import bcrypt
 import pytest
 
 from kvpressure.config.settings import ConfigError
-from kvpressure.web.auth import BasicAuth, Refresh, WebGuard
-from kvpressure.web.config import WebConfig, read_web_config, tls_context
+from kvpressure.web.config import BasicAuth, Refresh, WebConfig, WebGuard, read_web_config, tls_context
 from tests.support.expectations import expected, fixtures
 from tests.support.tools import missing
 
@@ -90,7 +89,6 @@ def test_an_empty_file_is_plain_http_for_everyone(tmp_path: Path) -> None:
 def test_without_a_file_there_is_nothing_to_watch() -> None:
     guard = WebGuard(None)
     assert guard.refresh() is Refresh.UNCHANGED
-    assert guard.reload() is Refresh.UNCHANGED
 
 
 def test_hashes_are_never_shown(tmp_path: Path) -> None:
@@ -199,10 +197,10 @@ def test_changed_users_are_taken_in_and_a_bad_file_keeps_the_old_ones(tmp_path: 
     guard = WebGuard(write(tmp_path, f"basic_auth_users: {{alice: {HASH}}}"))
     write(tmp_path, "basic_auth_users: {alice: plain}")
     with pytest.raises(ConfigError):
-        guard.reload()
+        guard._take(frozenset(guard._watch.paths))
     assert guard.auth.check(basic("alice", PASSWORD))
     write(tmp_path, f"basic_auth_users: {{bob: {HASH}}}")
-    assert guard.reload() is Refresh.RELOADED
+    assert guard._take(frozenset(guard._watch.paths)) is Refresh.RELOADED
     assert not guard.auth.check(basic("alice", PASSWORD))
     assert guard.auth.check(basic("bob", PASSWORD))
 

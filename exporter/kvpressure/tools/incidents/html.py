@@ -13,8 +13,8 @@ import jinja2
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import runs
-from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent, quantity
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import TROUBLE
 from kvpressure.printable import clean

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from kvpressure.exposition.palette import CAUSES
 from kvpressure.exposition.wording import clock, duration, percent, quantity
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.tools.incidents import words

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from kvpressure.exposition.incident import rough
-from kvpressure.exposition.palette import CAUSES
-from kvpressure.exposition.wording import clock, duration, percent, quantity, seconds
+from kvpressure.exposition.wording import clock, duration, percent, quantity, rough, seconds
+from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.tools.incidents.names import Json

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvpressure.cli.demo_gpus import InProcessGpuSource
-from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
+from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.child import encode
 from kvpressure.sources.gpu.process import Failure, Status
 from kvpressure.sources.gpu.record import Redactor
@@ -149,14 +148,3 @@ def test_a_child_cannot_make_as_many_series_as_it_likes() -> None:
         status.failed(1.0, Failure(f"reason_{number}", ""))
     assert len(status.health.errors) == 65
     assert sum(status.health.errors.values()) == 1000
-
-
-def test_reports_in_the_exporters_own_process_look_like_those_of_a_child() -> None:
-    reports: list[GpuReport] = []
-    source = InProcessGpuSource(lambda t: GpuReport(t, (BARE,)), on_report=reports.append, clock=lambda: 9.0)
-    assert not source.health()[0].up
-    source.poll()
-    assert reports == [GpuReport(9.0, (BARE,))]
-    assert source.latest == reports[0]
-    health: SourceHealth = source.health()[0]
-    assert (health.source, health.up, health.last_success) == ("recorded", True, 9.0)

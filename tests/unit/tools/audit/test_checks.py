@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kvpressure.capacity.gpus import GPUS
 from kvpressure.cli import main
-from kvpressure.cli.known_models import known_model
+from kvpressure.cli.model_file import known_model
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.audit import Knowledge, audit, from_objects, read
 from kvpressure.tools.audit.checks import CHECKS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.capacity.gpus import GPUS
-from kvpressure.cli.known_models import known_model
+from kvpressure.cli.model_file import known_model
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.audit import Knowledge, Report, audit, read
 from kvpressure.tools.audit.model import Finding

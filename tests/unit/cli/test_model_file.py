@@ -4,7 +4,7 @@ import pytest
 
 from kvpressure.capacity.geometry import read_geometry
 from kvpressure.capacity.known_models import KNOWN_MODELS, file_of
-from kvpressure.cli.known_models import known_model
+from kvpressure.cli.model_file import known_model
 from tests.support.models import MODELS
 
 

@@ -1,20 +1,33 @@
-"""What `plan` reads off one page of a running engine: its pool, its limits and the shape of its traffic so far."""
+"""What `plan` reads off the page of a running engine: its pool, its limits and the shape of its traffic so far."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from yarl import URL
+
 from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
+from kvpressure.cli.access import Access, page_url
+from kvpressure.engines.reader import PageError, PageReader
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
+from kvpressure.net.http import Answer
+from kvpressure.net.schedule import SystemClock
 from kvpressure.runtimes.registry import named
 from kvpressure.signals.traffic import token_quantile
 
+DEADLINE_SECONDS = 10.0
 
-class LiveError(Exception):
-    """Something cannot be planned from; the text says what is missing, where, and what to do."""
+
+class LiveError(SourceError):
+    """Something cannot be planned from; the sentence says what is missing, where, and what to do."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("plan", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +55,52 @@ class LiveEngine:
     shape: LiveShape
 
 
+def read_engine(url: str, access: Access, seconds: float = 0.0) -> LiveEngine:
+    """Fetch the engine's page, and another `seconds` later for the requests that finish between them.
+
+    Without `seconds` the lengths are those of all requests since the server started. Raises SourceError.
+    """
+    try:
+        full, reader = page_url(url), PageReader()
+        pages = [reader.read(answer.body, answer.t) for answer in asyncio.run(_fetch(URL(full), access, seconds))]
+        return engine_on(pages[-1], full, pages[0] if seconds else None)
+    except PageError as error:
+        raise LiveError(f"{url}: {error}") from error
+    except ValueError as error:
+        raise LiveError(f"--url {error}") from error
+
+
+async def _fetch(url: URL, access: Access, seconds: float) -> list[Answer]:
+    clock = SystemClock()
+    client = access.client(clock)
+    try:
+        answers = [await client.get(url, DEADLINE_SECONDS)]
+        if seconds:
+            await clock.sleep_until(clock.monotonic() + seconds)
+            answers.append(await client.get(url, DEADLINE_SECONDS))
+        return answers
+    finally:
+        await client.aclose()
+
+
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:
     """Return the engine on a page, with lengths since an `earlier` one.
 
     Raises `LiveError` when it does not size its cache.
     """
     runtime = named(page.runtime)
-    engines = [engine for engine in page.engines if engine.cache is not None and engine.cache.capacity_tokens]
-    if not engines:
+    engines = [engine for engine in page.engines if _capacity(engine)]
+    smallest = min(engines, key=_capacity, default=None)
+    if smallest is None or (cache := smallest.cache) is None:
         raise LiveError(
             f"{where}: {runtime.planning.unsized}; give --kv-cache-tokens ({runtime.title} logs: "
             f"{runtime.planning.pool_log}), or plan with --model-config and --gpu-memory"
         )
-    smallest = min(engines, key=_capacity)
-    cache = smallest.cache
-    assert cache is not None  # noqa: S101 - tells mypy what the list above holds
     ranks = "" if len(engines) == 1 else f", for each of {len(engines)} ranks"
-    return LiveEngine(
-        title=f"{smallest.model_name} at {where}{ranks}",
-        running=Running(
-            TokenPool(_capacity(smallest), cache.block_size or 1, cache.bytes_per_token),
-            cache.max_model_len,
-            cache.gpu_memory_utilization,
-            runtime,
-        ),
-        shape=_shape(engines, () if earlier is None else earlier.engines, cache.max_model_len),
-    )
+    pool = TokenPool(_capacity(smallest), cache.block_size or 1, cache.bytes_per_token)
+    running = Running(pool, cache.max_model_len, cache.gpu_memory_utilization, runtime)
+    shape = _shape(engines, () if earlier is None else earlier.engines, cache.max_model_len)
+    return LiveEngine(f"{smallest.model_name} at {where}{ranks}", running, shape)
 
 
 def _capacity(engine: EngineSample) -> int:
@@ -77,9 +110,8 @@ def _capacity(engine: EngineSample) -> int:
 def _shape(engines: Sequence[EngineSample], earlier: Sequence[EngineSample], longest: int | None) -> LiveShape:
     before = {(engine.model_name, engine.engine): engine for engine in earlier}
     pairs = [(engine, before.get((engine.model_name, engine.engine))) for engine in engines]
-    prompts = _finished(pairs, "request_prompt_tokens")
-    outputs = _finished(pairs, "request_output_tokens")
     fullest = max(engines, key=_in_flight)
+    prompts, outputs = (_finished(pairs, f"request_{kind}_tokens") for kind in ("prompt", "output"))
     return LiveShape(
         prompt_p50=_length(prompts, 0.5, longest),
         prompt_p95=_length(prompts, 0.95, longest),

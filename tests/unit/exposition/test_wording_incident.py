@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.exposition.incident import SHOWN_SECONDS, incident_json, incident_text
+from kvpressure.exposition.wording import SHOWN_SECONDS, incident_json, incident_text
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import Incident, Price, Since
 
