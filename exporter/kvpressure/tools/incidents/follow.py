@@ -128,7 +128,13 @@ class Follower:
         settings, self._limits = paced(self.step, self.thresholds)
         self._pipeline = Pipeline(settings, self._limits)
         target = self.seen.target
-        self._target = Target(target.name, target.namespace, target.pod, target.get("container"), limits=self.declared)
+        self._target = Target(
+            target.name,
+            namespace=target.namespace,
+            pod=target.pod,
+            container=target.get("container"),
+            limits=self.declared,
+        )
 
     def page(self, page: EnginePage) -> None:
         """Take the next page in."""
