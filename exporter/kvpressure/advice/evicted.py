@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.expectations import explained
+from kvpressure.advice.measure import measure_eviction
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.replicas import route
 from kvpressure.advice.shell import apply_flags
@@ -17,7 +18,8 @@ _UNPRICED = "the simulated engine has no prefix cache of finite size, so what a 
 
 def evicted(case: Case) -> list[Action | None]:
     """Return what needs no restart first; then what makes the pool keep more."""
-    actions = [route(case), _fewer_sessions(case), small_kv(case), _enough(case), _offload(case), _verify(case)]
+    actions = [route(case), _fewer_sessions(case), small_kv(case), _enough(case), _offload(case)]
+    actions += [measure_eviction(case), _verify(case)]
     return [*explained(actions, case.diagnosis.cause, _UNPRICED)]
 
 

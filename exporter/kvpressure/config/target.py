@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvpressure.config.settings import BasicAuthSettings, TlsSettings
+from kvpressure.config.settings.kv_events import KvEventsSettings
 from kvpressure.config.settings.types import BY_ITS_PAGE
 from kvpressure.model.environment import DeclaredLimit
 
@@ -15,7 +16,8 @@ class Target:
     """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
 
     `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
-    `limits` (None: nobody could read how the engine was started) are those of discovery.
+    `limits` (None: nobody could read how the engine was started) are those of discovery. Without `kv_events`, none are
+    read.
     """
 
     name: str
@@ -31,3 +33,4 @@ class Target:
     basic_auth: BasicAuthSettings | None = None
     container: str = ""
     limits: tuple[DeclaredLimit, ...] | None = None
+    kv_events: KvEventsSettings | None = None

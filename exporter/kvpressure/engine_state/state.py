@@ -13,6 +13,7 @@ from kvpressure.diagnosis.inputs import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment
 from kvpressure.model.incident import LOSING, Incident, Price
+from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.target import TargetIdentity, container_of
@@ -123,7 +124,10 @@ class EngineState:
             self.canary.begin_anew(page.t, started=True)
         log = environment.common.logs.get(container_of(environment.target))
         kept_free = environment.declared_values.get("kv_watermark_ratio")
-        if not self.past.take(page, sample, log, restarted=environment.restarted, watermark_ratio=kept_free):
+        reports = environment.common.kv_events.get(environment.target.name, ())
+        events = of_rank(reports, sample.engine, alone=len(page.engines) == 1)
+        restarted = environment.restarted
+        if not self.past.take(page, sample, log, restarted=restarted, watermark_ratio=kept_free, events=events):
             return None
         self.view = self._judged(page, sample, environment, settings)
         return self.view

@@ -9,6 +9,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
 from kvpressure.model.incident import Incident
+from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import Limit
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
@@ -22,6 +23,7 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
+from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.learned_cap import LearnedCap
 from kvpressure.signals.observed import observed
 from kvpressure.signals.summaries import Tally
@@ -62,6 +64,7 @@ class EngineHistory:
         self._cost = Cost(longest_interval_seconds)
         self._cap = LearnedCap()
         self._hit_curve = HitCurve()
+        self._events = EventWindow(window.seconds)
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -83,15 +86,17 @@ class EngineHistory:
         *,
         restarted: bool,
         watermark_ratio: float | None = None,
+        events: KvEvents | None = None,
     ) -> bool:
         """Take one poll in; False for one that is not newer than the last, which changes nothing.
 
-        `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, `restarted` that
-        another process answers than before.
+        `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, as do `events`;
+        `restarted` that another process answers than before.
         """
         window = self.window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
+        self._events.take(events)
         if restarted:
             self._cost.restarted()
             self._cap.forget()
@@ -110,6 +115,9 @@ class EngineHistory:
         derived, verdict_window = compute(self.window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         eviction = self._hit_curve.take(self.window.t, self.window, derived, self._thresholds)
+        misses = self._events.misses(self.window, derived)
+        eviction = with_events(eviction, misses, self.window, derived, self._thresholds)
+        derived |= self._events.families(misses)
         return Features(
             t=self.window.t,
             cache=self.window.cache,

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from kvpressure.config.settings.kv_events import KvEventsSettings
 from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import (
     BY_ITS_PAGE,
@@ -82,6 +83,12 @@ class TargetSettings(ClientSettings):
         gt=0,
         le=1e9,
         description="KV cache bytes of one token over all layers of one rank, if the page does not say.",
+    )
+
+    kv_events: KvEventsSettings | None = Field(
+        default=None,
+        description="Read the engine's KV events, which tell exactly what was evicted and computed again; `{}` for the "
+        "defaults. Unset: they are not read.",
     )
 
     @model_validator(mode="before")

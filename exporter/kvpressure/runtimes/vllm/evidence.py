@@ -49,6 +49,13 @@ EVIDENCE: Final = (
         how="vLLM 0.16 and later export it",
     ),
     OptionalSignal(
+        what="how long blocks survive unused",
+        signals=("timed_evictions",),
+        series=("vllm:kv_block_idle_before_evict_seconds_count",),
+        how="vLLM 0.12 and later export it with --kv-cache-metrics, which times one block in a hundred, at next to no "
+        "cost",
+    ),
+    OptionalSignal(
         what="whether the engine sleeps",
         signals=("awake",),
         series=("vllm:engine_sleep_state",),
