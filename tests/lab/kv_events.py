@@ -6,6 +6,7 @@ computed again by the ledger and by the events, hits by the ledger, and hits in 
 run with such a pool is asked for, by that run.
 
     python -m tests.lab.kv_events workingset-busy-040 workingset-joins --run 1.5 2
+    python -m tests.lab.kv_events workingset-busy-040~1 --verdicts   # seconds of eviction, and those told with events
     python -m tests.lab.kv_events --fixture     # write tests/fixtures/kv_events again: hashes are numbers, no tokens
 """
 
@@ -41,6 +42,7 @@ class Seen:
     """One run: its events as bytes with their times, what was true of each second, and the pool's blocks."""
 
     batches: list[tuple[float, bytes]]
+    pages: list[Any]
     seconds: list[dict[str, Any]]
     blocks: int
     block_size: int
@@ -69,7 +71,7 @@ def run(regime: Regime, version: str, clock: Any) -> Seen:
         engine.schedule = schedule
     flags = regime.flags
     seconds = [one.cached.record() for one in played.book.seconds[: regime.seconds]]
-    return Seen(batches, seconds, flags.num_gpu_blocks, flags.block_size, cache_numbers(played))
+    return Seen(batches, played.result.pages, seconds, flags.num_gpu_blocks, flags.block_size, cache_numbers(played))
 
 
 def _real_classes(version: str) -> Any:
@@ -107,6 +109,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int)
     parser.add_argument("--run", type=float, nargs="*", default=(), help="pools to run too, in multiples of its own")
     parser.add_argument("--fixture", metavar="NUMBER", type=int, help="write that one of the fixtures")
+    parser.add_argument("--verdicts", action="store_true", help="judge the pages, with events")
     options = parser.parse_args()
     clock = prepare(fetch(options.version if options.fixture is None else FIXTURES[options.fixture][1]))
     if options.fixture is not None:
@@ -115,7 +118,10 @@ def main() -> int:
         regime = working_set.find(name)
         assert regime is not None, name
         regime = replace(regime, seconds=options.seconds or regime.seconds, expect="")
-        _compare(regime, options.version, clock, options.run)
+        if options.verdicts:
+            _judge(regime, options.version, clock)
+        else:
+            _compare(regime, options.version, clock, options.run)
     return 0
 
 
@@ -140,6 +146,61 @@ def _compare(regime: Regime, version: str, clock: Any, pools: Sequence[float]) -
         tokens = (seen.blocks - 1) * seen.block_size * factor
         other = total(run(replace(regime, flags=working_set.with_pool(regime.flags, tokens)), version, clock).seconds)
         print(f"  a run with {factor}: {other['found'] / other['asked']:.2f}", flush=True)
+
+
+def _judge(regime: Regime, version: str, clock: Any) -> None:
+    seen = run(regime, version, clock)
+    told = told_seconds(seen)
+    true = eviction_seconds(seen, regime.cost.prefill_token_seconds)
+    near = {other for second in true for other in range(second - EDGE_SECONDS, second + EDGE_SECONDS + 1)}
+    print(f"| {regime.name} | {len(true)} | {len(true & told)} | {len(told - true)} | {len(told - near)} |", flush=True)
+
+
+EDGE_SECONDS: Final = 15
+AROUND_SECONDS: Final = 10
+LEAST_RATIO: Final = 0.2
+
+
+def eviction_seconds(seen: Seen, prefill_token_seconds: float) -> set[int]:
+    """Seconds around which a fifth of what was computed had been evicted, and took a fifth of the time."""
+    true = set()
+    for second in range(len(seen.seconds)):
+        near = seen.seconds[max(0, second - AROUND_SECONDS) : second + AROUND_SECONDS + 1]
+        computed, again = (sum(one[name] for one in near) for name in ("computed", "again"))
+        takes = again * prefill_token_seconds / len(near)
+        if computed and again >= LEAST_RATIO * computed and takes >= LEAST_RATIO:
+            true.add(second)
+    return true
+
+
+def told_seconds(seen: Seen) -> set[int]:
+    """Seconds of which the exporter says eviction, with the events up to then: as the cause or beside another."""
+    from kvpressure.cli.replay import ReplayTarget  # noqa: PLC0415 - the clock stands still from here on
+    from kvpressure.config.thresholds import load_thresholds  # noqa: PLC0415
+    from kvpressure.engine_state.registry import Pipeline, PipelineSettings  # noqa: PLC0415
+    from kvpressure.engines.reader import PageReader  # noqa: PLC0415
+    from kvpressure.model.environment import Environment  # noqa: PLC0415
+    from kvpressure.sources.kv_events.decode import batch  # noqa: PLC0415
+    from kvpressure.sources.kv_events.ghosts import GhostList  # noqa: PLC0415
+    from kvpressure.sources.kv_events.take import take  # noqa: PLC0415
+
+    pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
+    told, at, counts = set(), 0, Counter[str]()
+    ghosts = GhostList(seen.pages[0].t)
+    for page in seen.pages:
+        while at < len(seen.batches) and seen.batches[at][0] <= page.t:
+            t, payload = seen.batches[at]
+            take(ghosts, batch(payload), t, counts)
+            at += 1
+        pipeline.set_environment(page.t, Environment(kv_events={"lab": (ghosts.report(page.t, 0, counts),)}))
+        for view in pipeline.on_page(ReplayTarget("lab"), reader.read(page.text.encode(), page.t)):
+            judged = view.diagnosis
+            symptom = judged.symptoms.get("evicting")
+            if judged.detail == "eviction" or (
+                symptom is not None and symptom.state and judged.cause.value == "kv_cache_pressure"
+            ):
+                told.add(page.second)
+    return told
 
 
 def total(seconds: Iterable[dict[str, Any]]) -> dict[str, Any]:

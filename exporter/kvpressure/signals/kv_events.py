@@ -20,8 +20,11 @@ from kvpressure.signals.windows import EngineWindow
 POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Pools, in multiples of today's, whose hits are told."""
 
-LEAST_SHARE: Final = 0.5
+LEAST_SHARE: Final = 0.25
 """Of the window that must have been read, for a rate over all of it."""
+
+COMPLETE_SECONDS: Final = 120.0
+"""Once events were read for so long, what was evicted before them is asked for seldom."""
 
 EVENTS: Final = ("stored", "removed", "cleared", "unknown")
 BATCHES: Final = ("batches", "missing", "replayed", "bad", "oversized", "skipped")
@@ -60,7 +63,7 @@ class Misses:
 
     `recomputed_ratio` is their share of the computed prompt tokens, of which `error_ratio` (relative, one standard
     deviation) comes from sampling. `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete`
-    says whether a whole pool has been evicted since anything was forgotten.
+    says whether little can be missing: a whole pool was evicted since anything was forgotten, or that is long ago.
     """
 
     recomputed_ratio: float
@@ -123,7 +126,7 @@ class EventWindow:
         return Misses(
             min(1.0, missed / tokens),
             _error_ratio(last.misses - first.misses, last.sampled_ratio),
-            blocks is not None and reach >= blocks,
+            (blocks is not None and reach >= blocks) or first.t - last.since >= COMPLETE_SECONDS,
             {} if blocks is None or hits is None else _curve(first, last, tokens, hits, blocks, reach),
         )
 

@@ -48,7 +48,9 @@ sys.stdin.read()
 def started(code: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, cwd=ROOT / "exporter")
+    return subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, cwd=ROOT / "exporter"
+    )
 
 
 def printed_until_ready(child: subprocess.Popen[str]) -> str:
@@ -84,18 +86,17 @@ def found_in_memory(pid: int) -> int:
 @pytest.mark.parametrize("form", [lambda event: event, as_array], ids=["maps", "arrays"])
 def test_no_token_id_is_kept_logged_or_exported(form):
     secret = {"token_ids": SECRET, "lookahead_token_ids": [SECRET], "extra_keys": [[str(SECRET)]]}
-    with Publisher(replays=True) as publisher:
-        with started(CHILD, publisher.port, publisher.replay_port) as child:
-            publisher.subscribed()
-            publisher.send(form(stored([1], **secret)))
-            publisher.send(form(stored([2], **secret)), lost=True)
-            publisher.send(form(removed(1)), form(stored([3], **secret)))
-            bad = form({**stored([4], **secret), "block_hashes": "bad"})
-            publisher.send_payload(msgspec.msgpack.encode([1.0, [bad]]))
-            publisher.send(CLEARED)
-            printed = printed_until_ready(child)
-            found = found_in_memory(child.pid)
-            child.communicate("")
+    with Publisher(replays=True) as publisher, started(CHILD, publisher.port, publisher.replay_port) as child:
+        publisher.subscribed()
+        publisher.send(form(stored([1], **secret)))
+        publisher.send(form(stored([2], **secret)), lost=True)
+        publisher.send(form(removed(1)), form(stored([3], **secret)))
+        bad = form({**stored([4], **secret), "block_hashes": "bad"})
+        publisher.send_payload(msgspec.msgpack.encode([1.0, [bad]]))
+        publisher.send(CLEARED)
+        printed = printed_until_ready(child)
+        found = found_in_memory(child.pid)
+        child.communicate("")
     assert "'replayed': 1" in printed
     assert "'bad': 1" in printed
     assert not any(str(one) in printed for one in SECRET)
