@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.model.family import engine_family
-from kvpressure.model.values import Derived, known
+from kvpressure.model.values import Derived
 from kvpressure.signals.context import Context
 from kvpressure.signals.windows import EngineWindow
 
@@ -21,12 +21,14 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """Return the mean age at eviction; absent where the engine times no blocks, and while none is evicted.
 
     vLLM times from a block's allocation or last hit, while the request that has it still runs: the mean time from
-    admission to the last token comes off. Its histogram of reuse gaps is not read: it has gaps of blocks that were
+    admission to the last token comes off. It also times blocks that were never cached, such as a prompt's last one:
+    where these are all, nothing is left. Its histogram of reuse gaps is not read: it has gaps of blocks that were
     found, and none of evicted ones.
     """
     idle, served = window.of_histograms(_mean_idle), _mean_served(window)
-    age = None if idle is None or served is None else max(0.0, idle - served)
-    return known({"cache_eviction_age_seconds": age})
+    if idle is None or served is None or idle <= served:
+        return {}
+    return {"cache_eviction_age_seconds": idle - served}
 
 
 def _mean_idle(window: EngineWindow) -> float | None:

@@ -28,7 +28,7 @@ def derive(count: float, seconds: float, **counters: float):
 
 def test_the_time_of_the_request_comes_off():
     assert derive(2.0, 30.0, inference_seconds=4.0, ended=1.0) == pytest.approx(11.0)
-    assert derive(2.0, 6.0, inference_seconds=4.0, ended=1.0) == 0.0
+    assert derive(2.0, 6.0, inference_seconds=4.0, ended=1.0) is None
 
 
 def test_it_is_absent_while_nothing_is_evicted_and_where_the_requests_time_is_not_known():
