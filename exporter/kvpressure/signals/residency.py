@@ -20,7 +20,7 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return the mean age at eviction; absent where the engine times no blocks, and while none is evicted.
 
-    vLLM times from a block's allocation or last hit, while the request that has it still runs: the mean time from
+    It is timed from a block's allocation or last hit, while the request that has it still runs: the mean time from
     admission to the last token comes off. It also times blocks that were never cached, such as a prompt's last one:
     where these are all, nothing is left. Its histogram of reuse gaps is not read: it has gaps of blocks that were
     found, and none of evicted ones.

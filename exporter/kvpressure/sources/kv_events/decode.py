@@ -1,8 +1,8 @@
-"""PURE: one batch of KV events out of msgpack, for vLLM, SGLang and Dynamo. Token ids are never made into numbers.
+"""PURE: one batch of KV events out of msgpack. Token ids are never made into numbers.
 
-`vllm/distributed/kv_events.py`: a batch is an array of time, events and rank; an event is an array that begins with its
-kind (to 0.22, SGLang) or a map with `type` (from 0.32, Dynamo). Fields that came later stand behind the others. What is
-a token, or stands for one (`token_ids`, `lookahead_token_ids`, `extra_keys`), is skipped as bytes; so is a session.
+A batch is an array of time, events and rank. An event is an array that begins with its kind, or a map with `type`:
+docs/deploy.md says which runtimes and versions write which. Fields that came later stand behind the others. What is a
+token, or stands for one (`token_ids`, `lookahead_token_ids`, `extra_keys`), is skipped as bytes; so is a session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HASHES: Final = 1 << 16
 _Hashes = Annotated[list[int | bytes], Meta(max_length=MAX_HASHES)]
 _NOTHING: Final = Raw(b"\xc0")
 _ON_GPU: Final = frozenset(("", "GPU", "DEVICE"))
-"""Names of the pool itself in the field `medium`: vLLM's, SGLang's (which gives none in older versions), Dynamo's."""
+"""Names of the pool itself in the field `medium`, which older versions do not have."""
 _FULL: Final = frozenset(("", "full_attention", "mla_attention", "sink_full_attention"))
 
 

@@ -25,7 +25,7 @@ REPLAY_SECONDS: Final = 2.0
 REPLAY_AGAIN_SECONDS: Final = 10.0
 """Between two requests for what is missing: each costs the engine the reading of its whole buffer."""
 MAX_REPLAYED: Final = 10_000
-"""Batches that vLLM keeps, unless `buffer_steps` says otherwise."""
+"""Batches that an engine keeps, unless its `buffer_steps` says otherwise."""
 REPORT_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.05
 """Pause between two readings: events gather meanwhile, and one waking serves many."""

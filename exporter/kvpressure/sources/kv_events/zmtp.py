@@ -31,7 +31,7 @@ def check_greeting(data: bytes) -> None:
     if data[:1] != b"\xff" or data[_SIGNATURE_BYTES - 1 : _SIGNATURE_BYTES] != b"\x7f" or data[10] < 3:
         raise ProtocolError("what listens there does not speak ZeroMQ 4 or later")
     if data[12:32].rstrip(b"\0") != b"NULL":
-        raise ProtocolError("the publisher wants authentication, which vLLM's and SGLang's do not")
+        raise ProtocolError("the publisher wants authentication, which engines do not")
 
 
 def ready(kind: str) -> bytes:
