@@ -102,8 +102,9 @@ class Feed:
         """Read until the connection ends. Raises SourceError, OSError."""
         with Connection(self._address.host, self._address.port, "SUB") as self._connection:
             self._connection.send(zmtp.subscription(self._address.topic.encode()))
+            self.report = self._ghosts.report(self._wall(), self._rank, self._counts)
             self.error = None
-            reported = float("-inf")
+            reported = time.monotonic()
             while not self._ended.is_set():
                 used = self._round(self._connection)
                 if time.monotonic() - reported >= REPORT_SECONDS:

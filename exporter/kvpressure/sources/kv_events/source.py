@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "kv_events"
 INTERVAL_SECONDS: Final = 1.0
+GREETED_WITHIN_SECONDS: Final = 0.3
+"""Before the first look: most have greeted by then."""
 MAX_FEEDS: Final = 64
 """Ranks that are followed at most: a thread and up to 32 MiB each."""
 NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kv-pressure-exporter[kv-events]'"
@@ -104,6 +106,7 @@ class _Followed:
         if self._feed is None:
             self._feed = _feed(self._key)
             self._feed.start()
+            await asyncio.sleep(GREETED_WITHIN_SECONDS)
         if (error := self._feed.error) is not None:
             raise error
         if self._feed.report is None:
