@@ -35,7 +35,15 @@ def judge(story: Story, bars: Bars) -> list[Row]:
         held = rate is not None and rate <= bars.page_bytes_per_second
         seen = f"{rate or 0:.0f} B/s; a full page has {story.full_page_bytes} B"
         rows.append(Row(held, f"{visit.phase.name}: page bytes at most {bars.page_bytes_per_second:.0f} B/s", seen))
-    return [*rows, *_plan(story), *_down(story), *_sources(story)]
+    return [*rows, *_plan(story), *_down(story), *_sources(story), *_kv_events(story)]
+
+
+def _kv_events(story: Story) -> Iterator[Row]:
+    if (read := story.kv_events) is not None:
+        bad = {name: many for name in ("bad", "unknown", "oversized", "skipped") if (many := read.get(name))}
+        held = bool(read.get("stored") and read.get("removed")) and not bad
+        seen = ", ".join(f"{name} {many:.0f}" for name, many in read.items()) or "nothing"
+        yield Row(held, "KV events: blocks stored and removed are read, and none is bad or unknown", seen)
 
 
 def settled(story: Story, visit: Visit) -> list[Look]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import sys
 import time
@@ -56,6 +57,8 @@ class Story:
     plan: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, Any] = field(default_factory=dict)
     down: tuple[float, float] = (0.0, 0.0)
+    kv_events: dict[str, float] | None = None
+    """What the exporter has read of them, by kind and outcome; None where none are published."""
 
 
 @dataclass
@@ -174,6 +177,8 @@ async def play(
 ) -> Story:
     """Run all phases of a scenario; `say` gets a line per phase, `on_look` every second."""
     story = Story()
+    if scenario.kv_events:
+        scenario = scenario.publishing(free_port(), free_port())
     engine = Engine(environment, scenario, free_port(), folder, story.boot_seconds)
     ours = free_port()
     async with contextlib.AsyncExitStack() as stack:
@@ -201,6 +206,8 @@ async def play(
                 if watching.done():
                     watching.result()
             story.full_page_bytes = len(await get(f"{engine.url}/metrics"))
+            if scenario.kv_events:
+                story.kv_events = _kv_events(await get(f"{exporter}/metrics"))
             story.targets = json.loads(await get(f"{exporter}/targets"))
         finally:
             watching.cancel()
@@ -238,6 +245,11 @@ async def kvpressure(*arguments: str) -> tuple[int, str]:
             process.send_signal(signal.SIGKILL)
             await process.wait()
     return process.returncode or 0, out.decode() or err.decode()
+
+
+def _kv_events(page: str) -> dict[str, float]:
+    found = re.findall(r'^kvpressure_kv_event[a-z_]*\{.*(?:kind|outcome)="(\w+)".*\} (\S+)$', page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 async def _page_rate(prometheus: str, visit: Visit) -> float | None:

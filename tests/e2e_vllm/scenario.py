@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -68,7 +69,7 @@ GENERATES = (
 class Scenario:
     """A server from its boot to its end. `model` is a folder of `environment.MODELS`.
 
-    In `flags`, `{models}` stands for the folder that all of these lie in.
+    In `flags`, `{models}` stands for the folder that all of these lie in. With `kv_events` the engine publishes them.
     """
 
     name: str
@@ -76,6 +77,16 @@ class Scenario:
     model: str = "generating"
     flags: tuple[str, ...] = GENERATES
     settings: Mapping[str, Any] = field(default_factory=dict)
+    kv_events: bool = False
+
+    def publishing(self, port: int, replay_port: int) -> Scenario:
+        """The same with a server that publishes its KV events there, and an exporter that reads them."""
+        # vLLM binds where the first address has a wildcard, and connects elsewhere.
+        endpoints = {"endpoint": f"tcp://*:{port}", "replay_endpoint": f"tcp://127.0.0.1:{replay_port}"}
+        config = json.dumps({"enable_kv_cache_events": True, "publisher": "zmq", **endpoints})
+        flags = (*self.flags, "--kv-events-config", config.replace("{", "{{").replace("}", "}}"))
+        read = {"kv_events": {"port": port, "replay_port": replay_port}}
+        return replace(self, flags=flags, settings={**self.settings, "target": read})
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,13 +98,15 @@ async def exporter(engine_url: str, port: int, folder: Path, settings: Mapping[s
 
 
 def configure(engine_url: str, port: int, folder: Path, more: Mapping[str, Any]) -> Path:
-    """Write the exporter's file of settings, with `more` by section; a running exporter sees it change."""
+    """Write the exporter's settings, with `more` by section or of its `target`; a running exporter sees them change."""
     config, fresh = folder / "kvpressure.json", folder / "kvpressure.json.new"
     settings: dict[str, dict[str, Any]] = {
         "web": {"listen_address": f"127.0.0.1:{port}"},
         "engines": {"targets": [{"name": "vllm", "url": engine_url}]},
         "gpu": {"vendors": []},
     }
+    more = dict(more)
+    settings["engines"]["targets"][0] |= more.pop("target", {})
     for section, keys in more.items():
         settings[section] = settings.get(section, {}) | keys
     fresh.write_text(json.dumps(settings))

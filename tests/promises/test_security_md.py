@@ -13,7 +13,8 @@ from tests.support.tools import ROOT
 
 PAGE = (ROOT / "SECURITY.md").read_text()
 ADVERSARIES = (
-    *("A hostile pod spec", "An engine's page", "A scraper or another HTTP client", "An annotation or label"),
+    *("A hostile pod spec", "An engine's page", "A publisher of KV events"),
+    *("A scraper or another HTTP client", "An annotation or label"),
     *(
         "A log line",
         "A kubeconfig",

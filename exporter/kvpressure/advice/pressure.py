@@ -13,6 +13,7 @@ from typing import Final
 from kvpressure.advice import batch, cache, edge, rollout
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, memory
+from kvpressure.advice.measure import measure_eviction
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import keep_apart, replicas_as_predicted, route
 from kvpressure.model.action import Action
@@ -98,6 +99,7 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
         cache.small_kv_for_contexts(case, hits),
         larger if larger.flags else None,
         cache.tier_for_contexts(case, hits),
+        measure_eviction(case),
         verify,
     ], "the simulated engine has no prefix cache of finite size, so what a larger one would find is not known"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kvpressure.model.environment import ContainerId, DeclaredLimit
 
 if TYPE_CHECKING:  # they take long to load, and recordings need none
-    from kvpressure.config.settings import BasicAuthSettings, TlsSettings
+    from kvpressure.config.settings.polling import BasicAuthSettings, KvEventsSettings, TlsSettings
 
 ALL_GPUS: Final = "all"
 BY_ITS_PAGE: Final = "auto"
@@ -21,7 +21,8 @@ class Target:
     """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
 
     `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
-    `limits` (None: nobody could read how the engine was started) are those of discovery.
+    `limits` (None: nobody could read how the engine was started) are those of discovery. Without `kv_events`, none are
+    read.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Target:
     basic_auth: BasicAuthSettings | None = None
     container: str = ""
     limits: tuple[DeclaredLimit, ...] | None = None
+    kv_events: KvEventsSettings | None = None
 
 
 def container_of(target: Target) -> ContainerId:

@@ -17,6 +17,7 @@ from kvpressure.net.waiting import cancel
 from kvpressure.sources import host, port_owner
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT
+from kvpressure.sources.kv_events import source as kv_events
 from kvpressure.sources.logs import source as logs
 from kvpressure.sources.pod_devices import source as pod_devices
 from kvpressure.sources.pod_devices.assign import resolve
@@ -29,6 +30,7 @@ SOURCES: Final[tuple[Registration[Any], ...]] = (
     logs.SOURCE,
     host.SOURCE,
     port_owner.SOURCE,
+    kv_events.SOURCE,
 )
 """Each source hears what those before it know; health is shown in this order."""
 

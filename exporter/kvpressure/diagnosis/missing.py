@@ -44,6 +44,15 @@ SOURCES: Final = (
         lambda inputs: "device_oom" in inputs.external_evidence,
     ),
     _Source(
+        "kv_events",
+        Missing(
+            "which blocks were evicted and computed again",
+            "let the engine publish its KV events (--kv-events-config) and kvpressure read them (kv_events of the "
+            "engine in the settings)",
+        ),
+        lambda inputs: inputs.window.eviction.by_events,
+    ),
+    _Source(
         "declared",
         Missing(
             "how many sequences it may run",
@@ -66,6 +75,7 @@ _MOOT: Final[Mapping[str, Callable[[Inputs], bool]]] = {
     "fetching": lambda inputs: inputs.window.deferral.connector is False,
     "computed_prompt_tokens": lambda inputs: not inputs.window.queue.waiting,
     "waiting_deferred": lambda inputs: inputs.window.queue.waiting == 0.0,
+    "timed_evictions": lambda inputs: inputs.window.eviction.by_events,
 }
 """Signals that would tell nothing although they are missing: no connector brings KV, nobody waits."""
 

@@ -13,6 +13,7 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment
+from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Stage
@@ -118,7 +119,10 @@ class EngineState:
             self.canary.begin_anew(page.t, started=True)
         log = environment.common.logs.get(container_of(environment.target))
         watermark_ratio = environment.declared_values.get("kv_watermark_ratio")
-        if not past.take(page, sample, log, restarted=environment.restarted, watermark_ratio=watermark_ratio):
+        reports = environment.common.kv_events.get(environment.target.name, ())
+        events = of_rank(reports, sample.engine, alone=len(page.engines) == 1)
+        restarted = environment.restarted
+        if not past.take(page, sample, log, restarted=restarted, watermark_ratio=watermark_ratio, events=events):
             return None
         features, canary_evidence = self._apply_canary_result(
             past.features(_context(environment, thresholds)), environment.canary_times

@@ -124,6 +124,7 @@ def _fixed_targets(settings: Settings, *, assume: bool) -> Iterable[Target]:
             runtime=given.runtime,
             gpus=given.gpus,
             kv_bytes_per_token=given.kv_bytes_per_token,
+            kv_events=given.kv_events,
         )
         yield _with_access(target, given, settings.poll)
 

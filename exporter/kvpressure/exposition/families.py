@@ -17,7 +17,20 @@ from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
-from kvpressure.signals import batch, canary, cost, gpu, kv, latency, prefix_cache, saturation, throughput, traffic
+from kvpressure.signals import (
+    batch,
+    canary,
+    cost,
+    gpu,
+    kv,
+    kv_events,
+    latency,
+    prefix_cache,
+    residency,
+    saturation,
+    throughput,
+    traffic,
+)
 
 VERDICTS: Final = (
     engine_family(
@@ -119,6 +132,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *batch.FAMILIES,
     *kv.FAMILIES,
     *prefix_cache.FAMILIES,
+    *residency.FAMILIES,
+    *kv_events.FAMILIES,
     *traffic.REFUSALS,
     *latency.FAMILIES,
     *throughput.FAMILIES,

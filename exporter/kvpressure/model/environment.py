@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.record import record
 
 LOG_KINDS: Final = ("kv_capacity", "kv_exhausted", "device_oom", "preemption", "engine_dead", "other")
@@ -127,6 +128,7 @@ class HostReport:
 class Environment:
     """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
 
+    `kv_events` are those of each target, by its name.
     `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
     `problems` are sentences about pods that cannot be polled and devices that cannot be told, `hints` about what is
     switched off or cannot be known, and what would bring it.
@@ -137,6 +139,7 @@ class Environment:
     logs: Mapping[ContainerId, LogReport] = field(default_factory=dict)
     events: Mapping[ContainerId, EventReport] = field(default_factory=dict)
     limits: Mapping[ContainerId, tuple[DeclaredLimit, ...]] = field(default_factory=dict)
+    kv_events: Mapping[str, tuple[KvEvents, ...]] = field(default_factory=dict)
     host: HostReport | None = None
     memory_pressure: bool | None = None
     problems: tuple[str, ...] = ()

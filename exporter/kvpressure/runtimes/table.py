@@ -155,6 +155,7 @@ COUNTERS: Final = {
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
     "prefill_tokens": "the same, where prompt_tokens may leave out what a cache held",
+    "timed_evictions": "blocks evicted of which the time since their last use was measured",
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
     "external_hits": "of those, the tokens that were found there",
     "remote_transfers": "transfers of KV from or to another engine; there only where such a connector is in use",
@@ -173,6 +174,7 @@ HISTOGRAMS: Final = {
     "request_prompt_tokens": "prompt length of requests that ended",
     "request_max_tokens": "max_tokens that requests asked for, observed at the end",
     "request_output_tokens": "output length of requests that ended",
+    "idle_before_evict": "seconds from a block's allocation or last hit to its eviction, of a sample of blocks",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.model.values import Derived, Value, known
-from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, saturation, throughput, traffic
+from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, residency, saturation, throughput, traffic
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
 from kvpressure.signals.verdict_window import VerdictWindow, verdict_window
@@ -15,6 +15,7 @@ _FAMILIES = (
     batch.derive,
     kv.derive,
     prefix_cache.derive,
+    residency.derive,
     latency.derive,
     throughput.derive,
     traffic.derive,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -33,6 +35,9 @@ class Eviction:
     slowly. `recomputed_ratio` is the share of the computed prompt tokens that were found then, `time_ratio` the same
     as a share of the engine's time. `turnovers` is how often the cache was written over since hits fell: below 1, what
     is missing may have been reset or lost in a restart rather than evicted.
+
+    Where they are known `by_events` (`kv_events`), the ratios are exact but for `error_ratio` of sampling, nothing is
+    compared with the past, and `hit_ratio_by_pool` has the hits of larger pools.
     """
 
     turnover_seconds: float | None = None
@@ -41,6 +46,9 @@ class Eviction:
     recomputed_ratio: float | None = None
     time_ratio: float | None = None
     turnovers: float = 0.0
+    by_events: bool = False
+    error_ratio: float = 0.0
+    hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
 
 
 class HitCurve:
@@ -79,7 +87,7 @@ class HitCurve:
             hit_ratio=now.ratio,
             hit_ratio_before=before,
             recomputed_ratio=recomputed,
-            time_ratio=_time_ratio(window, recomputed),
+            time_ratio=time_ratio(window, recomputed),
             turnovers=self._turnovers,
         )
 
@@ -141,7 +149,7 @@ def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
     return Hits(turnover, ratio, prompt)
 
 
-def _time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
+def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
     """Return the share of the engine's time that goes into prompt tokens computed again.
 
     While on average n requests are between admission and first token (Little's law), prompts are computed for a share

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
+from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
@@ -21,6 +22,7 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
+from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.observed import observed
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.verdict_window import VerdictWindow
@@ -57,6 +59,7 @@ class EngineHistory:
         self._learned_cap: float | None = None
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
         self._hit_curve = HitCurve()
+        self._events = EventWindow(seconds)
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -84,15 +87,17 @@ class EngineHistory:
         *,
         restarted: bool,
         watermark_ratio: float | None = None,
+        events: KvEvents | None = None,
     ) -> bool:
         """Take one poll in; False for one that is not newer than the last, which changes nothing.
 
-        `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, `restarted` that
-        another process answers than before.
+        `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, as do `events`;
+        `restarted` that another process answers than before.
         """
         window = self._window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
+        self._events.take(events)
         if restarted:
             self._cost.restarted()
             self._learned_cap = None
@@ -113,6 +118,9 @@ class EngineHistory:
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
+        misses = self._events.misses(self._window, derived)
+        eviction = with_events(eviction, misses, self._window, derived, thresholds)
+        derived |= self._events.families(misses)
         return Features(
             t=self._window.t,
             cache=self._window.cache,

@@ -24,4 +24,5 @@ LOADS = Scenario(
         Phase("idle", NOTHING, 60, frozenset({"idle"}), 0),
         Phase("restart", LIGHT, 60, HEALTHY, 0, event=Event.RESTART, lead_seconds=10),
     ),
+    kv_events=True,
 )

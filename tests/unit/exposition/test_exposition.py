@@ -36,6 +36,7 @@ from kvpressure.model.family import Scope
 from kvpressure.model.samples import CanaryResult, SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
+from kvpressure.signals import kv_events
 from kvpressure.signals.batch import BATCH_BOUNDS
 from kvpressure.signals.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
 from tests.support.snapshots import collapsed
@@ -102,6 +103,7 @@ def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
         assert {BY_KEY[key].scope for key in gpu.derived} == {Scope.GPU}
 
 
+OF_EVENTS = tuple(family.key for family in kv_events.FAMILIES)
 ESTIMATED = ("estimated_flops_per_second", "estimated_memory_bytes_per_second")
 SHED = ("requests_refused_total", "requests_refused_per_second", "refused_request_ratio")
 
@@ -128,7 +130,7 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     buckets = {"effective_batch_size": BATCH_BOUNDS, "request_prompt_tokens": PROMPT_BOUNDS}
     total = 0
     for family in FAMILIES:
-        if family.key in ("canary_requests_total", *SHED, *ESTIMATED):
+        if family.key in ("canary_requests_total", *SHED, *ESTIMATED, *OF_EVENTS):
             continue
         if family.type == "histogram":
             total += len(buckets.get(family.key, OUTPUT_BOUNDS)) + 3  # +Inf, sum, count
@@ -141,11 +143,13 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
                 else quantiles.get(family.key)
                 or math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
             )
-    assert total <= 135  # decisions 0251, 0310, 0311, 0360, 0370, 0410
-    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 143  # decisions 0014, 0310, 0311, 0360, 0370, 0410
+    assert total <= 136  # decisions 0251, 0310, 0311, 0360, 0370, 0410, 0420
+    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 144  # decisions 0014, 0310, 0311, 0360, 0370, 0410, 0420
     # More where engines.canary is on (decision 0270), a queue limit is set and reached (0280), work estimated (0283).
     optional_symptoms = ("load_shed", "canary_unanswered")
     assert len(optional_symptoms) + len(CanaryResult) + len(SHED) + len(ESTIMATED) == 6 + 4 + 2
+    # And where KV events are read (decision 0420): four numbers, the pools, the kinds, and what became of batches.
+    assert 4 + len(kv_events.POOLS) + len(kv_events.EVENTS) + len(kv_events.BATCHES) == 20
 
 
 def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(snapshot):

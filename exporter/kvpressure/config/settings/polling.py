@@ -141,6 +141,27 @@ class CanarySettings(Section):
     )
 
 
+class KvEventsSettings(Section):
+    """KV events that the engine publishes on its own host (`--kv-events-config`); data-parallel rank n at port + n."""
+
+    port: Integer = Field(
+        default=5557,
+        ge=1,
+        le=65535,
+        description="Port of `endpoint` of the engine's `--kv-events-config`. Needs "
+        "`pip install 'kv-pressure-exporter[kv-events]'`.",
+    )
+    replay_port: Integer | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of its `replay_endpoint`, which is asked for events that were missed; without it, what was "
+        "evicted before them is forgotten.",
+    )
+    topic: Label = Field(default="", description="Only messages whose topic begins so; its `topic`.", max_length=200)
+    ranks: Integer = Field(default=1, ge=1, le=64, description="Data-parallel ranks that publish there.")
+
+
 class TargetLabels(Section):
     """Labels that say where an engine runs."""
 
@@ -174,6 +195,11 @@ class TargetSettings(ClientSettings):
         gt=0,
         le=1e9,
         description="KV cache bytes of one token over all layers of one rank, if the page does not say.",
+    )
+    kv_events: KvEventsSettings | None = Field(
+        default=None,
+        description="Read the engine's KV events, which tell exactly what was evicted and computed again; `{}` for the "
+        "defaults. Unset: they are not read.",
     )
 
     @model_validator(mode="before")

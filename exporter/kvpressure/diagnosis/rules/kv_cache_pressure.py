@@ -18,6 +18,7 @@ from kvpressure.diagnosis.rule import Rule, cache_in_use, nothing_to_say, waitin
 from kvpressure.diagnosis.score import KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.eviction import Eviction
 
 EXPECTS: Final[Mapping[str, bool]] = {
     "batch_collapse": True,
@@ -41,6 +42,10 @@ _stays = Shared(_told & room.long_still_blocked & queue.queued & ~batch.at_cap)
 _full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.known_true()) | _stays)
 _limits = Shared(symptoms.admission_blocked | symptoms.preempting | _full | _stays)
 """Asked first by all rules that stand together, so that it is asked once."""
+
+
+_ERROR_SAID_RATIO: Final = 0.01
+_POOLS_SAID: Final = (1.5, 2.0, 4.0)
 
 
 def _kv(name: str, detail: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
@@ -71,7 +76,7 @@ def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
     return "Requests were preempted, and wait until they fit with their answers."
 
 
-@fact()
+@fact("timed_evictions", "kv_events")
 def _evicts_still(facts: Facts) -> bool:
     """Return whether half of what begins the verdict is still there: sessions come back in waves."""
     found, thresholds = facts.window.eviction, facts.thresholds
@@ -85,11 +90,29 @@ def _evicts_still(facts: Facts) -> bool:
 def _evicted(facts: Facts) -> str:
     found = facts.window.eviction
     hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
+    if found.by_events:
+        return _evicted_by_events(found)
     return (
         f"The cache turns over every {number(found.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and were "
         f"{before:.0%} at a slower turnover: {found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed were "
         f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time (evidence: this engine's own past)."
     )
+
+
+def _evicted_by_events(found: Eviction) -> str:
+    parts = []
+    if found.turnover_seconds is not None:
+        parts.append(f"The cache turns over every {number(found.turnover_seconds)} s. ")
+    if found.hit_ratio is not None:
+        larger = ((pool, found.hit_ratio_by_pool.get(pool)) for pool in _POOLS_SAID)
+        would = ", ".join(f"{hits:.0%} with {pool:g} times the pool" for pool, hits in larger if hits is not None)
+        parts.append(f"Prefix hits are {found.hit_ratio:.0%}{would and f', and would have been {would}'}. ")
+    about = f" (give or take {found.error_ratio:.0%} of that)" if found.error_ratio >= _ERROR_SAID_RATIO else ""
+    parts.append(
+        f"{found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed{about} had been evicted, which takes "
+        f"{found.time_ratio or 0.0:.0%} of the time (evidence: KV events)."
+    )
+    return "".join(parts)
 
 
 RULES: Final = (

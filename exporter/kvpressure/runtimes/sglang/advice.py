@@ -12,6 +12,7 @@ _FLAGS: Final = {
     "max_model_len": "--context-length",
     "gpu_memory_utilization": "--mem-fraction-static",
     "kv_cache_dtype": "--kv-cache-dtype",
+    "kv_events": "--kv-events-config",
 }
 
 

@@ -18,6 +18,8 @@ _FLAGS: Final = {
     "prefix_caching": "--enable-prefix-caching",
     "short_first": "--scheduling-policy",
     "kv_offloading": "--kv-offloading-size",
+    "kv_events": "--kv-events-config",
+    "kv_cache_metrics": "--kv-cache-metrics",
 }
 
 

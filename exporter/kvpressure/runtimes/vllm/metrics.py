@@ -54,6 +54,8 @@ COUNTERS: Final = (
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
+    # There with --kv-cache-metrics, of one block in a hundred.
+    Row("timed_evictions", ("vllm:kv_block_idle_before_evict_seconds_count",), slow=True),
     # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
     Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
     Row("external_hits", ("vllm:external_prefix_cache_hits_total",), slow=True),
@@ -91,6 +93,7 @@ HISTOGRAMS: Final = (
     Row("request_prompt_tokens", ("vllm:request_prompt_tokens",)),
     Row("request_max_tokens", ("vllm:request_params_max_tokens",)),
     Row("request_output_tokens", ("vllm:request_generation_tokens",)),
+    Row("idle_before_evict", ("vllm:kv_block_idle_before_evict_seconds",)),
 )
 
 
@@ -253,6 +256,13 @@ EVIDENCE: Final = (
         signals=("computed_prompt_tokens",),
         series=("vllm:prompt_tokens_by_source_total",),
         how="vLLM 0.16 and later export it",
+    ),
+    OptionalSignal(
+        what="how long blocks survive unused",
+        signals=("timed_evictions",),
+        series=("vllm:kv_block_idle_before_evict_seconds_count",),
+        how="vLLM 0.12 and later export it with --kv-cache-metrics, which times one block in a hundred, at next to no "
+        "cost",
     ),
     OptionalSignal(
         what="whether the engine sleeps",

@@ -1,0 +1,45 @@
+"""What an engine's KV events have told so far, as the signals take it: counts of blocks and tokens, never tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final
+
+from kvpressure.model.record import record
+
+BOUNDS: Final = tuple(2.0 ** (step / 8) for step in range(193))
+"""Upper bounds of `KvEvents.missed_by_blocks`, in blocks: a tenth apart, up to more blocks than any pool has."""
+
+
+@record
+class KvEvents:
+    """One rank's events, read since the source began; every count is cumulative.
+
+    `since` is when the ghost list was last forgotten (unix seconds): of what was evicted before, nothing is known.
+    `evicted_blocks` are blocks removed from the GPU's pool, `missed_tokens` the tokens of blocks stored again after
+    they had been removed: capacity misses, counted at `sampled_ratio` of all blocks and scaled up. `missed_by_blocks`
+    are the same tokens by how many more blocks would have kept them (at most as many as that one of `BOUNDS`).
+    `misses` are the blocks that this was counted on. `reach` is how many more blocks can be told of at all.
+    `residence_seconds` is the median time from a block's storing to its removal, of the last ones.
+    `counts` has what was read, by what became of it.
+    """
+
+    t: float
+    since: float
+    rank: int = 0
+    evicted_blocks: int = 0
+    missed_tokens: float = 0.0
+    missed_by_blocks: tuple[float, ...] = ()
+    misses: int = 0
+    reach: int = 0
+    sampled_ratio: float = 1.0
+    residence_seconds: float | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def of_rank(reports: tuple[KvEvents, ...], engine: str, *, alone: bool) -> KvEvents | None:
+    """Return the events of the engine (a rank's number) on a target's page; `alone`: the page has no other."""
+    if alone and len(reports) == 1:
+        return reports[0]
+    return next((one for one in reports if str(one.rank) == engine), None)

@@ -1,0 +1,189 @@
+"""Capacity misses as KV events tell them: prompt tokens computed again, and what larger pools would have found."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import engine_family
+from kvpressure.model.kv_events import BOUNDS, KvEvents
+from kvpressure.model.record import record
+from kvpressure.model.values import Derived, at, known
+from kvpressure.signals.eviction import Eviction, time_ratio
+from kvpressure.signals.windows import EngineWindow
+
+POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+"""Pools, in multiples of today's, whose hits are told."""
+
+LEAST_SHARE: Final = 0.25
+"""Of the window that must have been read, for a rate over all of it."""
+
+COMPLETE_SECONDS: Final = 120.0
+"""Once events were read for so long, what was evicted before them is asked for seldom."""
+
+EVENTS: Final = ("stored", "removed", "cleared", "unknown")
+BATCHES: Final = ("batches", "missing", "replayed", "bad", "oversized", "skipped")
+
+FAMILIES: Final = (
+    engine_family(
+        "kv_capacity_miss_tokens_total",
+        "Tokens computed again because their blocks had been evicted, by KV events.",
+        kind="counter",
+    ),
+    engine_family("kv_evicted_blocks_total", "Cached blocks that were evicted, by KV events.", kind="counter"),
+    engine_family(
+        "prefix_cache_hit_ratio_by_pool",
+        "Prefix hit ratio that a pool of pool_ratio times the size would have had over the window, by KV events; "
+        "without what changes when requests are served faster.",
+        "pool_ratio",
+    ),
+    engine_family(
+        "cache_eviction_age_max_seconds",
+        "Median time from a block's storing to its eviction, by KV events; it was last used at some time between.",
+    ),
+    engine_family("kv_events_total", "KV events read, by kind.", "kind", kind="counter"),
+    engine_family(
+        "kv_event_batches_total",
+        "Batches of KV events: read; missing by their numbers, of which replayed; bad, oversized, skipped to save CPU.",
+        "outcome",
+        kind="counter",
+    ),
+    engine_family("kv_events_sampled_ratio", "Share of blocks, chosen by their hash, that misses are counted on."),
+)
+
+
+@record
+class Misses:
+    """Capacity misses over the window.
+
+    `recomputed_ratio` is their share of the computed prompt tokens, of which `error_ratio` (relative, one standard
+    deviation) comes from sampling. `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete`
+    says whether little can be missing: a whole pool was evicted since anything was forgotten, or that is long ago.
+    """
+
+    recomputed_ratio: float
+    error_ratio: float = 0.0
+    complete: bool = False
+    hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
+
+
+class EventWindow:
+    """What KV events told over the last `seconds` of one engine."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._reports: deque[KvEvents] = deque()
+
+    def take(self, report: KvEvents | None) -> None:
+        """Take the newest report in; None: events are not read, or not now."""
+        reports = self._reports
+        if report is None or (reports and report.evicted_blocks < reports[-1].evicted_blocks):
+            reports.clear()  # read anew: it counts from 0 again
+        if report is None or (reports and report.t <= reports[-1].t):
+            return
+        reports.append(report)
+        while reports[0].t < report.t - self._seconds:
+            reports.popleft()
+
+    def families(self, misses: Misses | None) -> Derived:
+        """Return the series of the events; none where they are not read."""
+        if not self._reports:
+            return {}
+        newest = self._reports[-1]
+        curve = misses.hit_ratio_by_pool if misses is not None else {}
+        return known(
+            {
+                "kv_capacity_miss_tokens_total": newest.missed_tokens,
+                "kv_evicted_blocks_total": float(newest.evicted_blocks),
+                "prefix_cache_hit_ratio_by_pool": {f"{pool:g}": ratio for pool, ratio in curve.items()},
+                "cache_eviction_age_max_seconds": newest.residence_seconds,
+                "kv_events_total": {kind: float(newest.counts.get(kind, 0)) for kind in EVENTS},
+                "kv_event_batches_total": {
+                    "read" if name == "batches" else name: float(newest.counts.get(name, 0)) for name in BATCHES
+                },
+                "kv_events_sampled_ratio": newest.sampled_ratio,
+            }
+        )
+
+    def misses(self, window: EngineWindow, derived: Derived) -> Misses | None:
+        """Return the misses; None while nothing is computed, and until enough of the window was read."""
+        computed, hits = at(derived, "computed_prompt_tokens_per_second"), at(derived, "prefix_cache_hit_ratio")
+        if not computed or not self._reports:
+            return None
+        first, last = self._reports[0], self._reports[-1]
+        seconds = last.t - max(first.t, last.since)
+        if seconds < LEAST_SHARE * self._seconds:
+            return None
+        tokens = computed * (last.t - first.t)
+        missed = last.missed_tokens - first.missed_tokens
+        blocks, evicted = _pool_blocks(window), last.evicted_blocks - first.evicted_blocks
+        reach = last.reach - evicted
+        return Misses(
+            min(1.0, missed / tokens),
+            _error_ratio(last.misses - first.misses, last.sampled_ratio),
+            (blocks is not None and reach >= blocks) or first.t - last.since >= COMPLETE_SECONDS,
+            {} if blocks is None or hits is None else _curve(first, last, tokens, hits, blocks, reach),
+        )
+
+
+def with_events(
+    told: Eviction, misses: Misses | None, window: EngineWindow, derived: Derived, thresholds: Thresholds
+) -> Eviction:
+    """Return what evictions cost by KV events, where these know more than the engine's own past (`told`)."""
+    if misses is None:
+        return told
+    past = told.recomputed_ratio if told.turnovers >= thresholds.eviction_turnover_min_count else None
+    if not misses.complete and past is not None and past > misses.recomputed_ratio:
+        return told  # blocks that were evicted before events were read are not known to have been here
+    return replace(
+        told,
+        turnover_seconds=at(derived, "cache_turnover_seconds"),
+        hit_ratio=at(derived, "prefix_cache_hit_ratio"),
+        recomputed_ratio=misses.recomputed_ratio,
+        time_ratio=time_ratio(window, misses.recomputed_ratio),
+        # Each of these was evicted: no reset and no restart looks like it.
+        turnovers=thresholds.eviction_turnover_min_count,
+        by_events=True,
+        error_ratio=misses.error_ratio,
+        hit_ratio_by_pool=misses.hit_ratio_by_pool,
+    )
+
+
+def kept_by(missed: Sequence[float], blocks: float) -> float:
+    """Return the tokens of those missed (as `KvEvents.missed_by_blocks`) that so many more blocks would have kept."""
+    index = bisect_left(BOUNDS, blocks)
+    if index >= len(BOUNDS):
+        return sum(missed)
+    below = BOUNDS[index - 1] if index else 0.0
+    share: float = (blocks - below) / (BOUNDS[index] - below)
+    return sum(missed[:index]) + missed[index] * share
+
+
+def _curve(
+    first: KvEvents, last: KvEvents, tokens: float, hits: float, blocks: float, reach: int
+) -> Mapping[float, float]:
+    missed = [after - before for before, after in zip(first.missed_by_blocks, last.missed_by_blocks, strict=True)]
+    # Of the prompt tokens looked up, 1 - hits were computed; a page may count both in a unit of its own.
+    return {
+        pool: hits + (1.0 - hits) * min(1.0, kept_by(missed, (pool - 1.0) * blocks) / tokens)
+        for pool in POOLS
+        if (pool - 1.0) * blocks <= reach
+    }
+
+
+def _pool_blocks(window: EngineWindow) -> float | None:
+    """Return the blocks of the pool; None where they are not of one size."""
+    cache = window.cache
+    if cache.layers_differ or not cache.capacity_tokens or not cache.block_size:
+        return None
+    return cache.capacity_tokens / cache.block_size
+
+
+def _error_ratio(misses: int, sampled: float) -> float:
+    """Return the relative standard deviation of a count of which each was seen with the probability `sampled`."""
+    return math.sqrt((1.0 - sampled) / misses) if misses > 0 else 0.0

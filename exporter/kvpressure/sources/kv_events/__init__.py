@@ -1,0 +1,1 @@
+"""KV events of engines: blocks stored and removed, read from the ZeroMQ socket that the engine publishes them on."""

@@ -1,0 +1,149 @@
+"""A connection to an engine's publisher, or to its replay socket: found, greeted, read under deadlines."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+
+from kvpressure.model.record import SourceError
+from kvpressure.net.addresses import refusal
+from kvpressure.printable import brief
+from kvpressure.sources.kv_events import zmtp
+
+HANDSHAKE_SECONDS: Final = 5.0
+MAX_MESSAGE_BYTES: Final = 4 << 20
+"""A step of 131,072 tokens has 0.9 MiB of events."""
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+class Connection:
+    """Made by a blocking call of `HANDSHAKE_SECONDS` at most, for a thread of its own. Raises SourceError, OSError."""
+
+    def __init__(self, host: str, port: int, kind: str) -> None:
+        self._where = f"{host}:{port}"
+        self._due = time.monotonic() + HANDSHAKE_SECONDS
+        self._inbox = zmtp.Inbox(MAX_MESSAGE_BYTES, self._command)
+        self._greeted = False
+        self._fresh = 0
+        self._error = ""
+        self._socket = _connected(host, port)
+        try:
+            self._greet(kind)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+        self._inbox.wipe()
+
+    @property
+    def oversized(self) -> int:
+        """Messages skipped for their size."""
+        return self._inbox.oversized
+
+    def close(self) -> None:
+        """End it, from any thread: whoever waits for messages gets none any more."""
+        with suppress(OSError):  # the other side was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send what is short enough not to wait for the other side. Raises OSError."""
+        self._socket.settimeout(HANDSHAKE_SECONDS)
+        self._socket.sendall(data)
+
+    def receive(self, seconds: float) -> bool:
+        """Receive some bytes; False where none have come for `seconds`. Raises SourceError, OSError."""
+        self._socket.settimeout(seconds)
+        try:
+            self._fresh = self._socket.recv_into(self._inbox.space())
+        except (TimeoutError, BlockingIOError):
+            return False
+        if not self._fresh:
+            raise SourceError("hung_up", f"{self._where} has hung up{self._error}")
+        return True
+
+    def messages(self) -> Iterator[tuple[memoryview, ...]]:
+        """Yield the messages that are complete with what was received; their frames are good until more is.
+
+        Raises SourceError where the other side speaks no ZeroMQ.
+        """
+        try:
+            yield from self._inbox.received(self._fresh)
+        except zmtp.ProtocolError as error:
+            raise SourceError("not_zeromq", f"{self._where}: {error}") from None
+
+    def _greet(self, kind: str) -> None:
+        self._socket.settimeout(HANDSHAKE_SECONDS)
+        self._socket.sendall(zmtp.greeting())
+        data = b""
+        while len(data) < zmtp.GREETING_BYTES:
+            self._socket.settimeout(self._left())
+            data += (more := self._socket.recv(zmtp.GREETING_BYTES - len(data)))
+            if not more:
+                raise SourceError("hung_up", f"{self._where} has hung up at once")
+            if data[:1] != b"\xff":
+                break
+        try:
+            zmtp.check_greeting(data.ljust(zmtp.GREETING_BYTES, b"\0"))
+        except zmtp.ProtocolError as error:
+            raise SourceError("not_zeromq", f"{self._where}: {error}") from None
+        self._socket.sendall(zmtp.ready(kind))
+        while not self._greeted:
+            for _ in self.messages() if self.receive(self._left()) else ():
+                raise SourceError("not_zeromq", f"{self._where} sends messages before it has greeted")
+
+    def _left(self) -> float:
+        left = self._due - time.monotonic()
+        if left <= 0:
+            raise SourceError("timeout", f"{self._where} has not greeted within {HANDSHAKE_SECONDS:g} s")
+        return left
+
+    def _command(self, body: bytes) -> None:
+        if body.startswith(b"\x05READY"):
+            self._greeted = True
+        elif body.startswith(b"\x05ERROR"):
+            self._error = f": {brief(body[7:].decode('utf-8', 'replace'))}"
+        elif body.startswith(b"\x04PING"):
+            pong = b"\x04PONG" + body[7:][:16]
+            self._socket.sendall(bytes([4, len(pong)]) + pong)
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    """Return a connection to the first address that answers and may be asked. Raises SourceError."""
+    if reason := refusal(host, link_local=True):
+        raise SourceError("refused_address", f"{host} is {reason}")
+    try:
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    except OSError as error:
+        raise SourceError("dns", f"{host} cannot be found: {brief(error.strerror or error)}") from None
+    last: OSError | None = None
+    for family, kind, proto, _, address in found:
+        # A name may lead anywhere; whoever wrote an address down chose it (decision 0152).
+        if reason := refusal(str(address[0]), link_local=str(address[0]) == host):
+            raise SourceError("refused_address", f"{host} leads to {address[0]}, {reason}")
+        one = socket.socket(family, kind, proto)
+        try:
+            one.settimeout(HANDSHAKE_SECONDS)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            one.connect(address)
+        except OSError as failed:
+            one.close()
+            last = failed
+        else:
+            return one
+    why = "no answer" if isinstance(last, TimeoutError) else brief(last.strerror if last else "it has no address")
+    raise SourceError(
+        "refused",
+        f"no connection to {host}:{port}: {why}; was the engine started with --kv-events-config?",
+    )

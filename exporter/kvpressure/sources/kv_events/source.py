@@ -1,0 +1,144 @@
+"""KV events of the targets that are to be read so: which blocks each engine evicted, and had to compute again."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from kvpressure.config.settings.polling import KvEventsSettings
+from kvpressure.config.target import Target
+from kvpressure.model.environment import Environment
+from kvpressure.model.kv_events import KvEvents
+from kvpressure.model.record import SourceError
+from kvpressure.model.samples import SourceHealth
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Clock
+from kvpressure.net.waiting import cancel
+from kvpressure.sources.source import Known, Registration, Source
+
+if TYPE_CHECKING:
+    from kvpressure.sources.kv_events.feed import Feed
+
+NAME: Final = "kv_events"
+INTERVAL_SECONDS: Final = 1.0
+GREETED_WITHIN_SECONDS: Final = 0.3
+"""Before the first look: most have greeted by then."""
+MAX_FEEDS: Final = 64
+"""Ranks that are followed at most: a thread and up to 32 MiB each."""
+NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kv-pressure-exporter[kv-events]'"
+
+_Key = tuple[str, str, KvEventsSettings, int]  # of a target: its name, address and settings; and the rank
+
+
+class KvEventsSource(Source):
+    """A thread for each rank of the targets whose settings have `kv_events`; none, and no library, without any."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._followed: dict[_Key, _Followed] = {}
+        self._wanted: tuple[_Key, ...] = ()
+        self._changed = asyncio.Event()
+        self._tasks: dict[_Key, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Follow what is wanted until cancelled."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._follow()
+        finally:
+            for one in self._followed.values():
+                one.stop()
+            await cancel(self._tasks.values())
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record for each rank."""
+        return tuple(one.guard.health() for one in self._followed.values())
+
+    def facts(self, known: Known) -> Environment:
+        """Return what the events have told, by target; from now on of the targets that are known."""
+        wanted = tuple(_keys(known.targets))[:MAX_FEEDS]
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changed.set()
+        return Environment(kv_events=self._reports())
+
+    def _reports(self) -> Mapping[str, tuple[KvEvents, ...]]:
+        found: dict[str, tuple[KvEvents, ...]] = {}
+        for key, one in self._followed.items():
+            if (report := one.report) is not None:
+                found[key[0]] = (*found.get(key[0], ()), report)
+        return found
+
+    async def _follow(self) -> None:
+        gone = self._followed.keys() - set(self._wanted)
+        for key in gone:
+            self._followed.pop(key).stop()
+        await cancel(self._tasks.pop(key) for key in gone)
+        for key in self._wanted:
+            if key not in self._followed:
+                one = self._followed[key] = _Followed(key, self._clock)
+                self._tasks[key] = asyncio.get_running_loop().create_task(one.run(), name=f"{NAME} {key[0]}")
+
+
+class _Followed:
+    """One rank: the thread that reads, and the guard that looks at it every second."""
+
+    def __init__(self, key: _Key, clock: Clock | None) -> None:
+        self._key = key
+        self._feed: Feed | None = None
+        name, _, settings, rank = key
+        target = name if settings.ranks == 1 else f"{name} rank {rank}"
+        self.guard = Guard[None](NAME, target, interval_seconds=INTERVAL_SECONDS, clock=clock)
+
+    @property
+    def report(self) -> KvEvents | None:
+        return None if self._feed is None or self._feed.error is not None else self._feed.report
+
+    async def run(self) -> None:
+        await self.guard.run(self._look, lambda _: None)
+
+    async def _look(self) -> None:
+        if self._feed is None:
+            self._feed = _feed(self._key)
+            self._feed.start()
+            await asyncio.sleep(GREETED_WITHIN_SECONDS)
+        if (error := self._feed.error) is not None:
+            raise error
+        if self._feed.report is None:
+            raise SourceError("connecting", "the publisher has not greeted yet")
+
+    def stop(self) -> None:
+        if self._feed is not None:
+            self._feed.stop()
+
+
+def _keys(targets: Sequence[Target]) -> Iterator[_Key]:
+    for target in targets:
+        if target.kv_events is not None:
+            for rank in range(target.kv_events.ranks):
+                yield target.name, target.url, target.kv_events, rank
+
+
+def _feed(key: _Key) -> Feed:
+    """Return what follows a rank. Raises SourceError where the library is missing."""
+    try:
+        feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
+    except ImportError:
+        raise SourceError("not_installed", NOT_INSTALLED) from None
+    _, url, settings, rank = key
+    replay = None if settings.replay_port is None else settings.replay_port + rank
+    host = urlsplit(url).hostname or ""
+    made: Feed = feed.Feed(feed.Address(host, settings.port + rank, replay, settings.topic, rank))
+    return made
+
+
+SOURCE: Final = Registration[None](
+    NAME,
+    lambda _, wiring: [KvEventsSource(wiring.clock)],
+    {NAME: "KV events of engines"},
+)

@@ -1,0 +1,131 @@
+"""The source: what is followed is what the targets say, and nothing is loaded or started without any."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kvpressure.config.settings.polling import KvEventsSettings
+from kvpressure.config.target import Target
+from kvpressure.model.record import SourceError
+from kvpressure.sources.kv_events import source as module
+from kvpressure.sources.kv_events.source import KvEventsSource
+from kvpressure.sources.source import Known
+
+
+class FakeFeed:
+    """As `feed.Feed`, without a thread."""
+
+    made: list[FakeFeed]
+
+    def __init__(self, address) -> None:
+        self.address, self.started, self.stopped = address, False, False
+        self.report: object = f"report of {address.port}"
+        self.error: SourceError | None = None
+        FakeFeed.made.append(self)
+
+    def start(self) -> None:
+        self.started = True
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch):
+    from kvpressure.sources.kv_events import feed  # noqa: PLC0415
+
+    FakeFeed.made = []
+    monkeypatch.setattr(feed, "Feed", FakeFeed)
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.02)
+
+
+def target(name: str = "a", **settings) -> Target:
+    return Target(name, "http://engine.example:8000", kv_events=KvEventsSettings(**settings))
+
+
+@asynccontextmanager
+async def running(*targets: Target):
+    source = KvEventsSource()
+    task = asyncio.create_task(source.run())
+    source.facts(Known(targets))
+    try:
+        yield source
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert all(feed.stopped for feed in FakeFeed.made)
+
+
+def of(port: int) -> FakeFeed:
+    return next(one for one in FakeFeed.made if one.address.port == port)
+
+
+async def until(holds) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it does not come")
+
+
+async def test_without_a_target_that_says_so_nothing_is_followed():
+    plain = Target("a", "http://engine.example:8000")
+    async with running(plain) as source:
+        await asyncio.sleep(0.05)
+        assert not FakeFeed.made
+        assert source.health() == ()
+        assert source.facts(Known((plain,))).kv_events == {}
+
+
+async def test_each_rank_is_followed_at_a_port_of_its_own():
+    async with running(target(port=6000, replay_port=7000, topic="kv", ranks=2)) as source:
+        await until(lambda: len(source.health()) == 2 and all(one.up for one in source.health()))
+        made = sorted((one.address for one in FakeFeed.made), key=lambda one: one.port)
+        assert [(one.host, one.port, one.replay_port) for one in made] == [
+            ("engine.example", 6000, 7000),
+            ("engine.example", 6001, 7001),
+        ]
+        assert {one.target for one in source.health()} == {"a rank 0", "a rank 1"}
+        found = source.facts(Known((target(port=6000, replay_port=7000, topic="kv", ranks=2),))).kv_events
+        assert found == {"a": ("report of 6000", "report of 6001")}
+
+
+async def test_a_target_that_is_gone_is_no_longer_followed_and_the_others_are_left_alone():
+    async with running(target("a"), target("b", port=6000)) as source:
+        await until(lambda: len(FakeFeed.made) == 2)
+        source.facts(Known((target("b", port=6000),)))
+        await until(lambda: of(5557).stopped)
+        assert not of(6000).stopped
+        assert [one.target for one in source.health()] == ["b"]
+
+
+async def test_what_goes_wrong_is_the_health_of_that_target_and_its_report_is_gone():
+    async with running(target("a"), target("b", port=6000)) as source:
+        await until(lambda: len(FakeFeed.made) == 2)
+        of(5557).error = SourceError("hung_up", "engine.example:5557 has hung up")
+        await until(lambda: source.health()[0].reason == "hung_up")
+        assert [one.up for one in source.health()] == [False, True]
+        assert source.facts(Known((target("a"), target("b", port=6000)))).kv_events == {"b": ("report of 6000",)}
+
+
+async def test_no_more_are_followed_than_threads_may_be():
+    async with running(*(target(str(number)) for number in range(70))) as source:
+        await until(lambda: len(FakeFeed.made) >= module.MAX_FEEDS)
+        assert len(source.health()) == module.MAX_FEEDS
+
+
+async def test_without_the_library_the_health_says_how_to_get_it(monkeypatch):
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith("kvpressure.sources.kv_events.") and "source" not in name.rsplit(".", 1)[1]
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    async with running(target()) as source:
+        await until(lambda: source.health() and source.health()[0].reason == "not_installed")
+        assert "pip install 'kv-pressure-exporter[kv-events]'" in source.health()[0].error
