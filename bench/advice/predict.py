@@ -28,6 +28,8 @@ from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
 SLOTS: Final = "--max-loras"
+CARD: Final = "card"
+"""Family of the regimes whose steps take what was measured on a card; what each is about does not stand in its name."""
 PRESSED: Final = (Cause.KV_CACHE_PRESSURE, Cause.HEALTHY)
 
 
@@ -91,11 +93,17 @@ def target(name: str) -> ReplayTarget:
 
 def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:
     """The last view from which something can be predicted; of a regime of KV pressure, under that."""
-    found = None
+    found, pressed = None, _is_about_kv(name)
     for view in views:
-        wanted = not name.startswith("kv-") or view.diagnosis is None or view.diagnosis.cause in PRESSED
+        wanted = not pressed or view.diagnosis is None or view.diagnosis.cause in PRESSED
         found = view if view.observed is not None and wanted else found
     return found
+
+
+def _is_about_kv(name: str) -> bool:
+    """Whether KV pressure is what the regime was written for."""
+    on_card = regimes().get(name) if name.startswith(f"{CARD}-") else None
+    return name.startswith("kv-") or (on_card is not None and on_card.expect == Cause.KV_CACHE_PRESSURE)
 
 
 def _last(path: Path) -> EngineView | None:

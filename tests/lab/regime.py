@@ -62,6 +62,19 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Steps take what a table of `cards/` says, not what `Cost` does: that of a model on a card.
+
+    `host_layer_seconds` are added for every layer, as where kernels are launched one by one and the host is slow;
+    `slower` multiplies the card's times.
+    """
+
+    table: str
+    host_layer_seconds: float = 0.0
+    slower: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Clients of one kind: `clients` send again `think_seconds` after each answer, `rate` (a second) do not wait.
 
@@ -177,6 +190,7 @@ class Regime:
     declared: bool = False
     flags: Flags = field(default_factory=Flags)
     cost: Cost = field(default_factory=Cost)
+    card: Card | None = None
     frontend: Frontend = field(default_factory=Frontend)
     transfer: Transfer | None = None
     edge: Edge = field(default_factory=Edge)
@@ -209,7 +223,7 @@ def read(path: Path) -> Regime:
 def parse(name: str, table: Mapping[str, Any]) -> Regime:
     """A regime from what a file says. Raises TypeError on an unknown key."""
     values = dict(table)
-    for key, kind in (("flags", Flags), ("cost", Cost), ("frontend", Frontend), ("transfer", Transfer)):
+    for key, kind in (("flags", Flags), ("cost", Cost), ("card", Card), ("frontend", Frontend), ("transfer", Transfer)):
         if key in values:
             values[key] = kind(**_frozen(values[key]))
     for key, row in (("load", Load), ("fault", Fault)):
