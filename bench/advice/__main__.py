@@ -16,7 +16,7 @@ from typing import Any, Final
 from bench.advice.changes import NOTHING, Key, change, key, sets
 from bench.advice.judge import Case, Row, judged
 from bench.advice.lab import REGIMES as REGIMES_HERE
-from bench.advice.lab import run
+from bench.advice.lab import WORKERS, run
 from bench.advice.predict import Advised, advised
 from bench.advice.recovery import holds
 from bench.advice.table import document, errors, summary
@@ -80,13 +80,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes; all when none is given")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--without-search", action="store_true", help="only what is advised, and cuts of max_num_seqs")
+    parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args()
     names = options.names or [*REGIMES, *CARDS]
-    first = run([*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)], KEPT)
+    first = run(
+        [*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)],
+        KEPT,
+        workers=options.workers,
+    )
     found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
     wanted = {name: _wanted(found[name], search=not options.without_search) for name in names}
     print(f"{sum(map(len, wanted.values()))} sets of changes to try", flush=True)
-    done = first | run([_wish(name, changes) for name in names for changes in wanted[name]], KEPT)
+    done = first | run(
+        [_wish(name, changes) for name in names for changes in wanted[name]], KEPT, workers=options.workers
+    )
     rows = [
         judged(
             Case(
