@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from kvpressure.simulation.other_limits import HOLD
 from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
+LIFTED: Final = 1024
+"""A cap on sequences that is none."""
 SLOTS: Final = "--max-loras"
 CARD: Final = "card"
 """Family of the regimes whose steps take what was measured on a card; what each is about does not stand in its name."""
@@ -48,10 +49,12 @@ class Advised:
         return key(self.done(step.change) for step in self.choice.steps) if self.choice else ()
 
     def done(self, change: ConfigChange) -> ConfigChange:
-        """What is done for it: where nothing is to hold requests back, the flag that is printed."""
+        """What is done for it: where nothing is to hold requests back, the flag that is printed, or no cap at all."""
         if change.key != HOLD:
             return change
-        slots = next((float(action.flags[SLOTS]) for action in self.actions if SLOTS in action.flags), math.nan)
+        slots = next((float(action.flags[SLOTS]) for action in self.actions if SLOTS in action.flags), None)
+        if slots is None:
+            return replace(change, key="max_num_seqs", value=LIFTED)
         return replace(change, key="max_loras", value=slots)
 
     def alone(self, change: ConfigChange) -> Expected | None:

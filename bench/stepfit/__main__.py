@@ -35,6 +35,7 @@ SHARED_RATIO: Final = 0.05
 SHORTEST_BUNCH: Final = 3.0
 LONGEST_BUNCH: Final = 15.0
 PROMPTS_A_BUNCH: Final = 10.0
+CALM_BUNCH: Final = 20.0
 FORMULA_IS_LIKE: Final = "llama-3.1-8b.h100_sxm"
 """What is taken to be known of a regime without a card."""
 COVERED: Final = 1.645
@@ -95,7 +96,10 @@ def fit_of(one: Engine, prior: Prior, *, conserved: bool, seconds: float, noise:
     found = rows(one, prior.expert_ratio, conserved=conserved)
     if len(found) < LEAST_ROWS:
         found = rows(one, prior.expert_ratio, conserved=conserved, preempted=True)
-    return fitted(bunched(found, seconds or bunch_seconds(one)), prior, noise=noise)
+    made = bunched(found, seconds or bunch_seconds(one))
+    if one.calm is not None:
+        made += bunched(rows(one.calm, prior.expert_ratio, conserved=conserved), CALM_BUNCH)
+    return fitted(made, prior, noise=noise)
 
 
 def bunch_seconds(one: Engine) -> float:
@@ -130,6 +134,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=CACHE / "cards" / "0.33.0")
     parser.add_argument("names", nargs="*", help="regimes, or beginnings of their names")
     parser.add_argument("--history", action="store_true", help="ten minutes of polls, not one")
+    parser.add_argument("--calm", type=Path, help="recordings of the same regimes with fewer clients: a second end")
     parser.add_argument("--each", action="store_true", help="tell of each recording too")
     options = parser.parse_args()
     found: dict[str, list[Judged]] = {name: [] for name in ("shipped", *FITTERS)}
@@ -139,10 +144,13 @@ def main() -> int:
             continue
         try:
             one = engine(path, -(HISTORY if options.history else WINDOW))
+            calm = engine(options.calm / path.name, -WINDOW) if options.calm else None
+        except FileNotFoundError:
+            continue
         except ValueError as error:
             print(f"{name}: {error}")
             continue
-        _compare(name, one, regime_of(regimes(), name), found, each=options.each)
+        _compare(name, replace(one, calm=calm), regime_of(regimes(), name), found, each=options.each)
     _tell(found)
     return 0
 

@@ -43,7 +43,10 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine's polls, oldest first, and what its last page says of its requests: mean and square of prompts."""
+    """An engine's polls, oldest first, and what its last page says of its requests: means, and how prompts spread.
+
+    `calm`: the same with fewer requests, as its healthy past would be.
+    """
 
     polls: tuple[Poll, ...]
     prompt: float
@@ -51,6 +54,7 @@ class Engine:
     prompt_spread: float
     prefill_seconds: float
     cached_ratio: float
+    calm: Engine | None = None
 
     @property
     def running(self) -> float:
