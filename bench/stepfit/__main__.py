@@ -8,6 +8,7 @@ the truth at other batches lies where the fit says nine of ten do.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Final
 
 from bench.stepfit.fit import Coefficients, Fit, Prior, bunched, fitted
 from bench.stepfit.priors import of_any, of_card, of_geometry
-from bench.stepfit.rows import Engine, engine, rows
+from bench.stepfit.rows import Engine, engine, rows, written
 from bench.stepfit.truth import BATCHES, Steps, steps_of, true_steps
 from kvpressure.model.observed import Interval
 from kvpressure.simulation.steps import StepsUnknownError, step_seconds
@@ -135,8 +136,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes, or beginnings of their names")
     parser.add_argument("--history", action="store_true", help="ten minutes of polls, not one")
     parser.add_argument("--calm", type=Path, help="recordings of the same regimes with fewer clients: a second end")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the minutes that were read, for tests")
     parser.add_argument("--each", action="store_true", help="tell of each recording too")
     options = parser.parse_args()
+    read: dict[str, Engine] = {}
     found: dict[str, list[Judged]] = {name: [] for name in ("shipped", *FITTERS)}
     for path in sorted(options.folder.glob("*.jsonl.xz")):
         name = path.name.removesuffix(".jsonl.xz")
@@ -150,8 +153,12 @@ def main() -> int:
         except ValueError as error:
             print(f"{name}: {error}")
             continue
+        read[name] = one
         _compare(name, replace(one, calm=calm), regime_of(regimes(), name), found, each=options.each)
     _tell(found)
+    if options.write:
+        lines = (f"{json.dumps(name)}: {json.dumps(written(one), separators=(',', ':'))}" for name, one in read.items())
+        options.write.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return 0
 
 

@@ -6,10 +6,10 @@ import itertools
 import json
 import lzma
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.stepfit.fit import Row, touched
 from kvpressure.engines.reader import PageReader
@@ -89,6 +89,18 @@ def engine(path: Path, first: int = 0, last: int | None = None) -> Engine:
         end.counters["prefill_seconds"] / prefilled if prefilled else 0.0,
         min(0.99, hits / prompted) if prompted else 0.0,
     )
+
+
+def written(one: Engine) -> dict[str, Any]:
+    """Return the engine for a file, its polls as lists in the order of their fields."""
+    polls = [[round(value, 3) for value in astuple(poll)] for poll in one.polls]
+    about = {item.name: round(getattr(one, item.name), 4) for item in fields(one) if item.name not in {"polls", "calm"}}
+    return {**about, "polls": polls}
+
+
+def read(told: Mapping[str, Any]) -> Engine:
+    """Return the engine that was written."""
+    return Engine(**{**told, "polls": tuple(Poll(*poll) for poll in told["polls"])})
 
 
 def rows(one: Engine, expert_ratio: float, *, conserved: bool = True, preempted: bool = False) -> list[Row]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 
+from bench.stepfit.__main__ import by
 from bench.stepfit.fit import Coefficients, Prior, Row, bunched, fitted, touched
+from bench.stepfit.priors import of_any, of_geometry
+from bench.stepfit.rows import Engine, read
+from bench.stepfit.truth import steps_of, true_steps
+from tests.lab.regime import regimes
+
+MINUTES = json.loads((Path(__file__).parents[1] / "fixtures" / "stepfit.json").read_text())
+"""`python -m bench.stepfit .cache/lab/cards/0.33.0 NAME... --write`: a minute of a page each."""
 
 TRUE = Coefficients(6e-3, 1e-9, 1e-5, 4e-8, 2e-5, 8e-10)
 OFF = Prior(tuple(math.log(1.5 * one) for one in (6e-3, 1e-9, 2e-5, 3e-8, 3e-5, 6e-10)), (0.5,) * 6)
@@ -58,3 +68,26 @@ def test_a_token_reads_its_own_experts_and_many_tokens_read_all() -> None:
     assert touched(8 / 128, 1) == pytest.approx(1 / 16)
     assert touched(8 / 128, 500) == pytest.approx(1)
     assert touched(0.0, 500) == 0
+
+
+# -- on pages of the lab
+
+
+def grown(name: str, one: Engine, fitter: str, batch: float) -> float:
+    """Tokens a second at so many times the batch over those at it: by the fit, over what is true."""
+    regime = regimes()[name]
+    priors = {"any model": of_any, "model": of_geometry}
+    steps, truth = steps_of(by(priors[fitter])(one, regime).coefficients), true_steps(regime)
+    told, right = (
+        known.tokens_per_second(batch * one.running, one) / known.tokens_per_second(one.running, one)
+        for known in (steps, truth)
+    )
+    return told / right
+
+
+@pytest.mark.parametrize("name", MINUTES)
+@pytest.mark.parametrize(("fitter", "most"), [("any model", 0.15), ("model", 0.08)])
+def test_a_minute_of_a_page_tells_what_a_larger_batch_gives(name: str, fitter: str, most: float) -> None:
+    one = read(MINUTES[name])
+    for batch in (1.5, 2.0, 3.0):
+        assert abs(grown(name, one, fitter, batch) - 1) <= most, batch
