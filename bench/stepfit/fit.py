@@ -109,10 +109,14 @@ class Fit:
 
     def deviation(self, figure: Callable[[Coefficients], float]) -> float:
         """Return the deviation of the logarithm of a figure that follows from the coefficients."""
-        size = range(len(self.coefficients.values))
-        slopes = [self._slope(figure, place) for place in size]
+        slopes = self.slopes(figure)
+        size = range(len(slopes))
         variance = sum(slopes[one] * self.covariance[one][other] * slopes[other] for one in size for other in size)
         return math.sqrt(max(0.0, variance))
+
+    def slopes(self, figure: Callable[[Coefficients], float]) -> list[float]:
+        """Return by how much the logarithm of a figure grows with that of each coefficient."""
+        return [self._slope(figure, place) for place in range(len(TERMS))]
 
     def _slope(self, figure: Callable[[Coefficients], float], place: int) -> float:
         low, high = (
