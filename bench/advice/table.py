@@ -11,6 +11,7 @@ from bench.advice.judge import Done, Measured, Row
 from tests.lab.regime import regimes
 
 FORMULA: Final = "the lab's formula"
+ANY_CARD: Final = "any card"
 MAX_LOSS: Final = 0.03
 LEAST_SHARE: Final = 0.9
 TOKENS_ERROR: Final = 0.10
@@ -89,9 +90,9 @@ def errors(rows: Sequence[Row]) -> str:
     for row in rows:
         steps = _steps_of(row.name)
         done = [*row.alone, *([row.together] if row.together and len(row.alone) > 1 else []), *row.declined]
-        for group in (steps, *(["any card"] if steps != FORMULA else [])):
+        for group in (steps, *([ANY_CARD] if steps != FORMULA else [])):
             groups.setdefault(group, []).extend(done)
-    for group, done in groups.items():
+    for group, done in sorted(groups.items(), key=lambda one: (one[0] != FORMULA, one[0] == ANY_CARD, one[0])):
         tokens = sorted(one.tokens_error for one in done)
         latencies = sorted(error for one in done if (error := one.latency_error) is not None)
         lines.append(f"| {group} | {len(done)} | {_spread(tokens)} | {_spread(latencies)} |")
