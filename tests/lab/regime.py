@@ -80,7 +80,8 @@ class Load:
 
     Lengths are uniform between two bounds, in tokens. `prefix` tokens of the prompt are shared by all requests of one
     of `prefix_groups` groups. A request with `grammar_seconds` needs that long of the compiler. One with a timeout is
-    given up then and sent again. A session with `pieces` sends its input piece by piece. An image has `image_tokens`.
+    given up then and sent again. With `last_beyond` a longer prompt has the last priority, any other the first. A
+    session with `pieces` sends its input piece by piece. An image has `image_tokens`.
 
     With `turns` a client holds sessions of so many turns, one after the other: each turn's prompt is all that was said
     before and `words` new tokens, after `think` seconds (evenly on a logarithmic scale); a session ends earlier where
@@ -99,6 +100,7 @@ class Load:
     prefix_groups: int = 1
     adapters: int = 0
     priorities: tuple[int, ...] = (0,)
+    last_beyond: int = 0
     grammar: bool = False
     grammar_seconds: float = 0.0
     think_seconds: float = 0.05
