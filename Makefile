@@ -53,7 +53,7 @@ bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rul
 	PYTHONPATH=exporter $(BIN)/python -m bench.detection.others
 
 .PHONY: bench-advice
-bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; an hour of CPU, goes on where it was stopped
+bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; two hours of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
 
 .PHONY: bench-cost
@@ -65,7 +65,7 @@ bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own sc
 	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
 
 .PHONY: lab
-lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 20 minutes)
+lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 25 minutes)
 	$(BIN)/python -m tests.lab
 	$(BIN)/python -m tests.lab --long
 	$(BIN)/python -m tests.lab.inventory

@@ -16,10 +16,10 @@ from typing import Any, Final
 from bench.advice.changes import NOTHING, Key, change, key, sets
 from bench.advice.judge import Case, Row, judged
 from bench.advice.lab import REGIMES as REGIMES_HERE
-from bench.advice.lab import run
+from bench.advice.lab import WORKERS, run
 from bench.advice.predict import Advised, advised
 from bench.advice.recovery import holds
-from bench.advice.table import document, summary
+from bench.advice.table import document, errors, summary
 from tests.lab.regime import regimes
 
 REGIMES: Final = (
@@ -44,6 +44,25 @@ REGIMES: Final = (
     "deferred-lora-many",
     "compute-decode",
 )
+CARDS: Final = (
+    "card-cap-h100",
+    "card-reasoning-h100",
+    "card-bimodal-h100",
+    "card-eager-h100",
+    "card-linear-h100",
+    "card-agents-h100",
+    "card-chat-l40s",
+    "card-cap-l40s-kv8",
+    "card-edge-b200",
+    "card-prefix-a100",
+    "card-long-32b-h200",
+    "card-cap-32b-tp2",
+    "card-rate-32b-fp8",
+    "card-chat-moe",
+    "card-cap-moe-fp8",
+    "card-thrash-70b-tp4",
+)
+"""Those whose steps take what was measured on a card; `card-linear` is the formula with a card's coefficients."""
 SECONDS: Final = 330
 WARM_SECONDS: Final = 120
 CALM: Final = 4
@@ -61,13 +80,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes; all when none is given")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--without-search", action="store_true", help="only what is advised, and cuts of max_num_seqs")
+    parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args()
-    names = options.names or list(REGIMES)
-    first = run([*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)], KEPT)
+    names = options.names or [*REGIMES, *CARDS]
+    first = run(
+        [*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)],
+        KEPT,
+        workers=options.workers,
+    )
     found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
     wanted = {name: _wanted(found[name], search=not options.without_search) for name in names}
     print(f"{sum(map(len, wanted.values()))} sets of changes to try", flush=True)
-    done = first | run([_wish(name, changes) for name in names for changes in wanted[name]], KEPT)
+    done = first | run(
+        [_wish(name, changes) for name in names for changes in wanted[name]], KEPT, workers=options.workers
+    )
     rows = [
         judged(
             Case(
@@ -136,11 +162,12 @@ def _tell(rows: Sequence[Row], checks: dict[str, tuple[bool, bool]], *, write: b
     text, missed = summary(rows, checks, searched=searched)
     print(document(rows, checks))
     print(text)
+    print(errors(rows))
     if write:
         RESULTS.write_text(json.dumps([row.record() for row in rows], indent=1) + "\n")
         before, _, rest = DOCUMENT.read_text().partition("<!-- measured -->\n")
         _, _, tail = rest.partition("<!-- end -->\n")
-        table = f"{document(rows, checks)}\n{text}\n"
+        table = f"{document(rows, checks)}\n{text}\n\n{errors(rows)}\n"
         DOCUMENT.write_text(f"{before}<!-- measured -->\n\n{table}\n<!-- end -->\n{tail}")
     return int(missed)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,11 @@ from kvpressure.simulation.greedy_search import HOLD, Choice
 from tests.lab.regime import regimes
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
+LIFTED: Final = 1024
+"""A cap on sequences that is none."""
 SLOTS: Final = "--max-loras"
+CARD: Final = "card"
+"""Family of the regimes whose steps take what was measured on a card; what each is about does not stand in its name."""
 PRESSED: Final = (Cause.KV_CACHE_PRESSURE, Cause.HEALTHY)
 
 
@@ -47,10 +50,12 @@ class Advised:
         return key(self.done(step.change) for step in self.choice.steps) if self.choice else ()
 
     def done(self, change: ConfigChange) -> ConfigChange:
-        """What is done for it: where nothing is to hold requests back, the flag that is printed."""
+        """What is done for it: where nothing is to hold requests back, the flag that is printed, or no cap at all."""
         if change.key != HOLD:
             return change
-        slots = next((float(action.flags[SLOTS]) for action in self.actions if SLOTS in action.flags), math.nan)
+        slots = next((float(action.flags[SLOTS]) for action in self.actions if SLOTS in action.flags), None)
+        if slots is None:
+            return replace(change, key="max_num_seqs", value=LIFTED)
         return replace(change, key="max_loras", value=slots)
 
     def alone(self, change: ConfigChange) -> Expected | None:
@@ -102,11 +107,17 @@ def target(name: str) -> Target:
 
 def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:
     """The last view from which something can be predicted; of a regime of KV pressure, under that."""
-    found = None
+    found, pressed = None, _is_about_kv(name)
     for view in views:
-        wanted = not name.startswith("kv-") or view.diagnosis is None or view.diagnosis.cause in PRESSED
+        wanted = not pressed or view.diagnosis is None or view.diagnosis.cause in PRESSED
         found = view if view.observed is not None and wanted else found
     return found
+
+
+def _is_about_kv(name: str) -> bool:
+    """Whether KV pressure is what the regime was written for."""
+    on_card = regimes().get(name) if name.startswith(f"{CARD}-") else None
+    return name.startswith("kv-") or (on_card is not None and on_card.expect == Cause.KV_CACHE_PRESSURE)
 
 
 def _last(path: Path) -> EngineView | None:

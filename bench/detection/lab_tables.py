@@ -11,6 +11,8 @@ from bench.detection.rules import RuleScore, unbeaten
 from bench.detection.score import UNKNOWN
 from bench.detection.table import Table, intervals_table, number, percent, rules_table, short
 
+CARD: Final = "card-"
+"""Regimes whose steps take what was measured on a card begin with this."""
 MARK: Final = "@"
 """Between a regime's name and the seed it was varied by (tests/lab/vary.py)."""
 
@@ -21,6 +23,7 @@ def tables(found: Sequence[Judged]) -> list[Table]:
     total = merged(one.score for one in found)
     return [
         _versions_table([(v, merged(one.score for one in found if one.version == v)) for v in versions], total),
+        *steps_tables(found),
         _confusion_table(total),
         _situations_table(total),
         _critical_table(total),
@@ -31,6 +34,18 @@ def tables(found: Sequence[Judged]) -> list[Table]:
 def _versions_table(rows: Sequence[tuple[str, LabScore]], total: LabScore) -> Table:
     shown = [*rows, ("all", total)] if len(rows) > 1 else rows
     return _scores_table("The scheduler lab, by version", "vLLM", shown)
+
+
+def steps_tables(found: Sequence[Judged]) -> list[Table]:
+    """Where steps take what a formula says beside where they take what was measured on a card; none of one alone."""
+    groups = {
+        "a formula": [one.score for one in found if not one.name.startswith(CARD)],
+        "a card": [one.score for one in found if one.name.startswith(CARD)],
+    }
+    if not all(groups.values()):
+        return []
+    rows = [(name, merged(scores)) for name, scores in groups.items()]
+    return [_scores_table("The scheduler lab, by what tells the time of a step", "steps of", rows)]
 
 
 def seeds_table(found: Sequence[Judged]) -> Table:

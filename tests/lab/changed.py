@@ -47,8 +47,8 @@ def shared(regime: Regime, servers: int) -> Regime:
 
 
 def long_last(regime: Regime, tokens: float) -> Regime:
-    """Clients whose prompts are longer say so, and go last."""
-    loads = (replace(one, priorities=(int(one.prompt[0] > tokens),)) for one in regime.load)
+    """Requests with longer prompts say so, and go last."""
+    loads = (replace(one, last_beyond=int(tokens)) for one in regime.load)
     return replace(changed(regime, scheduling_policy="priority"), load=tuple(loads))
 
 

@@ -96,7 +96,7 @@ class Clients:
             cut=longest is not None and output > longest,
             arrived=self._clock.now,
             adapter=1 + rng.randrange(load.adapters) if load.adapters else 0,
-            priority=rng.choice(load.priorities),
+            priority=_priority(load, length, rng),
             grammar=self._grammar(load) if load.grammar else None,
             resumable=load.pieces > 0,
             remote=load.remote,
@@ -190,3 +190,9 @@ class Clients:
             self._api.give_up(asked)
             self.again(client, client.load.think_seconds)
         self._core.kick()
+
+
+def _priority(load: Load, length: int, rng: random.Random) -> int:
+    # Drawn either way: with and without it clients ask for the same.
+    drawn = rng.choice(load.priorities)
+    return int(length > load.last_beyond) if load.last_beyond else drawn

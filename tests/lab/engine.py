@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.lab.cards import Work, seconds
 from tests.lab.clock import Clock
 from tests.lab.config import accepted, kv_cache_config, tell_capacity, vllm_config
 from tests.lab.connector import FakeConnector
@@ -20,7 +21,7 @@ from tests.lab.frontend import FrontEnd
 from tests.lab.ledger import Ledger
 from tests.lab.messages import Asked, Outputs, Step
 from tests.lab.observe import Observer
-from tests.lab.regime import Cost, Regime
+from tests.lab.regime import Regime
 from tests.lab.sessions import ANSWER
 from tests.lab.stubs import Blank, PoolingParams, SamplingParams
 
@@ -127,20 +128,16 @@ class Engine:
         scheduled = decision.num_scheduled_tokens
         if self.ledger is not None:
             self.ledger.step(scheduled, self.scheduler.requests)
-        seconds, ratio = self._seconds(scheduled)
+        took, ratio = self._seconds(scheduled)
         reasons = self.observer.reasons(decision.total_num_scheduled_tokens)
-        return Step(decision, seconds, ratio, reasons, len(self.scheduler.running), self.observer.preempted)
+        return Step(decision, took, ratio, reasons, len(self.scheduler.running), self.observer.preempted)
 
     def _seconds(self, scheduled: dict[str, int]) -> tuple[float, float]:
         if not scheduled:
             return EMPTY_STEP_SECONDS, 0.0
-        cost, most = self._regime.cost, 1 + self._regime.flags.num_speculative_tokens
         requests = self.scheduler.requests
-        decoding = sum(count <= most for count in scheduled.values())
-        prefill = sum(count for count in scheduled.values() if count > most)
-        context = sum(requests[name].num_computed_tokens for name in scheduled)
-        work = _work_seconds(cost, prefill, decoding, context)
-        return cost.step_seconds + work, work / (cost.step_seconds + work)
+        rows = ((count, requests[name].num_computed_tokens) for name, count in scheduled.items())
+        return seconds(self._regime, Work.of(rows, 1 + self._regime.flags.num_speculative_tokens))
 
     def finish(self, step: Step) -> Outputs:
         """The model has run: its output goes back into the scheduler, whose news go to the front end."""
@@ -190,9 +187,3 @@ class Engine:
         """PAUSED_ALL, PAUSED_NEW or UNPAUSED."""
         names = importlib.import_module("vllm.v1.core.sched.interface").PauseState
         self.scheduler.set_pause_state(names[state])
-
-
-def _work_seconds(cost: Cost, prefill: int, decoding: int, context: int) -> float:
-    return (
-        prefill * cost.prefill_token_seconds + decoding * cost.sequence_seconds + context * cost.context_token_seconds
-    )

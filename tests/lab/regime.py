@@ -62,12 +62,26 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Steps take what a table of `cards/` says, not what `Cost` does: that of a model on a card.
+
+    `host_layer_seconds` are added for every layer, as where kernels are launched one by one and the host is slow;
+    `slower` multiplies the card's times.
+    """
+
+    table: str
+    host_layer_seconds: float = 0.0
+    slower: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Clients of one kind: `clients` send again `think_seconds` after each answer, `rate` (a second) do not wait.
 
     Lengths are uniform between two bounds, in tokens. `prefix` tokens of the prompt are shared by all requests of one
     of `prefix_groups` groups. A request with `grammar_seconds` needs that long of the compiler. One with a timeout is
-    given up then and sent again. A session with `pieces` sends its input piece by piece. An image has `image_tokens`.
+    given up then and sent again. With `last_beyond` a longer prompt has the last priority, any other the first. A
+    session with `pieces` sends its input piece by piece. An image has `image_tokens`.
 
     With `turns` a client holds sessions of so many turns, one after the other: each turn's prompt is all that was said
     before and `words` new tokens, after `think` seconds (evenly on a logarithmic scale); a session ends earlier where
@@ -86,6 +100,7 @@ class Load:
     prefix_groups: int = 1
     adapters: int = 0
     priorities: tuple[int, ...] = (0,)
+    last_beyond: int = 0
     grammar: bool = False
     grammar_seconds: float = 0.0
     think_seconds: float = 0.05
@@ -177,6 +192,7 @@ class Regime:
     declared: bool = False
     flags: Flags = field(default_factory=Flags)
     cost: Cost = field(default_factory=Cost)
+    card: Card | None = None
     frontend: Frontend = field(default_factory=Frontend)
     transfer: Transfer | None = None
     edge: Edge = field(default_factory=Edge)
@@ -209,7 +225,7 @@ def read(path: Path) -> Regime:
 def parse(name: str, table: Mapping[str, Any]) -> Regime:
     """A regime from what a file says. Raises TypeError on an unknown key."""
     values = dict(table)
-    for key, kind in (("flags", Flags), ("cost", Cost), ("frontend", Frontend), ("transfer", Transfer)):
+    for key, kind in (("flags", Flags), ("cost", Cost), ("card", Card), ("frontend", Frontend), ("transfer", Transfer)):
         if key in values:
             values[key] = kind(**_frozen(values[key]))
     for key, row in (("load", Load), ("fault", Fault)):

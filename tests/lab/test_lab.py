@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from bench.detection.lab_score import LAB_CAUSES, Moment, scored
+from bench.detection.judge import Outcome
+from bench.detection.lab_score import LAB_CAUSES, Judged, Moment, scored
+from bench.detection.lab_tables import steps_tables
 from tests.lab import fetch
 from tests.lab.clock import Clock
 from tests.lab.connector import FakeConnector
@@ -296,3 +298,20 @@ def test_unknown_is_excused_at_the_start_only() -> None:
     score = scored(track((20, "healthy", "unknown"), (40, "healthy", "healthy")))
     assert score.excluded == 15
     assert score.unknown() == 5 / 45
+
+
+def test_regimes_on_cards_have_their_own_row_where_there_are_others() -> None:
+    outcome = Outcome("any", "lab", "any", {}, {}, {})
+    on_card, other = (
+        Judged(
+            name,
+            NEWEST,
+            (),
+            scored([Moment(float(t), "healthy", "healthy", "", frozenset({"healthy"})) for t in range(90)]),
+            outcome,
+        )
+        for name in ("card-chat-h100", "healthy-chat")
+    )
+    (table,) = steps_tables([on_card, other])
+    assert [row[0] for row in table.rows] == ["a formula", "a card"]
+    assert steps_tables([on_card]) == []

@@ -11,7 +11,8 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from tests.lab.regime import Cost, Fault, Flags, Load, Regime, Span
+from tests.lab import cards
+from tests.lab.regime import Card, Cost, Fault, Flags, Load, Regime, Span
 
 MARK: Final = "@"
 """`kv-thrash@3` is `kv-thrash` varied by seed 3."""
@@ -32,6 +33,7 @@ def varied(regime: Regime, seed: int) -> Regime:
         seed=seed * 1000 + regime.seed,
         flags=_flags(regime.flags, rng, lengths),
         cost=_cost(regime.cost, rng),
+        card=_card(regime.card, rng) if regime.card else None,
         load=load,
         fault=tuple(_fault(one, rng) for one in regime.fault),
     )
@@ -62,6 +64,12 @@ def _cost(cost: Cost, rng: random.Random) -> Cost:
         prefill_token_seconds=cost.prefill_token_seconds * _factor(rng),
         context_token_seconds=cost.context_token_seconds * _factor(rng),
     )
+
+
+def _card(card: Card, rng: random.Random) -> Card:
+    """The same model on any card that there is a table of, somewhat slower or faster than that says."""
+    host = card.host_layer_seconds * _factor(rng)
+    return Card(table=rng.choice(cards.alike(card.table)), host_layer_seconds=host, slower=_factor(rng, 1.2))
 
 
 def _load(load: Load, rng: random.Random, lengths: float, most: int) -> Load:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     known, failed = regimes() | regimes(LONG), 0
     for name in names:
         try:
-            summary = run(_regime(known, name), version, clock, Path(folder))
+            summary = run(found(known, name), version, clock, Path(folder))
         except Exception as error:  # noqa: BLE001 - vLLM's own code may raise anything, and the others still run
             summary = {"name": name, "version": version, "failed": f"{type(error).__name__}: {error} {_place(error)}"}
         failed += bool(summary["failed"])
@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     return int(failed > 0)
 
 
-def _regime(known: Mapping[str, Regime], name: str) -> Regime:
+def found(known: Mapping[str, Regime], name: str) -> Regime:
+    """The regime of that name, with what its marks say."""
     made = working_set.find(name)
     if made is not None:
         return made

@@ -1,0 +1,189 @@
+"""How long a step of a model takes on a card, by interpolation in a small table.
+
+A step decodes some sequences and computes some chunks of prompts. Its time has two parts: attention, which reads what
+precedes each token, and all else (matrix products, experts, norms, exchange between cards), which depends on the number
+of tokens alone and is told by two curves: for steps that only decode, and for steps with chunks. Attention of decoding
+is a grid of sequences and their mean context, attention of chunks one of tokens and of those that precede them, for
+one, two, four, ... chunks in a step. The parts are added, as aiconfigurator's own mixed step does.
+
+Pure, and by itself: it imports nothing of this repository.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+FORMAT: Final = 1
+SECONDS: Final = 1e-6
+"""Times in a table are microseconds."""
+
+
+class StepTableError(Exception):
+    """A table cannot be used; the message says why."""
+
+
+class Chunk(NamedTuple):
+    """Tokens of one prompt that a step computes, and how many of the same request precede them."""
+
+    tokens: float
+    before: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values over one axis, straight between its points; before the first one its value, beyond the last one on."""
+
+    axis: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def at(self, x: float) -> float:
+        """Return the value at `x`."""
+        low, share = _place(self.axis, max(x, self.axis[0]))
+        return _between(self.values[low], self.values[low + 1], share)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Values over two axes. Along the columns straight; along the rows straight, or where `power` as a power of x."""
+
+    rows: tuple[float, ...]
+    columns: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+    power: bool = False
+
+    def at(self, row: float, column: float) -> float:
+        """Return the value at `row` and `column`."""
+        low, share = _place(self.columns, max(column, self.columns[0]))
+        row = max(row, self.rows[0])
+        first, part = _place(self.rows, row)
+        before, after = (
+            _between(self.values[place][low], self.values[place][low + 1], share) for place in (first, first + 1)
+        )
+        if not self.power:
+            return _between(before, after, part)
+        exponent = math.log(after / before) / math.log(self.rows[first + 1] / self.rows[first])
+        return before * (row / self.rows[first]) ** exponent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """Step times of `model` on `tensor_parallel` cards of a kind. `made` says how the table came to be.
+
+    `weight_bits`, `kv_bits`: of a weight and of an element of the KV cache.
+    """
+
+    card: str
+    model: str
+    tensor_parallel: int
+    weight_bits: int
+    kv_bits: int
+    layers: int
+    made: Mapping[str, str]
+    decode_tokenwise: Curve
+    mixed_tokenwise: Curve
+    decode_attention: Grid
+    chunk_counts: tuple[float, ...]
+    chunk_attention: tuple[Grid, ...]
+
+    def seconds(
+        self, sequences: float, context: float, chunks: Sequence[Chunk] = (), *, tokens: float | None = None
+    ) -> float:
+        """Return the seconds of a step that decodes `sequences` of `context` tokens on average, and computes `chunks`.
+
+        `tokens`: those that the decoding sequences are computed for, where drafts make them more than one each.
+        """
+        decoded = sequences if tokens is None else tokens
+        attention = self.decode_attention.at(sequences, context) if sequences else 0.0
+        if not chunks:
+            return (self.decode_tokenwise.at(decoded) + attention) * SECONDS
+        computed = sum(chunk.tokens for chunk in chunks)
+        return (self.mixed_tokenwise.at(decoded + computed) + attention + self._attention(chunks, computed)) * SECONDS
+
+    @property
+    def floor_seconds(self) -> float:
+        """Seconds of the smallest step: one sequence with hardly any context."""
+        return self.seconds(1.0, 1.0)
+
+    def _attention(self, chunks: Sequence[Chunk], computed: float) -> float:
+        """Return the microseconds of as many equal chunks that have as many pairs of a token and one it attends to."""
+        mean = computed / len(chunks)
+        pairs = sum(chunk.tokens * (chunk.before + chunk.tokens / 2) for chunk in chunks)
+        before = max(0.0, pairs / computed - mean / 2)
+        if len(chunks) == 1:
+            return self.chunk_attention[0].at(mean, before)
+        low, share = _place(self.chunk_counts, len(chunks))
+        one, more = (self.chunk_attention[place].at(mean, before) for place in (low, low + 1))
+        return _between(one, more, share)
+
+
+def parse(text: str | bytes) -> StepTable:
+    """Return the table in a file's text. Raises StepTableError."""
+    try:
+        return _table(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StepTableError(f"{type(error).__name__}: {error}") from error
+
+
+def _table(told: Mapping[str, Any]) -> StepTable:
+    if told["format"] != FORMAT:
+        raise ValueError(f"format {told['format']}, not {FORMAT}")
+    chunks = told["chunk_attention_us"]
+    return StepTable(
+        card=told["card"],
+        model=told["model"],
+        tensor_parallel=told["tensor_parallel"],
+        weight_bits=told["weight_bits"],
+        kv_bits=told["kv_bits"],
+        layers=told["layers"],
+        made=told["made"],
+        decode_tokenwise=_curve(told["decode_tokenwise_us"]),
+        mixed_tokenwise=_curve(told["mixed_tokenwise_us"]),
+        decode_attention=_grid(told["decode_attention_us"], told["decode_attention_us"]["values"]),
+        chunk_counts=_axis(chunks["chunks"]),
+        chunk_attention=tuple(_grid(chunks, values, power=True) for values in chunks["values"]),
+    )
+
+
+def _curve(told: Mapping[str, Any]) -> Curve:
+    axis, values = _axis(told["tokens"]), _values(told["values"])
+    if len(axis) != len(values):
+        raise ValueError("a curve with more points than values")
+    return Curve(axis, values)
+
+
+def _grid(told: Mapping[str, Any], values: Sequence[Sequence[float]], *, power: bool = False) -> Grid:
+    rows, columns = _axis(told["rows"]), _axis(told["columns"])
+    made = tuple(map(_values, values))
+    if len(made) != len(rows) or any(len(line) != len(columns) for line in made):
+        raise ValueError("a grid whose values do not fit its axes")
+    return Grid(rows, columns, made, power)
+
+
+def _axis(values: Sequence[float]) -> tuple[float, ...]:
+    axis = tuple(map(float, values))
+    if len(axis) < 2 or any(before >= after for before, after in itertools.pairwise(axis)):
+        raise ValueError("an axis that does not rise")
+    return axis
+
+
+def _values(values: Sequence[float]) -> tuple[float, ...]:
+    made = tuple(map(float, values))
+    if not all(math.isfinite(value) and value > 0 for value in made):
+        raise ValueError("a time that is none")
+    return made
+
+
+def _place(axis: tuple[float, ...], x: float) -> tuple[int, float]:
+    """Return the number of the point before `x` that has one after it, and how far `x` is between them; beyond: > 1."""
+    low = min(max(bisect_right(axis, x) - 1, 0), len(axis) - 2)
+    return low, (x - axis[low]) / (axis[low + 1] - axis[low])
+
+
+def _between(before: float, after: float, share: float) -> float:
+    return before + share * (after - before)
