@@ -21,8 +21,8 @@ from bench.stepfit.fit import Coefficients, Fit, Prior, bunched, fitted
 from bench.stepfit.priors import of_any, of_card, of_geometry
 from bench.stepfit.rows import Engine, engine, rows, written
 from bench.stepfit.truth import BATCHES, Steps, steps_of, true_steps
-from kvpressure.model.observed import Interval
-from kvpressure.simulation.steps import StepsUnknownError, step_seconds
+from kvpressure.model.view import Interval
+from kvpressure.simulation.steps import UnknownError, step_seconds
 from tests.lab.fetch import CACHE
 from tests.lab.regime import Regime, regimes
 from tests.lab.worker import found as regime_of
@@ -174,7 +174,7 @@ def _compare(name: str, one: Engine, regime: Regime, found: dict[str, list[Judge
     for label, rows_of in found.items():
         try:
             judged = _judged(label, one, regime, right)
-        except StepsUnknownError:
+        except UnknownError:
             continue
         rows_of.append(judged)
         if each:
