@@ -38,6 +38,7 @@ PRIOR: Final[Mapping[str, float]] = {
     "finished_prompts": 3e9,
     "finished_prompt_tokens": 3e12,
     "computed_prompt_tokens": 2e12,
+    "timed_evictions": 0.0,
     "external_queries": 0.0,
     "external_hits": 0.0,
     "remote_transfers": 0.0,

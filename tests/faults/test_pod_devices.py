@@ -285,7 +285,7 @@ async def test_kernel_names_that_hang_delay_an_answer_and_do_not_keep_it(socket:
 async def test_a_process_that_never_asks_loads_neither_grpc_nor_protobuf():
     code = (
         "import sys; from kvpressure.sources.pod_devices.source import PodDevicesSource;"
-        "from kvpressure.config.settings.pod_resources import PodResourcesSettings as S; PodDevicesSource(S());"
+        "from kvpressure.config.settings.model import PodResourcesSettings as S; PodDevicesSource(S());"
         "print([name for name in sys.modules if name.split('.')[0] in ('grpclib', 'h2') or 'protobuf' in name])"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
