@@ -23,6 +23,7 @@ from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.learned_cap import LearnedCap
+from kvpressure.signals.minutes import LongMeans
 from kvpressure.signals.observed import observed
 from kvpressure.signals.summaries import Tally
 from kvpressure.signals.verdict_window import VerdictWindow
@@ -62,6 +63,7 @@ class EngineHistory:
         self._cost = Cost(longest_interval_seconds)
         self._cap = LearnedCap()
         self._hit_curve = HitCurve()
+        self._means = LongMeans()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -96,8 +98,10 @@ class EngineHistory:
             self._cost.restarted()
             self._cap.forget()
             self._hit_curve.restarted()
+            self._means.forget()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
+        self._means.take(window)
         pair = newest_batch(window)
         if pair is not None:
             self._batches.observe(*pair)
@@ -130,7 +134,13 @@ class EngineHistory:
 
     def observed(self) -> Observed:
         """Return what a prediction of consequences starts from."""
-        return observed(self.window, self.baseline.values())
+        curve = self._hit_curve
+        return replace(
+            observed(self.window, self.baseline.values()),
+            minutes=self._means.minutes(),
+            hit_ratio_before=curve.before,
+            turnover_before_factor=curve.before_factor,
+        )
 
     def learn(self, features: Features, cause: Cause, with_room: float | None = None, cap: Limit | None = None) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.

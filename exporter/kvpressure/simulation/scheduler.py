@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,15 +67,36 @@ class Outcome:
     first_token_seconds: float | None = None
     """Mean seconds from arrival to first token."""
     hit_ratio: float | None = None
+    hits_by_pool: tuple[float, ...] = ()
+    """What caches of other sizes would have found of the same requests, for each size that was asked for."""
 
 
-def simulate(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
-    """Return what clients get in steady state; None where no request is ever answered."""
-    return _Run(server, demand, limit_seconds).outcome()
+def simulate(
+    server: Server,
+    demand: Demand,
+    limit_seconds: float = math.inf,
+    *,
+    pools: Sequence[float] = (),
+    answers: int | None = None,
+) -> Outcome | None:
+    """Return what clients get in steady state; None where no request is ever answered.
+
+    `pools`: sizes of caches, in tokens, whose hits are counted beside those of the pool; of sessions only. `answers`:
+    how many of sessions are counted at least.
+    """
+    return _Run(server, demand, limit_seconds, pools).outcome(answers or SESSION_ANSWERS)
+
+
+class _Ghost:
+    """A cache of another size beside the pool's, which sees the same requests."""
+
+    def __init__(self, pool: float) -> None:
+        self.pool, self.cache, self.found = pool, PrefixCache(), 0.0
 
 
 class _Run:
-    def __init__(self, server: Server, demand: Demand, limit: float) -> None:
+    def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
+        self.ghosts = [_Ghost(pool) for pool in pools]
         self.server, self.demand, self.limit = server, demand, limit
         self.rng = random.Random(SEED)
         self.now = 0.0
@@ -194,6 +216,8 @@ class _Run:
         if request.session is not None and self.server.reuses:
             computed = request.tokens + grown - max(0, request.left) - request.shape.shared
             self.cache.keep(request.session.number, computed)
+            for ghost in self.ghosts:
+                ghost.cache.keep(request.session.number, computed)
             if self.server.tier_tokens:
                 self.tier.keep(request.session.number, max(computed, self.tier.found(request.session.number)))
                 self.tier.shrink(self.server.tier_tokens)
@@ -204,6 +228,8 @@ class _Run:
         self.allocated += tokens
         if self.cache.total:
             self.cache.shrink(self.free)
+        for ghost in self.ghosts:
+            ghost.cache.shrink(ghost.pool - self.used)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -234,6 +260,8 @@ class _Run:
         if self.counting:
             self.asked += request.tokens
             self.found += shared + here + loaded
+        for ghost in self.ghosts:
+            ghost.found += self.counting * (shared + self._whole_blocks(min(ghost.cache.take(number), own - 1)))
         each = server.steps.prompt_token
         return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)
 
@@ -358,13 +386,13 @@ class _Run:
                 seconds = thinking(sessions, self.rng)
             heapq.heappush(self.arrivals, (self.now + seconds, request.client))
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self, answers: int) -> Outcome | None:
         demand = self.demand
         warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
         wanted = max(ANSWERS, 2 * demand.clients)
         if demand.sessions is not None:
             warm = SESSION_WARM_UP_TURNS * demand.clients
-            wanted = max(SESSION_ANSWERS, SESSION_ANSWERS_EACH * demand.clients)
+            wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)
         for _ in range(MAX_TURNS):
             self._come()
             if not self.running and not self.waiting:
@@ -403,6 +431,7 @@ class _Run:
             latencies=tuple(ordered),
             first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
             hit_ratio=self.found / self.asked if self.asked else None,
+            hits_by_pool=tuple(ghost.found / self.asked for ghost in self.ghosts) if self.asked else (),
         )
 
 
