@@ -16,19 +16,25 @@ from kvpressure.simulation.config_changes import (
     KV_DTYPE,
     MAX_REPLICAS,
     MEMORY,
+    OFFLOAD,
+    SESSIONS,
     STEP,
+    STICKY,
     ConfigChange,
     applied,
     cap_output,
     cap_prompt,
     cap_total,
+    context_tier,
     keep_free,
     kv_in_8_bits,
     memory_share,
     pool,
     replicas,
     sequences,
+    sessions,
     step_tokens,
+    sticky,
 )
 from kvpressure.simulation.consequences import Model
 
@@ -37,9 +43,11 @@ _OWN: Final = {
     "max-output-tokens": "cap_output",
     "replicas": "add_replica",
     "kv-cache-tokens": "kv_cache_tokens",
+    "sessions": SESSIONS,
+    "sticky-replicas": STICKY,
 }
 """What is no flag of a server, and the kind of change it is."""
-_FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free")
+_FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free", OFFLOAD)
 _READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
 
 
@@ -118,6 +126,21 @@ def _pool(given: _Given) -> ConfigChange:
     return pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
 
 
+def _tier(given: _Given) -> ConfigChange:
+    each = given.model.known.bytes_per_token
+    if each is None:
+        given.refuse("how many bytes a token takes is not known, so neither is how many of them such a tier keeps")
+        raise AssertionError
+    return context_tier(_of_sessions(given), each)
+
+
+def _of_sessions(given: _Given) -> int:
+    """Return the number, where sessions are simulated."""
+    if given.model.known.demand.sessions is None:
+        given.refuse("it changes what is kept for sessions that come back, and none are simulated here")
+    return given.count()
+
+
 def _replicas(given: _Given) -> ConfigChange:
     total = given.count()
     if total > 100 * MAX_REPLICAS:
@@ -136,6 +159,9 @@ _MAKE: Final[Mapping[str, Callable[[_Given], ConfigChange]]] = {
     "cap_output": lambda given: cap_output(given.count()),
     "add_replica": _replicas,
     "kv_cache_tokens": _pool,
+    OFFLOAD: _tier,
+    SESSIONS: lambda given: sessions(_of_sessions(given)),
+    STICKY: lambda given: sticky(_of_sessions(given)),
 }
 
 

@@ -13,17 +13,25 @@ from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
 from kvpressure.model.values import number
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.config_changes import MAX_REPLICAS
+from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
 from kvpressure.simulation.consequences import Figures, Point, Row, Span
 from kvpressure.simulation.search import Found
+from kvpressure.simulation.server import Demand
+from kvpressure.simulation.sessions import Sessions
 
 WIDTH = 80
 TODAY = "today"
-_COLUMNS: tuple[tuple[str, Callable[[Figures], Span]], ...] = (
+_Columns = tuple[tuple[str, Callable[[Figures], Span | None]], ...]
+_COLUMNS: _Columns = (
     ("tokens/s", lambda one: one.tokens_per_second),
     ("goodput/s", lambda one: one.goodput),
     ("p95 s", lambda one: one.latency_p95),
     ("queue", lambda one: one.waiting),
+)
+_COLUMNS_OF_SESSIONS: _Columns = (
+    ("hits", lambda one: one.hit_ratio),
+    ("TTFT s", lambda one: one.first_token_seconds),
+    *(column for column in _COLUMNS if column[0] != "goodput/s"),
 )
 
 
@@ -51,6 +59,8 @@ def json_of(
             "output_tokens_mean": source.model.known.outputs.mean,
             "step_seconds": asdict(server.steps),
         },
+        "sessions": None if demand.sessions is None else _sessions_json(demand, demand.sessions),
+        "without_sessions": source.without_sessions or None,
         "rows": [_row_json(row, source.runtime) for row in rows],
     }
     if found is not None:
@@ -71,6 +81,16 @@ def json_of(
     return answer
 
 
+def _sessions_json(demand: Demand, sessions: Sessions) -> dict[str, object]:
+    return {
+        "count": demand.clients,
+        "think_seconds": sessions.think_seconds,
+        "turns": sessions.mean_turns,
+        "common_prefix_tokens": sessions.shared,
+        "kept_tokens": sessions.kept_tokens,
+    }
+
+
 def _row_json(row: Row, runtime: Runtime) -> dict[str, object]:
     set_ = dict(written(change, runtime).split("=", 1) for change in row.changes)
     return {"set": set_, "behind": row.behind, "figures": None if row.figures is None else asdict(row.figures)}
@@ -89,6 +109,8 @@ def _head(source: Source) -> Iterator[str]:
         if demand.clients
         else f"{_short(demand.rate)} requests a second, whether or not they are answered"
     )
+    if (sessions := demand.sessions) is not None:
+        load = f"about {number(demand.clients)} sessions that come back after {_short(sessions.think_seconds)} s"
     most = "" if server.max_num_seqs == float("inf") else f", at most {number(server.max_num_seqs)} run"
     yield source.title
     yield (
@@ -99,14 +121,15 @@ def _head(source: Source) -> Iterator[str]:
 
 def _table(source: Source, rows: Sequence[Row]) -> Table:
     hits = any(one.figures and _hit(one.figures) for one in rows)
+    columns = _COLUMNS_OF_SESSIONS if source.model.known.demand.sessions is not None else _COLUMNS
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, width=WIDTH)
     table.add_column("", ratio=1, overflow="fold")
-    for name, _ in _COLUMNS:
+    for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     if hits:
         table.add_column("refused", justify="right", no_wrap=True)
     for one in rows:
-        cells = [_cell(None if one.figures is None else read(one.figures)) for _, read in _COLUMNS]
+        cells = [_cell(None if one.figures is None else read(one.figures)) for _, read in columns]
         if hits:
             cells.append("-" if one.figures is None else _refused(one.figures))
         table.add_row(label(one, source.runtime), *cells, style="bold" if one is rows[-1] and len(rows) > 1 else "")
@@ -148,6 +171,11 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield "The cache is taken to be in 16 bits now. In 8 bits it costs some accuracy: evaluate answers first."
     if "gpu_memory_utilization" in keys:
         yield "Another share of the memory changes the pool by that factor at least."
+    if source.without_sessions:
+        yield f"Contexts that are evicted and computed again are not simulated: {source.without_sessions}."
+    if OFFLOAD in keys:
+        speed = f"{TIER_BYTES_PER_SECOND / 1e9:g} GB/s"
+        yield f"Evicted contexts are loaded at {speed}, counted as if that held up the steps."
     if "max_num_batched_tokens" in keys:
         yield "What memory a smaller step leaves to the pool is not counted."
     if any(one.behind for one in rows):

@@ -109,9 +109,9 @@ class HitCurve:
             hits += mean.seconds * mean.ratio
             tokens += mean.seconds * mean.prompt_tokens
             comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
-            if seconds >= thresholds.eviction_known_min_seconds and comparable and hits / seconds > (best or 0.0):
-                best = hits / seconds
-                self.before_factor = 2.0**octave / now.turnover_seconds
+            enough = seconds >= thresholds.eviction_known_min_seconds and comparable
+            if enough and (best is None or hits / seconds > best):
+                best, self.before_factor = hits / seconds, 2.0**octave / now.turnover_seconds
         return best
 
     def _remember(self, now: Hits, elapsed: float, thresholds: Thresholds) -> None:

@@ -55,13 +55,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An engine as it can be simulated, its lengths, and what was measured of it."""
+    """An engine as it can be simulated, its lengths, what was measured of it, and what a token takes of its memory."""
 
     server: Server
     demand: Demand
     prompts: LengthDistribution
     outputs: LengthDistribution
     measured: Measured
+    bytes_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

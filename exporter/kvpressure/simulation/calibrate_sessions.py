@@ -32,6 +32,8 @@ from kvpressure.simulation.steps import UnknownError, step_seconds
 
 THINK_RATIO: Final = 5.0
 """Longest over shortest think time, where nothing tells it."""
+THINK_RATIOS_OTHERWISE: Final = (2.0, 20.0)
+"""How much hangs on that."""
 THINK_RATIOS: Final = (5.0, 1.5, 3.0, 12.0, 40.0)
 """Tried where the hits of other pools tell."""
 LEAST_HITS: Final = 0.03
@@ -119,7 +121,8 @@ def known_sessions(
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
     if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice_simulated_error_max_ratio:
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
-    return Known(best.server, best.demand, page.prompts, page.outputs, measured)
+    each = page.observed.cache.bytes_per_token
+    return Known(best.server, best.demand, page.prompts, page.outputs, measured, each)
 
 
 def _over_minutes(page: Page) -> Page:
