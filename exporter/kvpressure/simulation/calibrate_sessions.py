@@ -48,8 +48,8 @@ BATCH_SHARE: Final = 0.5
 MAX_CLIENTS: Final = 1_000
 SHORTEST_SECONDS: Final = 0.1
 BISECTIONS: Final = 9
-BISECTIONS_AGAIN: Final = 5
-AGAIN_FACTOR: Final = 3.0
+BISECTIONS_AGAIN: Final = 6
+AGAIN_FACTOR: Final = 2.0
 """Another fit begins so far around the one before it."""
 FITS: Final = 3
 FIT_ANSWERS: Final = 600
@@ -59,6 +59,9 @@ HITS_ERROR: Final = 0.1
 """Of hits, beyond which the simulation is not the engine."""
 SQRT_3: Final = math.sqrt(3)
 """Half the width of an even distribution over its standard deviation."""
+MAX_FACTOR: Final = 3.0
+"""Times today's pool, up to which its hits are reproduced; beyond, hardly anybody goes."""
+MAX_TURNS: Final = 100
 LEAST_FIRST: Final = 0.1
 """Of the mean prompt, that a session begins with at least."""
 
@@ -142,7 +145,7 @@ def _target(page: Page) -> _Target:
             "over slowly enough to tell; KV events would"
         )
     if observed.hits_by_pool:
-        rows = observed.hits_by_pool
+        rows = [one for one in observed.hits_by_pool if one.factor <= MAX_FACTOR] or observed.hits_by_pool
         return _Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
     now = observed.minutes.hit_ratio
     if now - shared_tokens(page) / page.prompts.mean < LEAST_HITS:
@@ -188,24 +191,32 @@ def _steps(page: Page) -> StepSeconds:
 
 
 def _shape(page: Page, best: float) -> Sessions:
-    """Return how sessions grow: evenly, from the shortest prompts to the longest.
+    """Return how sessions grow: evenly, with the prompts' mean and spread, and their hits if nothing is evicted.
 
-    Of n turns all is computed at best that the last one holds but for the answers in it: n computed = longest - (n - 1)
-    answers; but for what all prompts share.
+    Of n turns all but the last are found again with their answers, and what all prompts share at the first: of a mean
+    prompt L, a growth g a turn and answers O, n best L = (n - 1) (L - g / 2 + O) + shared. That gives g for each n.
     """
-    mean, answers = page.prompts.mean, page.outputs.mean
-    half = min(SQRT_3 * deviation(page.prompts), (1 - LEAST_FIRST) * mean)
-    computed = mean * (1.0 - best)
-    shared = min(shared_tokens(page), mean - half - 1)
-    turns = max(2, round((mean + half + answers - shared) / (computed + answers)))
-    words = max(1.0, 2 * half / (turns - 1) - answers)
+    mean, answers, shared = page.prompts.mean, page.outputs.mean, shared_tokens(page)
+    width = 2 * SQRT_3 * deviation(page.prompts)
+
+    def growth(turns: int) -> float:
+        return 2 * (mean + answers - (turns * best * mean - shared) / (turns - 1))
+
+    def first(turns: int) -> float:
+        return mean - (turns - 1) * growth(turns) / 2
+
+    possible = [n for n in range(2, MAX_TURNS) if growth(n) > answers and first(n) >= max(shared, LEAST_FIRST * mean)]
+    if not possible:
+        raise UnknownError("its hits are not those of sessions whose prompts grow turn by turn")
+    turns = min(possible, key=lambda n: abs((n - 1) * growth(n) - width))
+    words = growth(turns) - answers
     return Sessions(
         think=(1.0, 1.0),
-        first=(mean - half, mean - half),
+        first=(first(turns), first(turns)),
         words=(words, words),
         answers=_even(page.outputs),
         turns=(turns, turns),
-        shared=max(0, round(shared)),
+        shared=round(shared),
     )
 
 
