@@ -18,6 +18,7 @@ from kvpressure.advice.replicas import keep_apart, replica, replicas_as_predicte
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
+from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import (
     APART,
     KV_DTYPE,
@@ -37,6 +38,9 @@ _APART: Final = (KV_DTYPE, "add_replica", APART)
 
 def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
     """Return what is predicted to help; the playbook where nothing can be predicted, or after a device OOM."""
+    priced = _priced_with_sessions(case)
+    if priced is not None:
+        return priced, ""
     forecast = forecast_of(case)
     routed = route(case, forecast.model)
     if forecast.model is None or forecast.choice is None or case.device_oom:
@@ -91,21 +95,45 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
 
     Fewer of them for each pool, or a pool that keeps more; each is priced by itself.
     """
+    forecast = of_eviction(case)
+    if forecast.choice is not None:
+        return _cures_of_eviction(case, forecast.choice), ""
+    hits = _hits_check(case)
+    cures = [make(case, hits) for make in _CURES_OF_EVICTION.values()]
+    return [route(case), *cures, _verify_hits(case, hits)], forecast.reason
+
+
+def _priced_with_sessions(case: Case) -> list[Action | None] | None:
+    """Return the cures of eviction where requests wait as well, and hits of other pools say that these help both.
+
+    None where they are not measured, or the engine is not what is simulated: then the pool is room for what runs.
+    """
+    measured = case.observed is not None and bool(case.observed.hits_by_pool)
+    if not measured or case.device_oom or not has_sessions(case.observed, case.thresholds):
+        return None
+    choice = of_eviction(case).choice
+    return None if choice is None or not choice.steps else _cures_of_eviction(case, choice)
+
+
+def _cures_of_eviction(case: Case, choice: Choice) -> list[Action | None]:
+    hits = _hits_check(case)
+    made = [_as_priced(case, hits, step) for step in choice.steps]
+    return [route(case), *made, declined(case, choice), _verify_hits(case, hits)]
+
+
+def _hits_check(case: Case) -> str:
     now = at(case.derived, "prefix_cache_hit_ratio")
     least = 0.5 if now is None else min(0.9, now + (1.0 - now) / 2)
-    hits = rollout.expected(case, "prefix_cache_hit_ratio", ">=", least)
-    verify = Action(
+    return rollout.expected(case, "prefix_cache_hit_ratio", ">=", least)
+
+
+def _verify_hits(case: Case, hits: str) -> Action:
+    return Action(
         key="verify",
         title="Verify recovery",
         why="Only sessions that come back show whether the cache keeps their contexts.",
         checks=rollout.no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", hits),
     )
-    forecast = of_eviction(case)
-    if forecast.choice is None:
-        cures = [make(case, hits) for make in _CURES_OF_EVICTION.values()]
-        return [route(case), *cures, verify], forecast.reason
-    made = [_as_priced(case, hits, step) for step in forecast.choice.steps]
-    return [route(case), *made, declined(case, forecast.choice), verify], ""
 
 
 def _as_priced(case: Case, hits: str, step: Step) -> Action | None:

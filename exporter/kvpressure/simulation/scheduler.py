@@ -226,10 +226,11 @@ class _Run:
         """Take free tokens into use; what the cache kept in them is evicted."""
         self.used += tokens
         self.allocated += tokens
-        if self.cache.total:
+        if self.cache.total > self.free:
             self.cache.shrink(self.free)
         for ghost in self.ghosts:
-            ghost.cache.shrink(ghost.pool - self.used)
+            if ghost.cache.total > ghost.pool - self.used:
+                ghost.cache.shrink(ghost.pool - self.used)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)

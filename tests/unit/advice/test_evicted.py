@@ -63,3 +63,18 @@ def test_without_them_the_cures_are_told_and_why_none_is_priced():
     for key in ("fewer_sessions", "kv_cache_dtype", "kv_offloading"):
         assert found[key].expected is None
         assert "KV events would" in found[key].unpredicted
+
+
+def test_where_requests_wait_too_the_same_cures_are_priced_by_the_same_hits():
+    """The pool as room for what runs alone would promise a larger one too little, or too much."""
+    view = pressed_view(JOINS)
+    assert view.diagnosis is not None
+    assert view.observed is not None
+    measured = tuple(PoolHits(factor, ratio) for factor, ratio in MEASURED)
+    observed, waiting = replace(view.observed, hits_by_pool=measured), replace(view.diagnosis, detail="admission")
+    place, thresholds = Place(runtime="vllm"), load_thresholds()
+    found = advise(waiting, view.derived, view.limits, place, thresholds, observed=observed)
+    small = next(action for action in found if action.key == "kv_cache_dtype").expected
+    assert small is not None
+    assert small.hit_ratio is not None
+    assert [action.key for action in found][-1] == "verify"
