@@ -26,7 +26,7 @@ from bench.stepfit.fit import TERMS, Coefficients, Fit, Prior
 from bench.stepfit.priors import of_any, of_card, of_geometry
 from bench.stepfit.rows import Engine, engine
 from bench.stepfit.truth import steps_of
-from kvpressure.model.expected import Expected
+from kvpressure.model.action import Expected
 from kvpressure.simulation import calibrate, scheduler
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.server import Demand, Server, StepSeconds

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.advice.case import Case
-from kvpressure.simulation import config_changes, greedy_search
+from kvpressure.simulation import config_changes, eviction_cures, greedy_search
 from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.config_changes import KV_DTYPE, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, ConfigChange
-from kvpressure.simulation.consequences import Model, model_of
+from kvpressure.simulation.consequences import Model, model_of, model_with_sessions
 from kvpressure.simulation.greedy_search import Choice
 from kvpressure.simulation.steps import UnknownError
 
@@ -32,6 +32,24 @@ class Forecast:
 def forecast_of(case: Case) -> Forecast:
     """Simulate the engine as it is, and with every change that might help."""
     return _relieved(case, None, lambda model: greedy_search.choose(model, *_changes(case, model)))
+
+
+def of_eviction(case: Case) -> Forecast:
+    """Simulate the engine with its sessions, and each change by itself that might keep more of their contexts."""
+    try:
+        model = model_with_sessions(case.observed, case.limits, case.thresholds)
+    except UnknownError as error:
+        return Forecast(reason=str(error))
+    raised, limit = memory(case), case.limits.gpu_memory_utilization
+    each = case.observed.cache.bytes_per_token if case.observed else None
+    tried = [
+        eviction_cures.fewer_sessions(model),
+        config_changes.kv_in_8_bits() if KV_DTYPE in case.own.flags else None,
+        raised if raised is not None and limit is not None and raised.value > limit.value else None,
+        eviction_cures.tier(model, each) if OFFLOAD in case.own.flags and each else None,
+        eviction_cures.replicas(model),
+    ]
+    return Forecast(model, eviction_cures.choose(model, [change for change in tried if change is not None]))
 
 
 def more_batch(case: Case) -> Forecast:

@@ -12,14 +12,23 @@ from typing import Final
 
 from kvpressure.advice import batch, cache, edge, rollout
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import Forecast, forecast_of, memory
-from kvpressure.advice.measure import measure_eviction
+from kvpressure.advice.forecast import Forecast, forecast_of, memory, of_eviction
 from kvpressure.advice.memory import leave_memory, memory_headroom
-from kvpressure.advice.replicas import keep_apart, replicas_as_predicted, route
+from kvpressure.advice.replicas import keep_apart, replica, replicas_as_predicted, route
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
-from kvpressure.simulation.config_changes import APART, KV_DTYPE, MEMORY, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, STEP
+from kvpressure.simulation.calibrate_sessions import has_sessions
+from kvpressure.simulation.config_changes import (
+    APART,
+    KV_DTYPE,
+    MEMORY,
+    OFFLOAD,
+    PREFIX_CACHING,
+    SESSIONS,
+    SHORT_FIRST,
+    STEP,
+)
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice, Step
 
@@ -29,6 +38,9 @@ _APART: Final = (KV_DTYPE, "add_replica", APART)
 
 def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
     """Return what is predicted to help; the playbook where nothing can be predicted, or after a device OOM."""
+    priced = _priced_with_sessions(case)
+    if priced is not None:
+        return priced, ""
     forecast = forecast_of(case)
     routed = route(case, forecast.model)
     if forecast.model is None or forecast.choice is None or case.device_oom:
@@ -79,29 +91,79 @@ def building(case: Case) -> tuple[list[Action | None], str]:
 
 
 def evicted(case: Case) -> tuple[list[Action | None], str]:
-    """Return what to do about contexts that are evicted and computed again: what needs no restart first.
+    """Return what to do about contexts that are evicted and computed again, the most helpful first.
 
-    Fewer of them for each pool, or a pool that keeps more.
+    Fewer of them for each pool, or a pool that keeps more; each is priced by itself.
     """
+    forecast = of_eviction(case)
+    if forecast.choice is not None:
+        return _cures_of_eviction(case, forecast.choice), ""
+    hits = _hits_check(case)
+    cures = [make(case, hits) for make in _CURES_OF_EVICTION.values()]
+    return [route(case), *cures, _verify_hits(case, hits)], forecast.reason
+
+
+def _priced_with_sessions(case: Case) -> list[Action | None] | None:
+    """Return the cures of eviction where requests wait as well, and hits of other pools say that these help both.
+
+    None where they are not measured, or the engine is not what is simulated: then the pool is room for what runs.
+    """
+    measured = case.observed is not None and bool(case.observed.hits_by_pool)
+    if not measured or case.device_oom or not has_sessions(case.observed, case.thresholds):
+        return None
+    choice = of_eviction(case).choice
+    return None if choice is None or not choice.steps else _cures_of_eviction(case, choice)
+
+
+def _cures_of_eviction(case: Case, choice: Choice) -> list[Action | None]:
+    hits = _hits_check(case)
+    made = [_as_priced(case, hits, step) for step in choice.steps]
+    return [route(case), *made, declined(case, choice), _verify_hits(case, hits)]
+
+
+def _hits_check(case: Case) -> str:
     now = at(case.derived, "prefix_cache_hit_ratio")
     least = 0.5 if now is None else min(0.9, now + (1.0 - now) / 2)
-    hits = rollout.expected(case, "prefix_cache_hit_ratio", ">=", least)
-    larger = memory_headroom(case)
-    verify = Action(
+    return rollout.expected(case, "prefix_cache_hit_ratio", ">=", least)
+
+
+def _verify_hits(case: Case, hits: str) -> Action:
+    return Action(
         key="verify",
         title="Verify recovery",
         why="Only sessions that come back show whether the cache keeps their contexts.",
         checks=rollout.no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", hits),
     )
-    return [
-        route(case),
-        edge.fewer_sessions(case, hits),
-        cache.small_kv_for_contexts(case, hits),
-        larger if larger.flags else None,
-        cache.tier_for_contexts(case, hits),
-        measure_eviction(case),
-        verify,
-    ], "the simulated engine has no prefix cache of finite size, so what a larger one would find is not known"
+
+
+def _as_priced(case: Case, hits: str, step: Step) -> Action | None:
+    """Return one cure of eviction with what it does by itself; None where the runtime cannot."""
+    value = number(step.change.value)
+    if step.change.key == "add_replica":
+        why = "Each of them then keeps the contexts of its own sessions: send each session always to the same one."
+        return replica(case, why, int(step.change.value), step.expected)
+    action = _CURES_OF_EVICTION[step.change.key](case, hits)
+    if action is None:
+        return None
+    if step.change.key == SESSIONS:
+        action = replace(action, new=f"at most {value} sessions at a time")
+    if step.change.key == OFFLOAD:
+        action = replace(action, new=f"{value} GiB for each GPU of a replica", flags=case.own.change(OFFLOAD, value))
+    return replace(action, expected=step.expected)
+
+
+def _larger_pool(case: Case, _: str) -> Action | None:
+    action = memory_headroom(case)
+    return action if action.flags else None
+
+
+_CURES_OF_EVICTION: Final[dict[str, Callable[[Case, str], Action | None]]] = {
+    SESSIONS: edge.fewer_sessions,
+    KV_DTYPE: cache.small_kv_for_contexts,
+    MEMORY: _larger_pool,
+    OFFLOAD: cache.tier_for_contexts,
+}
+"""In the order in which they are told where none is priced: what needs no restart first."""
 
 
 def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
@@ -142,7 +204,7 @@ def declined(case: Case, choice: Choice | None) -> Action | None:
 
 
 def _described(case: Case, step: Step) -> str:
-    value = number(step.change.value)
+    value, unlike = number(step.change.value), step.expected.hit_ratio is None
     words = {
         "cap_prompt": f"prompts at most {value}",
         "cap_output": f"answers at most {value}",
@@ -153,7 +215,8 @@ def _described(case: Case, step: Step) -> str:
         APART: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",
         SHORT_FIRST: f"prompts up to {value} before longer ones",
         PREFIX_CACHING: "prefix caching (without what prompts may share)",
-        OFFLOAD: f"{value} GiB of host memory for preempted KV",
+        OFFLOAD: f"{value} GiB of host memory for {'preempted KV' if unlike else 'evicted contexts'}",
+        SESSIONS: f"at most {value} sessions at a time",
     }
     return words.get(step.change.key) or f"{case.own.words[step.change.key]} {value}"
 

@@ -29,6 +29,7 @@ from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_of, access_options
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
 from kvpressure.cli.plan_report import flags, report
+from kvpressure.cli.plan_sessions import asked_of, planned, session_options, session_report, with_lengths
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.record import SourceError
@@ -101,6 +102,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or a
 @click.option(
     "--runtime", default=ASSUMED.name, show_default=True, type=click.Choice(NAMES), help="With --url the page says it."
 )
+@session_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @access_options
 def command(**options: Any) -> None:
@@ -108,6 +110,9 @@ def command(**options: Any) -> None:
 
     For a model give --model-config or --model, --gpu or --gpu-memory, --prompt-p95 and --output-p95. For a running
     engine --url is enough; with --model-config as well its layers with sliding windows are counted right.
+
+    Chats and agents that come back with all that was said before are described by --sessions, --context and --think:
+    then it says what they keep in the pool, where hits collapse, and what serves them.
 
     The exit code is 1 when not even one request fits, and 2 when something is missing or the server would refuse
     it, with what to do.
@@ -121,15 +126,20 @@ def command(**options: Any) -> None:
         )
     if options["url"] is not None and options["kv_cache_tokens"] is not None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
+    asked = asked_of(options)
+    if asked is not None:
+        options = with_lengths(options, asked)
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
     except (ModelConfigError, ConfigFileError, SourceError, RefusedError) as error:
         fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
+    sessions = None if asked is None else planned(asked, plan)
     if options["as_json"]:
-        say_json({"title": title, "flags": given, **asdict(plan)})
+        also = {} if asked is None else {"sessions": None if sessions is None else asdict(sessions)}
+        say_json({"title": title, "flags": given, **asdict(plan), **also})
     else:
-        say(*report(title, given, plan, runtime))
+        say(*report(title, given, plan, runtime), *(() if asked is None else session_report(asked, sessions)))
     sys.exit(0 if plan.max_num_seqs else 1)
 
 

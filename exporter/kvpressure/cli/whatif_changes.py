@@ -13,7 +13,16 @@ from kvpressure.commandline.numbers import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
-from kvpressure.simulation.config_changes import KV_DTYPE, MAX_REPLICAS, MEMORY, STEP, ConfigChange
+from kvpressure.simulation.config_changes import (
+    KV_DTYPE,
+    MAX_REPLICAS,
+    MEMORY,
+    OFFLOAD,
+    SESSIONS,
+    STEP,
+    STICKY,
+    ConfigChange,
+)
 from kvpressure.simulation.consequences import Model
 
 _OWN: Final = {
@@ -21,9 +30,11 @@ _OWN: Final = {
     "max-output-tokens": "cap_output",
     "replicas": "add_replica",
     "kv-cache-tokens": "kv_cache_tokens",
+    "sessions": SESSIONS,
+    "sticky-replicas": STICKY,
 }
 """What is no flag of a server, and the kind of change it is."""
-_FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free")
+_FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free", OFFLOAD)
 _READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
 
 
@@ -103,6 +114,21 @@ def _pool(given: _Given) -> ConfigChange:
     return to.pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
 
 
+def _tier(given: _Given) -> ConfigChange:
+    each = given.model.known.bytes_per_token
+    if each is None:
+        given.refuse("how many bytes a token takes is not known, so neither is how many of them such a tier keeps")
+        raise AssertionError
+    return to.context_tier(_of_sessions(given), each)
+
+
+def _of_sessions(given: _Given) -> int:
+    """Return the number, where sessions are simulated."""
+    if given.model.known.demand.sessions is None:
+        given.refuse("it changes what is kept for sessions that come back, and none are simulated here")
+    return given.count()
+
+
 def _replicas(given: _Given) -> ConfigChange:
     total = given.count()
     return to.replicas(total) if total <= 100 * MAX_REPLICAS else given.refuse("give at most 800")
@@ -119,6 +145,9 @@ _MAKE: Final[Mapping[str, Callable[[_Given], ConfigChange]]] = {
     "cap_output": lambda given: to.cap_output(given.count()),
     "add_replica": _replicas,
     "kv_cache_tokens": _pool,
+    OFFLOAD: _tier,
+    SESSIONS: lambda given: to.sessions(_of_sessions(given)),
+    STICKY: lambda given: to.sticky(_of_sessions(given)),
 }
 
 

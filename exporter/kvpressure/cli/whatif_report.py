@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +20,25 @@ from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.config_changes import MAX_REPLICAS
+from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
 from kvpressure.simulation.consequences import Figures, Point, Row, Span
 from kvpressure.simulation.search import Found
+from kvpressure.simulation.server import Demand
+from kvpressure.simulation.sessions import Sessions
 
 WIDTH = 80
-_COLUMNS = ("tokens/s", "goodput/s", "p95 s", "queue")
+_Columns = tuple[tuple[str, Callable[[Figures], Span | None]], ...]
+_COLUMNS: _Columns = (
+    ("tokens/s", lambda one: one.tokens_per_second),
+    ("goodput/s", lambda one: one.goodput),
+    ("p95 s", lambda one: one.latency_p95),
+    ("queue", lambda one: one.waiting),
+)
+_COLUMNS_OF_SESSIONS: _Columns = (
+    ("hits", lambda one: one.hit_ratio),
+    ("TTFT s", lambda one: one.first_token_seconds),
+    *(column for column in _COLUMNS if column[0] != "goodput/s"),
+)
 _INCHES: Final = (9.0, 4.2)
 _DPI: Final = 120
 _COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPUTE_BOUND].fill
@@ -56,6 +69,8 @@ def json_of(
             "output_tokens_mean": source.model.known.outputs.mean,
             "step_seconds": asdict(server.steps),
         },
+        "sessions": None if demand.sessions is None else _sessions_json(demand, demand.sessions),
+        "without_sessions": source.without_sessions or None,
         "rows": [_row_json(row, source.runtime) for row in rows],
     }
     if found is not None:
@@ -66,6 +81,16 @@ def json_of(
         points = ([asdict(point) for point in curve] for curve in curves)
         answer["over_load"] = dict(zip(("today", "changed"), points, strict=False))
     return answer
+
+
+def _sessions_json(demand: Demand, sessions: Sessions) -> dict[str, object]:
+    return {
+        "count": demand.clients,
+        "think_seconds": sessions.think_seconds,
+        "turns": sessions.mean_turns,
+        "common_prefix_tokens": sessions.shared,
+        "kept_tokens": sessions.kept_tokens,
+    }
 
 
 def _row_json(row: Row, runtime: Runtime) -> dict[str, object]:
@@ -83,6 +108,8 @@ def _head(source: Source) -> Iterator[str]:
     load = f"{_short(demand.rate)} requests a second, whether or not they are answered"
     if demand.clients:
         load = f"{number(demand.clients)} clients that wait for their answers"
+    if (sessions := demand.sessions) is not None:
+        load = f"about {number(demand.clients)} sessions that come back after {_short(sessions.think_seconds)} s"
     most = "" if server.max_num_seqs == float("inf") else f", at most {number(server.max_num_seqs)} run"
     yield source.title
     yield (
@@ -94,24 +121,22 @@ def _head(source: Source) -> Iterator[str]:
 def _table(source: Source, rows: Sequence[Row]) -> Table:
     limited = [figures for one in rows if (figures := one.figures)]
     hits = any(one.refused_ratio.high > 0 or one.shortened_ratio.high > 0 for one in limited)
+    columns = _COLUMNS_OF_SESSIONS if source.model.known.demand.sessions is not None else _COLUMNS
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, width=WIDTH)
     table.add_column("", ratio=1, overflow="fold")
-    columns = (*_COLUMNS, "refused") if hits else _COLUMNS
-    for name in columns:
+    for name in (*(name for name, _ in columns), *(("refused",) if hits else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for one in rows:
-        cells = ["-"] * len(columns) if one.figures is None else [*map(_cell, _shown(one.figures))]
-        if hits and one.figures is not None:
-            cells.append(_refused(one.figures))
+        cells = [_cell(None if one.figures is None else read(one.figures)) for _, read in columns]
+        if hits:
+            cells.append("-" if one.figures is None else _refused(one.figures))
         table.add_row(label(one, source.runtime), *cells, style="bold" if one is rows[-1] and len(rows) > 1 else "")
     return table
 
 
-def _shown(figures: Figures) -> tuple[Span, ...]:
-    return figures.tokens_per_second, figures.goodput, figures.latency_p95, figures.waiting
-
-
-def _cell(span: Span) -> str:
+def _cell(span: Span | None) -> str:
+    if span is None:
+        return "-"
     value, low, high = (_short(one) for one in (span.value, span.low, span.high))
     return value if low == high else f"{value}\n{low}-{high}"
 
@@ -140,6 +165,11 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield "The cache is taken to be in 16 bits now. In 8 bits it costs some accuracy: evaluate answers first."
     if "gpu_memory_utilization" in keys:
         yield "Another share of the memory changes the pool by that factor at least."
+    if source.without_sessions:
+        yield f"Contexts that are evicted and computed again are not simulated: {source.without_sessions}."
+    if OFFLOAD in keys:
+        speed = f"{TIER_BYTES_PER_SECOND / 1e9:g} GB/s"
+        yield f"Evicted contexts are loaded at {speed}, counted as if that held up the steps."
     if "max_num_batched_tokens" in keys:
         yield "What memory a smaller step leaves to the pool is not counted."
     if any(one.behind for one in rows):

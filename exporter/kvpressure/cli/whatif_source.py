@@ -25,9 +25,11 @@ from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.calibrate import STEP_TOKENS
-from kvpressure.simulation.consequences import Model, model_of, modelled
+from kvpressure.simulation.calibrate_sessions import has_sessions
+from kvpressure.simulation.consequences import Model, model_of, model_with_sessions, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
 from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure.simulation.steps import UnknownError
 
 MAX_ERRORS = 3
 """Lines of a recording that are told one by one."""
@@ -51,6 +53,8 @@ class Source:
     limits: Limits
     model: Model
     late_since: str = ""
+    without_sessions: str = ""
+    """Why contexts that are evicted and computed again are not simulated, where they are there; "" where they are."""
 
 
 def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
@@ -77,10 +81,26 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     limits = view.limits.with_declared(facts.limits)
     if options["kv_cache_tokens"] is not None:
         limits = limits.with_declared({"kv_capacity_tokens": float(options["kv_cache_tokens"])})
-    model = model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic)
+    model, why = _modelled(view, limits, thresholds, within, traffic)
     late = _late_since(within, view, traffic, thresholds)
     which = f", engine {view.key.rank}" if len(views) > 1 else ""
-    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, late)
+    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, late, why)
+
+
+def _modelled(
+    view: EngineView, limits: Limits, thresholds: Thresholds, within: float | None, traffic: Traffic | None
+) -> tuple[Model, str]:
+    """Return the model, with sessions where contexts are evicted; and why it is without them though they are."""
+    why = ""
+    if traffic is None and has_sessions(view.observed, thresholds):
+        try:
+            return model_with_sessions(view.observed, limits, thresholds, limit_seconds=within), ""
+        except UnknownError as error:
+            why = f"{error}"
+    try:
+        return model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic), why
+    except UnknownError as error:
+        raise UnknownError(why or f"{error}") from error
 
 
 def _late_since(given: float | None, view: EngineView | None, traffic: Traffic | None, thresholds: Thresholds) -> str:

@@ -36,6 +36,9 @@ class Expected:
     limit_seconds: float
     at_best: bool = False
     """What would come of it where what requests wait for held nobody back any more: no more than that, maybe less."""
+    hit_ratio: Shift | None = None
+    """Share of the prompt tokens that the prefix cache finds, where sessions are simulated; so the mean TTFT."""
+    first_token_seconds: Shift | None = None
 
     @property
     def text(self) -> str:
@@ -43,6 +46,8 @@ class Expected:
         if self.at_best:
             return self._at_best
         shown = [
+            *([] if self.hit_ratio is None else [f"prefix hits {_percent(self.hit_ratio)}"]),
+            *([] if self.first_token_seconds is None else [f"TTFT {_shift(self.first_token_seconds, ' s')}"]),
             f"tokens/s {_shift(self.tokens_per_second)}",
             f"p95 {_shift(self.latency_p95, ' s')}",
             f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.after)}",
@@ -67,6 +72,12 @@ def _shift(shift: Shift, unit: str = "") -> str:
     after, low, high = (_round(value) for value in (shift.after, shift.low, shift.high))
     spread = "" if low == high else f" ({low} to {high})"
     return f"{_round(shift.before)} -> {after}{unit}{spread}"
+
+
+def _percent(shift: Shift) -> str:
+    low, high = f"{shift.low:.0%}", f"{shift.high:.0%}"
+    spread = "" if low == high else f" ({low} to {high})"
+    return f"{shift.before:.0%} -> {shift.after:.0%}{spread}"
 
 
 def _round(value: float) -> str:

@@ -105,11 +105,13 @@ def action_json(action: Action) -> dict[str, object]:
 def _expected_json(expected: Expected) -> dict[str, object]:
     shifts = ("tokens_per_second", "goodput", "latency_p95", "waiting")
     numbers = ("refused_ratio", "shortened_ratio", "limit_seconds")
+    of_sessions = {name: getattr(expected, name) for name in ("hit_ratio", "first_token_seconds")}
     return {
         "text": expected.text,
         **{name: _shift(getattr(expected, name)) for name in shifts},
         **{name: _finite(getattr(expected, name)) for name in numbers},
         "at_best": expected.at_best,
+        **{name: _shift(shift) for name, shift in of_sessions.items() if shift is not None},
     }
 
 

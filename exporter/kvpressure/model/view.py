@@ -100,6 +100,29 @@ class Unfinished:
 
 
 @record
+class Minutes:
+    """Means over up to five minutes: requests that run and wait, generated tokens a second, prefix hits 0 to 1.
+
+    `intervals` are longer than those between two polls; their seconds are those in which requests ran.
+    """
+
+    seconds: float
+    running: float
+    waiting: float
+    tokens_per_second: float
+    hit_ratio: float
+    intervals: tuple[Interval, ...] = ()
+
+
+@record
+class PoolHits:
+    """What a pool of `factor` times today's tokens would have found of the prompt tokens asked for, 0 to 1."""
+
+    factor: float
+    ratio: float
+
+
+@record
 class Observed:
     """One engine over its window, None where its page does not tell.
 
@@ -108,7 +131,9 @@ class Observed:
     `prefill_seconds` is the mean time from admission to first token, of prompts of `prefill_tokens` on average.
     `healthy_seconds` is the engine's own healthy p95 from arrival to last token, `healthy_step_seconds` its healthy p95
     between two tokens with `healthy_batch` requests in the batch. `adapter_slots` is how many adapters
-    the batch may have at once, `adapters_seen` how many requests have had since the server started.
+    the batch may have at once, `adapters_seen` how many requests have had since the server started. `minutes` are means
+    over a longer while. `hit_ratio_before` is what the same engine's cache found while it turned over
+    `turnover_before_factor` times more slowly; `hits_by_pool` is measured block by block, the smallest pool first.
     """
 
     intervals: tuple[Interval, ...]
@@ -124,6 +149,10 @@ class Observed:
     healthy_batch: float | None = None
     adapter_slots: float | None = None
     adapters_seen: float | None = None
+    minutes: Minutes | None = None
+    hit_ratio_before: float | None = None
+    turnover_before_factor: float | None = None
+    hits_by_pool: tuple[PoolHits, ...] = ()
 
 
 ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")

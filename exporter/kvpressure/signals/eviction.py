@@ -63,6 +63,10 @@ class HitCurve:
         self._t: float | None = None
         self._turnovers = 0.0
         self._written: float | None = None
+        self.before: float | None = None
+        """Hits of the engine while its cache turned over more slowly than it did last; None where not known."""
+        self.before_factor: float | None = None
+        """How many times more slowly that was, at least."""
 
     def restarted(self) -> None:
         """Another process answers, whose cache is empty: hits fall, and nothing was evicted."""
@@ -77,7 +81,7 @@ class HitCurve:
         if now is None:
             # Nothing is written or asked for: that neither ends nor prolongs what was before.
             return Eviction()
-        before = self._before(now, thresholds)
+        before = self.before = self._before(now, thresholds)
         recomputed = None if before is None else max(0.0, before - now.ratio) / (1.0 - now.ratio)
         fallen = recomputed is not None and recomputed >= thresholds.eviction_recomputed_min_ratio
         self._turnovers = self._turnovers + turned if fallen else 0.0
@@ -103,6 +107,7 @@ class HitCurve:
         Of each octave and all beyond it the mean: a quiet hour visits many octaves, each for a short while.
         """
         best: float | None = None
+        self.before_factor = None
         seconds = hits = tokens = 0.0
         for octave in sorted(self._octaves, reverse=True):
             if octave <= _octave(now.turnover_seconds):
@@ -112,8 +117,9 @@ class HitCurve:
             hits += mean.seconds * mean.ratio
             tokens += mean.seconds * mean.prompt_tokens
             comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
-            if seconds >= thresholds.eviction_known_min_seconds and comparable:
-                best = max(best or 0.0, hits / seconds)
+            enough = seconds >= thresholds.eviction_known_min_seconds and comparable
+            if enough and (best is None or hits / seconds > best):
+                best, self.before_factor = hits / seconds, 2.0**octave / now.turnover_seconds
         return best
 
     def _remember(self, now: Hits, elapsed: float, thresholds: Thresholds) -> None:

@@ -14,7 +14,7 @@ from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import Incident, Observed
+from kvpressure.model.view import Incident, Observed, PoolHits
 from kvpressure.signals import compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
@@ -23,6 +23,7 @@ from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
 from kvpressure.signals.eviction import HitCurve
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
+from kvpressure.signals.minutes import LongMeans
 from kvpressure.signals.observed import observed
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.verdict_window import VerdictWindow
@@ -60,6 +61,8 @@ class EngineHistory:
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
         self._hit_curve = HitCurve()
         self._events = EventWindow(seconds)
+        self._hits_by_pool: tuple[PoolHits, ...] = ()
+        self._means = LongMeans()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -102,8 +105,10 @@ class EngineHistory:
             self._cost.restarted()
             self._learned_cap = None
             self._hit_curve.restarted()
+            self._means.forget()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
+        self._means.take(window)
         if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
@@ -121,6 +126,7 @@ class EngineHistory:
         misses = self._events.misses(self._window, derived)
         eviction = with_events(eviction, misses, self._window, derived, thresholds)
         derived |= self._events.families(misses)
+        self._hits_by_pool = tuple(PoolHits(*one) for one in sorted(eviction.hit_ratio_by_pool.items()))
         return Features(
             t=self._window.t,
             cache=self._window.cache,
@@ -143,7 +149,14 @@ class EngineHistory:
 
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
-        return observed(self._window, self._baseline.values(thresholds))
+        curve = self._hit_curve
+        return replace(
+            observed(self._window, self._baseline.values(thresholds)),
+            minutes=self._means.minutes(),
+            hit_ratio_before=curve.before,
+            turnover_before_factor=curve.before_factor,
+            hits_by_pool=self._hits_by_pool,
+        )
 
     def learn(
         self,

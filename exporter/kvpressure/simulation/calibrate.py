@@ -55,13 +55,53 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An engine as it can be simulated, its lengths, and what was measured of it."""
+    """An engine as it can be simulated, its lengths, what was measured of it, and what a token takes of its memory."""
 
     server: Server
     demand: Demand
     prompts: LengthDistribution
     outputs: LengthDistribution
     measured: Measured
+    bytes_per_token: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What an engine's polls tell, where all that a simulation needs is known. `generated` tokens in `seconds`."""
+
+    observed: Observed
+    pool: float
+    prompts: LengthDistribution
+    outputs: LengthDistribution
+    intervals: tuple[Interval, ...]
+    running: float
+    waiting: float
+    seconds: float
+    generated: float
+
+
+def read(observed: Observed | None, limits: Limits, *, spread: float = 1.0) -> Page:
+    """Return what was observed of an engine. Raises UnknownError with what is missing."""
+    if observed is None:
+        raise UnknownError("the traffic of this engine is not known")
+    cache = observed.cache
+    pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
+    prompts, outputs = (
+        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread)
+        for histogram in (observed.prompts, observed.outputs)
+    )
+    if pool is None:
+        raise UnknownError("the size of the KV pool is not known")
+    if prompts is None or outputs is None:
+        raise UnknownError("no request has finished yet, so their lengths are not known")
+    intervals = tuple(one for one in observed.intervals if one.running is not None and one.waiting is not None)
+    if len(intervals) < LEAST_INTERVALS:
+        raise UnknownError("there are too few polls yet")
+    running, waiting = (mean_of(one.running for one in intervals), mean_of(one.waiting for one in intervals))
+    seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
+    if not generated or not running:
+        raise UnknownError("no tokens were generated")
+    return Page(observed, pool, prompts, outputs, intervals, running, waiting, seconds, generated)
 
 
 def known(
@@ -81,26 +121,10 @@ def known(
     nothing to do with that of its prompt, 1 where the longest belong together. `held` says that requests wait for
     something else than the pool: at most so many run at once, infinity where another limit of the server does it.
     """
-    if observed is None:
-        raise UnknownError("the traffic of this engine is not known")
-    cache = observed.cache
-    pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
-    prompts, outputs = (
-        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread)
-        for histogram in (observed.prompts, observed.outputs)
-    )
-    if pool is None:
-        raise UnknownError("the size of the KV pool is not known")
-    if prompts is None or outputs is None:
-        raise UnknownError("no request has finished yet, so their lengths are not known")
-    intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
-    if len(intervals) < LEAST_INTERVALS:
-        raise UnknownError("there are too few polls yet")
-    running, waiting = (mean_of(one.running for one in intervals), mean_of(one.waiting for one in intervals))
-    usage = mean_of(one.usage_ratio for one in intervals)
-    seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
-    if not generated or not running:
-        raise UnknownError("no tokens were generated")
+    page = read(observed, limits, spread=spread)
+    observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
+    prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
+    usage, generated = mean_of(one.usage_ratio for one in intervals), page.generated
     preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
     if cached:
         # Shared beginnings take what those that run hold beyond their own.

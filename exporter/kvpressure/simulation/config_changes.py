@@ -17,6 +17,10 @@ APART: Final = "apart"
 SHORT_FIRST: Final = "short_first"
 PREFIX_CACHING: Final = "prefix_caching"
 OFFLOAD: Final = "kv_offloading"
+SESSIONS: Final = "sessions"
+STICKY: Final = "sticky_replicas"
+TIER_BYTES_PER_SECOND: Final = 20e9
+"""From host memory to a GPU over PCIe 4.0 x16, of 32 GB/s on paper; the page tells nothing of it."""
 WATERMARK_RATIO: Final = 0.02
 KV_8_BIT_POOL_FACTOR: Final = 2.0
 """8 bits keep two values where 16 bits keep one."""
@@ -107,6 +111,41 @@ def prefix_caching() -> ConfigChange:
 def offload(gib: int) -> ConfigChange:
     """Let preempted requests reload all their blocks from host memory. The time to load is not counted."""
     return ConfigChange(OFFLOAD, gib, lambda state: (replace(state[0], kv_offload=True), state[1]), at_best=True)
+
+
+def context_tier(gib: float, bytes_per_token: float, bytes_per_second: float = TIER_BYTES_PER_SECOND) -> ConfigChange:
+    """Keep evicted contexts in a tier of that size outside the pool, and load them from there."""
+    tokens, seconds = gib * 2**30 / bytes_per_token, bytes_per_token / bytes_per_second
+    return ConfigChange(
+        OFFLOAD, gib, lambda state: (replace(state[0], tier_tokens=tokens, tier_token_seconds=seconds), state[1])
+    )
+
+
+def sessions(most: int) -> ConfigChange:
+    """Let at most so many sessions come here; the others go elsewhere, or wait."""
+    return ConfigChange(
+        SESSIONS, most, lambda state: (state[0], replace(state[1], clients=min(most, state[1].clients)))
+    )
+
+
+def sticky(among: int) -> ConfigChange:
+    """Send each session always to the same of `among` servers, where its turns go to any of them now.
+
+    What one server sees of a session now is every so manyth turn, after as many times as long.
+    """
+
+    def apply(state: State) -> State:
+        server, demand = state
+        now = demand.sessions
+        if now is None:
+            return state
+        answers = sum(now.answers) / 2
+        words = [max(1.0, (bound + answers) / among - answers) for bound in now.words]
+        turns = [bound * among for bound in now.turns]
+        made = replace(now.thinking(1 / among), words=(words[0], words[1]), turns=(turns[0], turns[1]))
+        return server, replace(demand, sessions=made, clients=max(1, round(demand.clients / among)))
+
+    return ConfigChange(STICKY, among, apply)
 
 
 def replicas(total: int) -> ConfigChange:

@@ -16,6 +16,7 @@ from kvpressure.model.action import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import Known, known
+from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, known_sessions
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.length_routing import simulated
@@ -53,6 +54,9 @@ class Figures:
     waiting: Span
     refused_ratio: Span
     shortened_ratio: Span
+    hit_ratio: Span | None = None
+    first_token_seconds: Span | None = None
+    """Mean seconds from arrival to first token; as the hits, known where sessions are simulated."""
 
 
 class Gain(NamedTuple):
@@ -86,7 +90,7 @@ class Model:
     def outcome(self, state: State) -> Outcome | None:
         """Return the outcome of a state, simulated once."""
         server, demand = state
-        key = (server, demand.clients, demand.rate, demand.length_routing)
+        key = (server, demand.clients, demand.rate, demand.length_routing, demand.sessions)
         if key not in self._runs:
             self._runs[key] = simulated(server, demand, self.limit_seconds)
         return self._runs[key]
@@ -131,7 +135,13 @@ class Model:
             waiting=span(lambda one: one.waiting, by),
             refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
+            hit_ratio=span(lambda one: one.hit_ratio or 0.0) if self._has_sessions else None,
+            first_token_seconds=span(lambda one: one.first_token_seconds or 0.0) if self._has_sessions else None,
         )
+
+    @property
+    def _has_sessions(self) -> bool:
+        return self.known.demand.sessions is not None
 
     def expected(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Expected | None:
         """Return what `changes` do once those of `before` are in force; None where no request would be answered."""
@@ -140,8 +150,7 @@ class Model:
             return None
 
         def shift(read: Callable[[Figures], Span]) -> Shift:
-            after = read(second)
-            return Shift(read(first).value, after.value, after.low, after.high)
+            return _shift(read(first), read(second))
 
         return Expected(
             tokens_per_second=shift(lambda one: one.tokens_per_second),
@@ -152,6 +161,8 @@ class Model:
             shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
             at_best=any(change.at_best for change in changes),
+            hit_ratio=_shift_if_known(first.hit_ratio, second.hit_ratio),
+            first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
         )
 
     @cached_property
@@ -161,6 +172,14 @@ class Model:
         if now is None:
             raise UnknownError("the simulation completes no request")
         return self.known.measured.tokens_per_second / now.tokens_per_second
+
+
+def _shift(before: Span, after: Span) -> Shift:
+    return Shift(before.value, after.value, after.low, after.high)
+
+
+def _shift_if_known(before: Span | None, after: Span | None) -> Shift | None:
+    return None if before is None or after is None else _shift(before, after)
 
 
 def _pair(model: Model, before: Sequence[ConfigChange], change: ConfigChange) -> tuple[Outcome, Outcome] | None:
@@ -202,6 +221,24 @@ def model_of(
     if traffic is not None:
         others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
         found, *others = others
+    return modelled(found, others, thresholds, limit_seconds)
+
+
+def model_with_sessions(
+    observed: Observed | None, limits: Limits, thresholds: Thresholds, *, limit_seconds: float | None = None
+) -> Model:
+    """Return the model of an engine whose sessions come back, and whose cache is finite. Raises UnknownError.
+
+    Where only the page tells, other spreads of think times would show the same.
+    """
+    found, others = known_sessions(observed, limits, thresholds), []
+    if observed is not None and limit_seconds is None and observed.healthy_seconds is not None:
+        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
+    for ratio in () if observed is not None and observed.hits_by_pool else THINK_RATIOS_OTHERWISE:
+        try:
+            others.append(known_sessions(observed, limits, thresholds, think_ratio=ratio))
+        except UnknownError:
+            continue
     return modelled(found, others, thresholds, limit_seconds)
 
 

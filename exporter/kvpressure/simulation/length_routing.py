@@ -66,6 +66,7 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
         latency_p95=_quantile(weighted, 0.95 * answers),
         answers_per_second=answers / total,
         latencies=tuple(seconds for seconds, _ in weighted),
+        hits_by_pool=(),
     )
 
 

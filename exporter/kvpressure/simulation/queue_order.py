@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kvpressure.simulation.server import RequestShape, Server
+from kvpressure.simulation.sessions import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +33,7 @@ class Request:
     free_tokens_at_preemption: float = 0.0
     decoding: bool = False
     turn: int = 0
+    session: Session | None = None
 
 
 class FirstComeFirstServed(deque[Request]):

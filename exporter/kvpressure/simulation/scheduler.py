@@ -3,7 +3,8 @@
 Running requests are scheduled first. One that finds no free block preempts the last one scheduled, which is
 recomputed; a step with a preemption admits nothing. Waiting requests are admitted in order, when the whole prompt fits
 and the batch is below `max_num_seqs`. Prompts are computed in chunks of a step's token budget. Consecutive steps in
-which every sequence only decodes one token are taken at once.
+which every sequence only decodes one token are taken at once. Of sessions, what is not running stays in the free part
+of the pool until that is needed, the least recently used first.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.simulation.queue_order import Request, queue_of
 from kvpressure.simulation.server import Demand, RequestShape, Server
+from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, answer, begun, thinking
 
 WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
 WARM_UP_ANSWERS: Final = 20
 ANSWERS: Final = 240
 """Least number of counted answers; with many clients twice their number."""
+SESSION_WARM_UP_TURNS: Final = 6.0
+SESSION_ANSWERS: Final = 1200
+"""Near the cliff hits swing from minute to minute."""
+SESSION_ANSWERS_EACH: Final = 16
 MAX_SIMULATED_SECONDS: Final = 7200.0
 """Limit of virtual time, however slow the server."""
 OPEN_WARM_UP_RATIO: Final = 0.1
@@ -40,6 +47,7 @@ class Outcome:
     `goodput` is whole answers a second within the latency limit; `weighted_goodput` counts late ones too, each by the
     limit over its latency, so that late and later differ. `running` and `waiting` are means. `preempted_ratio` is
     preemptions per answer, `refused_ratio` a share of the requests sent today, `shortened_ratio` a share of answers.
+    `hit_ratio` is of the tokens of requests admitted, those found in the cache: known of sessions only.
     """
 
     tokens_per_second: float
@@ -56,15 +64,39 @@ class Outcome:
     answers_per_second: float
     latencies: tuple[float, ...] = ()
     """Seconds, in rising order."""
+    first_token_seconds: float | None = None
+    """Mean seconds from arrival to first token."""
+    hit_ratio: float | None = None
+    hits_by_pool: tuple[float, ...] = ()
+    """What caches of other sizes would have found of the same requests, for each size that was asked for."""
 
 
-def simulate(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
-    """Return what clients get in steady state; None where no request is ever answered."""
-    return _Run(server, demand, limit_seconds).outcome()
+def simulate(
+    server: Server,
+    demand: Demand,
+    limit_seconds: float = math.inf,
+    *,
+    pools: Sequence[float] = (),
+    answers: int | None = None,
+) -> Outcome | None:
+    """Return what clients get in steady state; None where no request is ever answered.
+
+    `pools`: sizes of caches, in tokens, whose hits are counted beside those of the pool; of sessions only. `answers`:
+    how many of sessions are counted at least.
+    """
+    return _Run(server, demand, limit_seconds, pools).outcome(answers or SESSION_ANSWERS)
+
+
+class _Ghost:
+    """A cache of another size beside the pool's, which sees the same requests."""
+
+    def __init__(self, pool: float) -> None:
+        self.pool, self.cache, self.found = pool, PrefixCache(), 0.0
 
 
 class _Run:
-    def __init__(self, server: Server, demand: Demand, limit: float) -> None:
+    def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
+        self.ghosts = [_Ghost(pool) for pool in pools]
         self.server, self.demand, self.limit = server, demand, limit
         self.rng = random.Random(SEED)
         self.now = 0.0
@@ -73,13 +105,17 @@ class _Run:
         self.arrivals = [(self.rng.random() * START_SECONDS, client) for client in range(demand.clients)]
         if not demand.clients:
             self.arrivals = [(0.0, -2)] * demand.queue + [(self.rng.expovariate(demand.rate), -1)]
+        self.sessions: dict[int, Session] = {}
+        self.cache, self.tier = PrefixCache(), PrefixCache()
+        self.used = 0.0
+        if demand.sessions is not None:
+            self._enter_sessions(demand.sessions)
         heapq.heapify(self.arrivals)
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
         self.ends: list[tuple[int, int, Request]] = []
         self.decoding = 0
-        self.used = 0.0
         self.allocated = 0.0
         self.number = 0
         self.counting = False
@@ -87,6 +123,8 @@ class _Run:
         self.tokens = self.preempted = 0
         self.running_seconds = self.waiting_seconds = 0.0
         self.latencies: list[float] = []
+        self.first_tokens: list[float] = []
+        self.asked = self.found = 0.0
         self.good = self.shortened = 0
         self.weighted_goodput = 0.0
         self.answered = 0
@@ -101,12 +139,53 @@ class _Run:
         place = (client + self.rng.random()) / self.demand.clients
         return every[int(place * len(every))]
 
+    def _enter_sessions(self, sessions: Sessions) -> None:
+        """Let every client be somewhere in a session and in its think time; the common beginning is always in use."""
+        self.used = float(sessions.shared) if self.server.reuses else 0.0
+        for client in range(self.demand.clients):
+            self.sessions[client] = begun(sessions, client, self.rng)
+        self.number_of_sessions = self.demand.clients
+        self.arrivals = [
+            (self.rng.random() * thinking(sessions, self.rng), client) for client in range(self.demand.clients)
+        ]
+
+    def _turn_of(self, sessions: Sessions, at: float, client: int) -> None:
+        """Send the next turn of a client's session, here or to another replica."""
+        session, elsewhere = self.sessions[client], self.rng.random() * sessions.replicas >= 1
+        prompt, output = session.prompt(self.rng), answer(sessions, self.rng)
+        shape = RequestShape(prompt, prompt - sessions.shared, output)
+        if self._is_refused(shape):
+            self._begin_again(client)
+            heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
+        elif elsewhere:
+            self._heard(client, prompt, output)
+            seconds = output * self.server.steps.of(1, 0.0)
+            heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self.rng), client))
+        else:
+            most = int(min(output, self.server.cap_output, self.server.cap_total - prompt))
+            self.waiting.add(Request(shape, most, at, client, tokens=prompt, session=session))
+
+    def _heard(self, client: int, prompt: int, output: int) -> None:
+        session = self.sessions[client]
+        session.heard(prompt, output)
+        if session.over:
+            self._begin_again(client)
+
+    def _begin_again(self, client: int) -> None:
+        """Let a client begin another session; what the last one had stays in the cache until it is evicted."""
+        assert self.demand.sessions is not None  # noqa: S101 - asked for where there are sessions alone
+        self.sessions[client] = Session(self.demand.sessions, self.number_of_sessions, self.rng)
+        self.number_of_sessions += 1
+
     def _come(self) -> None:
-        server = self.server
+        server, sessions = self.server, self.demand.sessions
         while self.arrivals and self.arrivals[0][0] <= self.now:
             at, client = heapq.heappop(self.arrivals)
             if client == -1:
                 heapq.heappush(self.arrivals, (at + self.rng.expovariate(self.demand.rate), -1))
+            if sessions is not None:
+                self._turn_of(sessions, at, client)
+                continue
             one = self._drawn(client)
             if self._is_refused(one):
                 if client >= 0:
@@ -134,6 +213,24 @@ class _Run:
     def _release(self, request: Request) -> None:
         grown = self.step - request.since if request.decoding else 0
         self.used -= self._holds(request.tokens + grown - request.shape.shared)
+        if request.session is not None and self.server.reuses:
+            computed = request.tokens + grown - max(0, request.left) - request.shape.shared
+            self.cache.keep(request.session.number, computed)
+            for ghost in self.ghosts:
+                ghost.cache.keep(request.session.number, computed)
+            if self.server.tier_tokens:
+                self.tier.keep(request.session.number, max(computed, self.tier.found(request.session.number)))
+                self.tier.shrink(self.server.tier_tokens)
+
+    def _use(self, tokens: float) -> None:
+        """Take free tokens into use; what the cache kept in them is evicted."""
+        self.used += tokens
+        self.allocated += tokens
+        if self.cache.total > self.free:
+            self.cache.shrink(self.free)
+        for ghost in self.ghosts:
+            if ghost.cache.total > ghost.pool - self.used:
+                ghost.cache.shrink(ghost.pool - self.used)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -152,6 +249,25 @@ class _Run:
         request.free_tokens_at_preemption = max(0.0, self.free - self._holds(request.tokens))
         self.waiting.push_back(request)
         self.preempted += self.counting
+
+    def _left(self, request: Request) -> int:
+        """Return the tokens of a request that have to be computed; of sessions, loaded ones count by their time."""
+        if request.session is None:
+            return request.tokens - self._cached(request)
+        shared, server = (request.shape.shared if self.server.reuses else 0), self.server
+        own, number = request.tokens - shared, request.session.number
+        here = self._whole_blocks(min(self.cache.take(number), own - 1))
+        loaded = max(0, self._whole_blocks(min(self.tier.found(number), own - 1)) - here)
+        if self.counting:
+            self.asked += request.tokens
+            self.found += shared + here + loaded
+        for ghost in self.ghosts:
+            ghost.found += self.counting * (shared + self._whole_blocks(min(ghost.cache.take(number), own - 1)))
+        each = server.steps.prompt_token
+        return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)
+
+    def _whole_blocks(self, tokens: float) -> int:
+        return int(tokens // self.server.block_tokens * self.server.block_tokens)
 
     def _cached(self, request: Request) -> int:
         """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
@@ -173,9 +289,8 @@ class _Run:
             if needed > self.free - server.watermark_tokens and self.running:
                 break
             self.waiting.take()
-            request.left = request.tokens - self._cached(request)
-            self.used += needed
-            self.allocated += needed
+            request.left = self._left(request)
+            self._use(needed)
             self.running[request] = None
             self.prefilling.append(request)
             budget -= request.left
@@ -228,9 +343,10 @@ class _Run:
             request.turn = self.number
             request.generated += 1
             request.tokens += 1
-            self.used += 1
-            self.allocated += 1
+            self._use(1)
             self.tokens += self.counting
+            if self.counting and request.generated == 1:
+                self.first_tokens.append(self.now - request.arrived)
             end = self.step + request.output - request.generated
             if end <= self.step:
                 self._end(request)
@@ -241,8 +357,7 @@ class _Run:
         self.step += steps
         self.now += seconds
         grown = steps * self.decoding
-        self.used += grown
-        self.allocated += grown
+        self._use(grown)
         if self.counting:
             self.tokens += grown
             self.running_seconds += seconds * len(self.running)
@@ -266,12 +381,19 @@ class _Run:
             self.good += seconds <= self.limit and not short
             self.weighted_goodput += 0.0 if short else min(1.0, self.limit / seconds)
         if request.client >= 0:
-            heapq.heappush(self.arrivals, (self.now + THINK_SECONDS, request.client))
+            seconds, sessions = THINK_SECONDS, self.demand.sessions
+            if sessions is not None:
+                self._heard(request.client, request.shape.prompt, request.output)
+                seconds = thinking(sessions, self.rng)
+            heapq.heappush(self.arrivals, (self.now + seconds, request.client))
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self, answers: int) -> Outcome | None:
         demand = self.demand
         warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
         wanted = max(ANSWERS, 2 * demand.clients)
+        if demand.sessions is not None:
+            warm = SESSION_WARM_UP_TURNS * demand.clients
+            wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)
         for _ in range(MAX_TURNS):
             self._come()
             if not self.running and not self.waiting:
@@ -308,6 +430,9 @@ class _Run:
             shortened_ratio=self.shortened / len(ordered),
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
+            first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
+            hit_ratio=self.found / self.asked if self.asked else None,
+            hits_by_pool=tuple(ghost.found / self.asked for ghost in self.ghosts) if self.asked else (),
         )
 
 

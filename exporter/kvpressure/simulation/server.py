@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from kvpressure.simulation.sessions import Sessions
 
 OPEN_SECONDS: Final = 600.0
 MAX_ARRIVALS: Final = 20_000
@@ -51,6 +53,10 @@ class Server:
     cap_prompt: float = math.inf
     cap_output: float = math.inf
     cap_total: float = math.inf
+    tier_tokens: float = 0.0
+    """What a tier outside the pool keeps of sessions that were evicted."""
+    tier_token_seconds: float = 0.0
+    """To load one of its tokens; counted as if it held up a step, which is more than it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Demand:
     """The load. A closed loop of `clients`, each waiting for its answer before the next request; or, with 0, a `rate`.
 
     Each client draws from its own part of `requests`, which are in order of prompt length: who sends documents goes on
-    sending documents.
+    sending documents. With `sessions` clients send these instead, and `requests` are their like.
     """
 
     requests: tuple[RequestShape, ...]
@@ -92,6 +98,7 @@ class Demand:
     seconds: float = OPEN_SECONDS
     """Simulated time of an open loop; the same for all that are compared (`at_rate`)."""
     length_routing: LengthRouting | None = None
+    sessions: Sessions | None = None
 
     @staticmethod
     def at_rate(requests: tuple[RequestShape, ...], rate: float, queue: int = 0) -> Demand:
@@ -105,4 +112,4 @@ class Demand:
     def divided(self, by: float) -> Demand:
         """Return the share of the demand that one of `by` servers gets."""
         clients = max(1, round(self.clients / by)) if self.clients else 0
-        return Demand(self.requests, clients, self.rate / by, round(self.queue / by), self.seconds, self.length_routing)
+        return replace(self, clients=clients, rate=self.rate / by, queue=round(self.queue / by))

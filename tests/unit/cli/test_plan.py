@@ -335,3 +335,49 @@ def test_all_of_the_memory_is_planned_with_a_warning() -> None:
         plan(*LLAMA_H100, *LENGTHS, "--gpu-memory-utilization", "1.0").output.split()
     )
     assert "is above" not in plan(*LLAMA_H100, *LENGTHS, "--gpu-memory-utilization", "0.95").output
+
+
+SESSIONS = ("--sessions", "40", "--context", "19000", "--think", "20s")
+
+
+def test_sessions_are_planned_beside_the_limits():
+    answer = plan("--kv-cache-tokens", "480000", *SESSIONS)
+    assert answer.exit_code == 0
+    for line in (
+        "working set: ",
+        "cliff: below ",
+        "a pool of ",
+        "replicas: 2",
+        "sessions on one replica: ",
+        "a tier for ",
+    ):
+        assert line in answer.stdout
+    found = planned("--kv-cache-tokens", "480000", *SESSIONS)["sessions"]
+    assert isinstance(found, dict)
+    assert found["asked"]["think_seconds"] == 20
+    assert found["working_set_tokens"] == pytest.approx(760_000, rel=0.05)
+
+
+def test_sessions_on_a_model_are_told_in_gib_of_a_gpu():
+    shown = plan(*LLAMA, "--sessions", "100", "--context", "4000", "--think", "1m", "--turns", "8").stdout
+    assert "on each GPU, of 100 sessions" in shown
+    assert "for each GPU" in shown
+
+
+def test_a_pool_that_holds_no_context_says_so():
+    answer = plan("--kv-cache-tokens", "20000", *SESSIONS)
+    assert "does not hold one context" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--sessions", "40", "--context", "19000"), "missing: --think"),
+        ((*SESSIONS[:-1], "soon"), "not a time such as 20s"),
+        ((*SESSIONS[:-1], "-3"), "not a time such as 20s"),
+    ],
+)
+def test_sessions_that_are_half_described_are_refused(arguments, why):
+    answer = plan("--kv-cache-tokens", "480000", *arguments)
+    assert answer.exit_code == 2
+    assert why in answer.output

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.recorded
 
 COLLAPSE = FIXTURES / "lab" / "kv-collapse-0.33.0.jsonl.xz"
 THRASH = FIXTURES / "traces" / "preemption-thrash.jsonl.xz"
+JOINS = FIXTURES / "lab" / "workingset" / "joins-0.33.0.jsonl.xz"
 RAMP = FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"
 LENGTHS = ("--prompt-mean", "1400", "--prompt-p95", "4000", "--answer-mean", "300", "--answer-p95", "800")
 ENGINE = ("--kv-cache-tokens", "120000", "--step-seconds", "0.03", "--prefill-tokens-per-second", "16000")
@@ -268,3 +269,43 @@ def test_without_the_library_the_picture_is_refused_with_what_to_install(
 def test_a_picture_that_cannot_be_written_says_where_and_why(tmp_path: Path):
     answer = whatif("--trace", COLLAPSE, "--picture", tmp_path / "no" / "load.png")
     assert (answer.exit_code, "cannot be written: No such file" in answer.stderr) == (2, True)
+
+
+def test_an_engine_that_evicts_contexts_is_simulated_with_its_sessions():
+    changes = ("--set", "kv-cache-dtype=fp8", "--set", "kv-offloading-size=2", "--set", "sessions=20")
+    found = told("--trace", JOINS, "--at", "400", *changes)
+    assert found["without_sessions"] is None
+    assert found["sessions"]["count"] == pytest.approx(36, rel=0.2)
+    today, small, tier, fewer, _ = (row["figures"] for row in found["rows"])
+    for better in (small, tier, fewer):
+        assert better["hit_ratio"]["value"] > today["hit_ratio"]["value"] + 0.3
+        assert better["first_token_seconds"]["value"] < today["first_token_seconds"]["value"]
+    assert fewer["tokens_per_second"]["value"] < today["tokens_per_second"]["value"]
+
+
+def test_the_table_of_sessions_has_hits_and_time_to_first_token():
+    shown = whatif("--trace", JOINS, "--at", "400", "--set", "kv-offloading-size=2").stdout
+    assert "sessions that come back after" in shown
+    assert "hits" in shown
+    assert "TTFT s" in shown
+    assert "loaded at 20 GB/s" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_where_the_page_does_not_tell_of_its_sessions_it_is_said_why():
+    answer = whatif("--trace", JOINS)
+    assert answer.exit_code == 2
+    assert "KV events would" in answer.output
+
+
+@pytest.mark.parametrize("change", ["sessions=4", "sticky-replicas=2"])
+def test_changes_of_sessions_need_sessions(change: str):
+    answer = whatif("--trace", COLLAPSE, "--set", change)
+    assert answer.exit_code == 2
+    assert "none are simulated here" in answer.output
+
+
+def test_a_tier_needs_to_know_what_a_token_takes():
+    answer = whatif(*LENGTHS, *ENGINE, "--rate", "1", "--set", "kv-offloading-size=4")
+    assert answer.exit_code == 2
+    assert "how many bytes a token takes is not known" in answer.output

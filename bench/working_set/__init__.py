@@ -1,0 +1,1 @@
+"""What cures of eviction were predicted to do, and what they did on vLLM's own scheduler."""

@@ -1,0 +1,129 @@
+"""Sessions that come back: what they keep computed between two turns, where hits collapse, and what serves them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.simulation.config_changes import KV_8_BIT_POOL_FACTOR
+from kvpressure.simulation.eviction_cures import FOUND_RATIO, ROOM_FACTOR, cliff_tokens, working_set_tokens
+from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.sessions import Sessions
+
+THINK_RATIO: Final = 5.0
+"""Longest over shortest think time: of one length, all sessions would be found or none."""
+GROWN: Final = (0.5, 1.5)
+"""Of the mean context, at a session's first turn and at its last."""
+TURNS: Final = 15
+STEPS: Final = StepSeconds(0.03, 0.0005, 1 / 16_000)
+"""Of an engine that nobody has measured. Sessions think much longer than they are served, so hits hardly hang on it."""
+MAX_SIMULATED: Final = 100
+"""Sessions simulated; of more, as many with the same share of the pool each."""
+BISECTIONS: Final = 9
+MAX_REPLICAS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsAsked:
+    """Sessions at a time; tokens of their context on average; seconds between an answer and the next turn; turns."""
+
+    count: int
+    context_tokens: float
+    think_seconds: float
+    answer_tokens: float
+    turns: int = TURNS
+
+    @property
+    def longest_tokens(self) -> float:
+        """Tokens of a context at a session's end."""
+        return GROWN[1] * self.context_tokens
+
+    def demand(self, count: int) -> Demand:
+        """Return `count` of them, as they are simulated."""
+        first, longest = (share * self.context_tokens for share in GROWN)
+        words = max(1.0, (longest - first) / max(1, self.turns - 1) - self.answer_tokens)
+        begins = max(1.0, first - self.answer_tokens)
+        answers = (self.answer_tokens, self.answer_tokens)
+        made = Sessions((1.0, THINK_RATIO), (begins, begins), (words, words), answers, (self.turns, self.turns))
+        shape = RequestShape(round(self.context_tokens), round(self.context_tokens), round(self.answer_tokens))
+        return Demand((shape,), count, sessions=made.thinking(self.think_seconds / made.think_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What serves them. Bytes are on one GPU of an engine, None where a token's are not known.
+
+    `hit_ratio` is the share of the prompt tokens that the pool finds, `best_hit_ratio` if nothing were evicted; below
+    `cliff_tokens` it is less than half of that. `pool_tokens_needed`, `replicas`, `sessions_per_replica` and
+    `offload_tokens` are the least (the most sessions) that find nine tenths of it; None where none does.
+    """
+
+    asked: SessionsAsked
+    working_set_tokens: int
+    working_set_bytes: float | None
+    pool_tokens: int
+    hit_ratio: float
+    best_hit_ratio: float
+    cliff_tokens: int
+    pool_tokens_needed: int
+    hit_ratio_in_8_bits: float
+    replicas: int | None
+    sessions_per_replica: int | None
+    offload_tokens: int
+    offload_bytes: float | None
+
+
+def plan_sessions(asked: SessionsAsked, pool_tokens: int, bytes_per_token: float | None) -> SessionPlan | None:
+    """Return the plan for an engine with that pool; None where the pool holds no context to its end."""
+    if pool_tokens <= asked.longest_tokens + asked.answer_tokens:
+        return None
+    scale = max(1.0, asked.count / MAX_SIMULATED)
+    demand = asked.demand(max(1, round(asked.count / scale)))
+    whole = scale * working_set_tokens((Server(1.0, STEPS), demand))
+
+    def hits(pool: float, *, share: float = 1.0, tier: float = 0.0) -> float:
+        some = replace(demand, clients=max(1, round(share * demand.clients)))
+        outcome = simulate(Server(pool / scale, STEPS, tier_tokens=tier / scale), some)
+        return 0.0 if outcome is None else outcome.hit_ratio or 0.0
+
+    room = max(ROOM_FACTOR * whole, pool_tokens)
+    best = hits(room)
+    enough = FOUND_RATIO * best
+    cliff = cliff_tokens((Server(room / scale, STEPS), demand)) or 0.0
+    offload = _least(lambda tier: hits(pool_tokens, tier=tier) >= enough, whole / 50, ROOM_FACTOR * whole)
+    replicas = next((n for n in range(1, MAX_REPLICAS + 1) if hits(pool_tokens, share=1 / n) >= enough), None)
+    fewer = next((n for n in _counts(asked.count) if hits(pool_tokens, share=n / asked.count) >= enough), None)
+    return SessionPlan(
+        asked=asked,
+        working_set_tokens=round(whole),
+        working_set_bytes=None if bytes_per_token is None else whole * bytes_per_token,
+        pool_tokens=pool_tokens,
+        hit_ratio=hits(pool_tokens),
+        best_hit_ratio=best,
+        cliff_tokens=round(cliff * scale),
+        pool_tokens_needed=round(_least(lambda pool: hits(pool) >= enough, whole / 50, ROOM_FACTOR * whole)),
+        hit_ratio_in_8_bits=hits(KV_8_BIT_POOL_FACTOR * pool_tokens),
+        replicas=replicas,
+        sessions_per_replica=fewer,
+        offload_tokens=round(offload),
+        offload_bytes=None if bytes_per_token is None else offload * bytes_per_token,
+    )
+
+
+def _counts(most: int) -> list[int]:
+    """Return numbers of sessions from `most` down to 1, about a twentieth apart."""
+    found, count = [], most
+    while count >= 1:
+        found.append(count)
+        count = min(count - 1, math.floor(0.95 * count))
+    return found
+
+
+def _least(serves: Callable[[float], bool], low: float, high: float) -> float:
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if serves(middle) else (middle, high)
+    return high

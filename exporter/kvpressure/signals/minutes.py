@@ -1,0 +1,111 @@
+"""Means over five minutes: what a window of one minute tells of sessions is mostly which of them were there."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kvpressure.model.view import Interval, Minutes
+from kvpressure.signals.windows import EngineWindow
+
+SECONDS: Final = 300.0
+SPACING_SECONDS: Final = 10.0
+"""Between two readings that are kept: a long prompt is counted at its end, and computed within a few seconds."""
+LEAST_SECONDS: Final = 60.0
+LONGEST_GAP_SECONDS: Final = 60.0
+NEEDED: Final = ("generation_tokens", "prefix_queries", "prefix_hits")
+COUNTERS: Final = (*NEEDED, "steps", "prompt_tokens", "computed_prompt_tokens", "finished", "preemptions")
+
+
+class _Reading(NamedTuple):
+    """One poll: counters, and integrals over time since the first one; `busy_seconds` in which a request ran."""
+
+    t: float
+    counters: Mapping[str, float]
+    running_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    busy_seconds: float = 0.0
+
+
+class LongMeans:
+    """What the prefix cache and the batch of one engine did over `SECONDS`; bounded in readings."""
+
+    def __init__(self) -> None:
+        self._readings: deque[_Reading] = deque(maxlen=int(SECONDS / SPACING_SECONDS) + 2)
+        self._newest: _Reading | None = None
+
+    def forget(self) -> None:
+        """Begin again: another process answers."""
+        self._readings.clear()
+        self._newest = None
+
+    def take(self, window: EngineWindow) -> None:
+        """Take the newest poll in; one that follows a gap, or lacks a counter, begins again."""
+        if not window.points:
+            return
+        point, last = window.points[-1], self._newest
+        counters = {name: point.counters[name] for name in COUNTERS if name in point.counters}
+        if last is not None and not _follows(last, point.t, counters):
+            self.forget()
+            last = None
+        if any(name not in counters for name in NEEDED):
+            return
+        running, waiting = point.gauges.get("running", 0.0), point.gauges.get("waiting", 0.0)
+        if last is None:
+            self._newest = _Reading(point.t, counters)
+        else:
+            elapsed = point.t - last.t
+            self._newest = _Reading(
+                point.t,
+                counters,
+                last.running_seconds + elapsed * running,
+                last.waiting_seconds + elapsed * waiting,
+                last.busy_seconds + (elapsed if running else 0.0),
+            )
+        if not self._readings or point.t - self._readings[-1].t >= SPACING_SECONDS:
+            self._readings.append(self._newest)
+        while len(self._readings) > 1 and self._readings[1].t <= point.t - SECONDS:
+            self._readings.popleft()
+
+    def minutes(self) -> Minutes | None:
+        """Return the means; None of less than a minute, or while nothing was asked for."""
+        if self._newest is None or self._newest.t - self._readings[0].t < LEAST_SECONDS:
+            return None
+        first, last = self._readings[0], self._newest
+        seconds = last.t - first.t
+        generated, queries, hits = (last.counters[name] - first.counters[name] for name in NEEDED)
+        if queries <= 0 or generated <= 0:
+            return None
+        return Minutes(
+            seconds=seconds,
+            running=(last.running_seconds - first.running_seconds) / seconds,
+            waiting=(last.waiting_seconds - first.waiting_seconds) / seconds,
+            tokens_per_second=generated / seconds,
+            hit_ratio=min(1.0, max(0.0, hits / queries)),
+            intervals=tuple(itertools.starmap(_interval, itertools.pairwise(self._readings))),
+        )
+
+
+def _follows(last: _Reading, t: float, counters: Mapping[str, float]) -> bool:
+    grown = all(counters.get(name, -1.0) >= value for name, value in last.counters.items())
+    return 0 < t - last.t <= LONGEST_GAP_SECONDS and grown
+
+
+def _interval(before: _Reading, after: _Reading) -> Interval:
+    def grew(name: str) -> float | None:
+        return after.counters[name] - before.counters[name] if name in before.counters else None
+
+    seconds = after.t - before.t
+    return Interval(
+        seconds=after.busy_seconds - before.busy_seconds,
+        running=(after.running_seconds - before.running_seconds) / seconds,
+        waiting=(after.waiting_seconds - before.waiting_seconds) / seconds,
+        steps=grew("steps"),
+        generated=grew("generation_tokens"),
+        prompted=grew("prompt_tokens"),
+        computed=grew("computed_prompt_tokens"),
+        finished=grew("finished"),
+        preempted=grew("preemptions"),
+    )

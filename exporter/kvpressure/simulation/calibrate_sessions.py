@@ -1,0 +1,272 @@
+"""From what is known of an engine to the sessions that come back to it: how they grow, think, and how many there are.
+
+How many there are is what the page does not tell. By Little's law they are as many as requests come while one thinks
+and is answered; and they think for as long as makes the simulated cache find what the engine's own does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.limits import Limits
+from kvpressure.model.view import Observed
+from kvpressure.simulation.calibrate import (
+    LEAST_INTERVALS,
+    STEP_TOKENS,
+    Known,
+    Measured,
+    Page,
+    prefill_of,
+    read,
+    requests,
+    sum_of,
+)
+from kvpressure.simulation.lengths import LengthDistribution
+from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.sessions import Sessions, Span
+from kvpressure.simulation.steps import UnknownError, step_seconds
+
+THINK_RATIO: Final = 5.0
+"""Longest over shortest think time, where nothing tells it."""
+THINK_RATIOS_OTHERWISE: Final = (2.0, 20.0)
+"""How much hangs on that."""
+THINK_RATIOS: Final = (5.0, 1.5, 3.0, 12.0, 40.0)
+"""Tried where the hits of other pools tell."""
+LEAST_HITS: Final = 0.03
+"""Below it nothing that comes back is found: any think time beyond the age at eviction would do the same."""
+LEAST_TURNOVER_FACTOR: Final = 8.0
+"""Times today's turnover, from which on what was found is believed to be all that can be."""
+LONG_PROMPT: Final = 0.99
+"""Quantile of a prompt that hardly any is longer than."""
+LEAST_LONG_INTERVALS: Final = 12
+BATCH_SHARE: Final = 0.5
+"""Of a step's time, that grows with the batch where nothing tells it: with long contexts steps read mostly these."""
+MAX_CLIENTS: Final = 1_000
+SHORTEST_SECONDS: Final = 0.1
+BISECTIONS: Final = 9
+BISECTIONS_AGAIN: Final = 6
+AGAIN_FACTOR: Final = 2.0
+"""Another fit begins so far around the one before it."""
+FITS: Final = 3
+FIT_ANSWERS: Final = 600
+FITTED_RATIO: Final = 0.03
+MAX_SCALE: Final = 2.0
+HITS_ERROR: Final = 0.1
+"""Of hits, beyond which the simulation is not the engine."""
+SQRT_3: Final = math.sqrt(3)
+"""Half the width of an even distribution over its standard deviation."""
+MAX_FACTOR: Final = 3.0
+"""Times today's pool, up to which its hits are reproduced; beyond, hardly anybody goes."""
+MAX_TURNS: Final = 100
+LEAST_FIRST: Final = 0.1
+"""Of the mean prompt, that a session begins with at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Hits to be reproduced, by the size of the cache in tokens; `best` if nothing were evicted."""
+
+    pools: tuple[float, ...]
+    hits: tuple[float, ...]
+    best: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    server: Server
+    demand: Demand
+    outcome: Outcome
+    error: float
+    """Root mean square, of hits."""
+
+    @property
+    def think_seconds(self) -> float:
+        return 1.0 if self.demand.sessions is None else self.demand.sessions.think_seconds
+
+
+def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
+    """Return whether much more was found in the cache than is now, or would be in a larger one."""
+    if observed is None or observed.minutes is None or observed.minutes.hit_ratio >= 1.0:
+        return False
+    now, best = observed.minutes.hit_ratio, best_hit_ratio(observed)
+    return best is not None and (best - now) / (1.0 - now) >= thresholds.eviction_recomputed_min_ratio
+
+
+def best_hit_ratio(observed: Observed) -> float | None:
+    """Return the share of the prompt tokens that would be found if nothing were evicted; None where not known."""
+    if observed.hits_by_pool:
+        return max(one.ratio for one in observed.hits_by_pool)
+    factor = observed.turnover_before_factor
+    return None if factor is None or factor < LEAST_TURNOVER_FACTOR else observed.hit_ratio_before
+
+
+def known_sessions(
+    observed: Observed | None, limits: Limits, thresholds: Thresholds, *, think_ratio: float | None = None
+) -> Known:
+    """Return the engine with sessions as it can be simulated. Raises UnknownError with what is not known.
+
+    `think_ratio` is the longest think time over the shortest. Without it the hits by pool tell, where they are known.
+    """
+    page = _over_minutes(read(observed, limits))
+    target = _target(page)
+    ratios = (think_ratio,) if think_ratio else THINK_RATIOS if page.observed.hits_by_pool else (THINK_RATIO,)
+    server, shape = _server(page, limits), _shape(page, target.best)
+    best = _fit(page, server, replace(shape, think=(1.0, ratios[0])), target)
+    for ratio in ratios[1:]:
+        found = _fit_think(page, best.server, replace(shape, think=(1.0, ratio)), target, best.think_seconds)
+        best = min(best, found, key=lambda one: one.error)
+    preempted = (sum_of(page.intervals, "preempted") or 0.0) / page.seconds
+    measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted)
+    speed = best.outcome.tokens_per_second / measured.tokens_per_second
+    if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice_simulated_error_max_ratio:
+        raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
+    each = page.observed.cache.bytes_per_token
+    return Known(best.server, best.demand, page.prompts, page.outputs, measured, each)
+
+
+def _over_minutes(page: Page) -> Page:
+    """Return the page with means over minutes in place of those of its newest one."""
+    long = page.observed.minutes
+    if long is None or not long.running:
+        raise UnknownError("what the prefix cache finds is not known, or not for long enough")
+    generated = long.tokens_per_second * page.seconds
+    return replace(page, running=long.running, waiting=long.waiting, generated=generated)
+
+
+def _target(page: Page) -> _Target:
+    observed, best = page.observed, best_hit_ratio(page.observed)
+    if best is None or observed.minutes is None:
+        raise UnknownError(
+            "how much would be found if nothing were evicted is not known: this engine never had a cache that turned "
+            "over slowly enough to tell; KV events would"
+        )
+    if observed.hits_by_pool:
+        rows = [one for one in observed.hits_by_pool if one.factor <= MAX_FACTOR] or observed.hits_by_pool
+        return _Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
+    now = observed.minutes.hit_ratio
+    if now - shared_tokens(page) / page.prompts.mean < LEAST_HITS:
+        raise UnknownError(
+            "contexts are evicted before any of them is asked for again, so the page does not tell how many there are; "
+            "KV events would"
+        )
+    return _Target((page.pool,), (now,), best)
+
+
+def shared_tokens(page: Page) -> float:
+    """Return the tokens that begin every prompt: what is found even of those whose own context is not."""
+    if page.observed.hits_by_pool:
+        return min(one.ratio for one in page.observed.hits_by_pool if one.factor <= 1.0) * page.prompts.mean
+    # So many requests at least got their first token in that time.
+    longest = page.prompts.at(LONG_PROMPT)
+    found = [
+        (one.prompted - one.computed) / max(1, one.prompted // longest)
+        for one in page.intervals
+        if one.prompted and one.computed is not None
+    ]
+    return max(0.0, min(found)) if len(found) >= LEAST_INTERVALS else 0.0
+
+
+def _server(page: Page, limits: Limits) -> Server:
+    cache = page.observed.cache
+    return Server(
+        pool_tokens=page.pool,
+        steps=_steps(page),
+        block_tokens=float(cache.block_size or 16),
+        max_num_seqs=limits.max_num_seqs.value if limits.max_num_seqs else math.inf,
+        step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
+        watermark_tokens=(cache.watermark_ratio or 0.0) * page.pool,
+    )
+
+
+def _steps(page: Page) -> StepSeconds:
+    """Return the step times, from long intervals where there are enough: a prompt is computed before it is counted."""
+    long = () if page.observed.minutes is None else page.observed.minutes.intervals
+    intervals, prefill = long if len(long) >= LEAST_LONG_INTERVALS else page.intervals, prefill_of(page.observed)
+    steps = step_seconds(intervals, prefill)
+    return steps if steps.sequence else step_seconds(intervals, prefill, per_sequence=BATCH_SHARE)
+
+
+def _shape(page: Page, best: float) -> Sessions:
+    """Return how sessions grow: evenly, with the prompts' mean and spread, and their hits if nothing is evicted.
+
+    Of n turns all but the last are found again with their answers, and what all prompts share at the first: of a mean
+    prompt L, a growth g a turn and answers O, n best L = (n - 1) (L - g / 2 + O) + shared. That gives g for each n.
+    """
+    mean, answers, shared = page.prompts.mean, page.outputs.mean, shared_tokens(page)
+    width = 2 * SQRT_3 * deviation(page.prompts)
+
+    def growth(turns: int) -> float:
+        return 2 * (mean + answers - (turns * best * mean - shared) / (turns - 1))
+
+    def first(turns: int) -> float:
+        return mean - (turns - 1) * growth(turns) / 2
+
+    possible = [n for n in range(2, MAX_TURNS) if growth(n) > answers and first(n) >= max(shared, LEAST_FIRST * mean)]
+    if not possible:
+        raise UnknownError("its hits are not those of sessions whose prompts grow turn by turn")
+    turns = min(possible, key=lambda n: abs((n - 1) * growth(n) - width))
+    words = growth(turns) - answers
+    return Sessions(
+        think=(1.0, 1.0),
+        first=(first(turns), first(turns)),
+        words=(words, words),
+        answers=_even(page.outputs),
+        turns=(turns, turns),
+        shared=round(shared),
+    )
+
+
+def deviation(lengths: LengthDistribution) -> float:
+    """Return the standard deviation, in tokens."""
+    squares = (one.share * (one.first**2 + one.first * one.last + one.last**2) / 3 for one in lengths.buckets)
+    return math.sqrt(max(0.0, sum(squares) - lengths.mean**2))
+
+
+def _even(lengths: LengthDistribution) -> Span:
+    half = min(SQRT_3 * deviation(lengths), lengths.mean - 1)
+    return lengths.mean - half, lengths.mean + half
+
+
+def _fit(page: Page, server: Server, shape: Sessions, target: _Target) -> _Fit:
+    """Fit think times and the number of sessions to the hits, then the steps to how long they take, and again."""
+    measured, found = page.generated / page.seconds / page.running, _fit_think(page, server, shape, target)
+    for _ in range(FITS - 1):
+        speed = found.outcome.tokens_per_second / found.outcome.running / measured
+        if abs(speed - 1) < FITTED_RATIO:
+            break
+        steps = found.server.steps.scaled(min(MAX_SCALE, max(1 / MAX_SCALE, speed)))
+        found = _fit_think(page, replace(server, steps=steps), shape, target, found.think_seconds)
+    return found
+
+
+def _fit_think(page: Page, server: Server, shape: Sessions, target: _Target, around: float | None = None) -> _Fit:
+    """Bisect the mean think time: the longer, the more sessions there are at the same rate, and the fewer hits."""
+    rate, present = page.generated / page.seconds / page.outputs.mean, page.running + page.waiting
+    like = tuple(requests(page.prompts, page.outputs, 0.0, 0.0))
+    low, high = SHORTEST_SECONDS, MAX_CLIENTS / rate
+    if around is not None:
+        low, high = around / AGAIN_FACTOR, around * AGAIN_FACTOR
+    found: list[_Fit] = []
+    for _ in range(BISECTIONS if around is None else BISECTIONS_AGAIN):
+        think = math.sqrt(low * high)
+        found.append(_tried(server, _demand(like, shape, think, round(rate * think + present)), target))
+        more = sum(found[-1].outcome.hits_by_pool) > sum(target.hits)
+        low, high = (think, high) if more else (low, think)
+    return min(found, key=lambda one: one.error)
+
+
+def _demand(like: tuple[RequestShape, ...], shape: Sessions, think: float, clients: int) -> Demand:
+    made = shape.thinking(think / shape.think_seconds)
+    return Demand(like, max(1, clients), sessions=made)
+
+
+def _tried(server: Server, demand: Demand, target: _Target) -> _Fit:
+    outcome = simulate(server, demand, pools=target.pools, answers=FIT_ANSWERS)
+    if outcome is None or not outcome.running or not outcome.hits_by_pool:
+        raise UnknownError("the simulation completes no request")
+    squares = [(ours - theirs) ** 2 for ours, theirs in zip(outcome.hits_by_pool, target.hits, strict=True)]
+    return _Fit(server, demand, outcome, math.sqrt(sum(squares) / len(squares)))

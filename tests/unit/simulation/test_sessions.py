@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import OrderedDict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, begun
+
+STEPS = StepSeconds(0.03, 0.0002 + 1e-7 * 19_000, 1 / 16_000)
+AGENTS = Sessions((7.0, 40.0), (8_000, 8_000), (1_250, 1_450), (100, 200), (15, 15), longest=30_000)
+"""Those of the lab's table (tests/lab/README.md), whose pool and step times are these too.
+
+In the middle of the cliff chance decides much."""
+LAB = {
+    160_000: (0.002, 72.7, 48.8),
+    320_000: (0.003, 84.2, 24.2),
+    480_000: (0.006, 89.5, 8.08),
+    640_000: (0.299, 110.3, 2.46),
+    800_000: (0.884, 194.3, 0.29),
+    960_000: (0.905, 199.3, 0.241),
+}
+
+
+SERVER = Server(0.0, STEPS)
+
+
+def run(pool: float, sessions: Sessions = AGENTS, clients: int = 40, server: Server = SERVER) -> Outcome:
+    requests = (RequestShape(19_000, 19_000, 150),)
+    outcome = simulate(replace(server, pool_tokens=pool), Demand(requests, clients, sessions=sessions))
+    assert outcome is not None
+    return outcome
+
+
+def hits(outcome: Outcome) -> float:
+    assert outcome.hit_ratio is not None
+    return outcome.hit_ratio
+
+
+@pytest.mark.parametrize(("pool", "lab"), LAB.items())
+def test_the_simulated_cache_does_what_vllms_own_did_in_the_lab(pool, lab):
+    outcome = run(pool)
+    found, tokens_per_second, first_token_seconds = lab
+    assert outcome.hit_ratio == pytest.approx(found, abs=0.1)
+    assert outcome.tokens_per_second == pytest.approx(tokens_per_second, rel=0.1)
+    assert outcome.first_token_seconds == pytest.approx(first_token_seconds, rel=0.2, abs=0.25)
+
+
+def test_the_least_recently_used_session_goes_first_and_its_end_before_its_beginning():
+    cache = PrefixCache()
+    for session in (1, 2, 3):
+        cache.keep(session, 100.0)
+    cache.keep(1, cache.take(1))
+    cache.shrink(250.0)
+    assert [cache.found(session) for session in (1, 2, 3)] == [100.0, 50.0, 100.0]
+    cache.shrink(150.0)
+    assert [cache.found(session) for session in (1, 2, 3)] == [100.0, 0.0, 50.0]
+    assert cache.total == 150.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 40)), max_size=60), st.integers(1, 120))
+def test_what_is_kept_is_what_a_list_of_tokens_by_last_use_keeps(uses, room):
+    cache, tokens = PrefixCache(), OrderedDict[tuple[int, int], None]()
+    for session, length in uses:
+        cache.keep(session, float(length))
+        cache.shrink(float(room))
+        for place in [key for key in tokens if key[0] == session]:
+            del tokens[place]
+        # vLLM frees a request's last block first.
+        tokens.update({(session, place): None for place in reversed(range(length))})
+        while len(tokens) > room:
+            tokens.popitem(last=False)
+    assert {session: cache.found(session) for session in range(7)} == {
+        session: sum(key[0] == session for key in tokens) for session in range(7)
+    }
+    assert cache.total == len(tokens)
+
+
+def test_a_session_says_all_that_was_said_before_until_it_is_too_long():
+    rng = random.Random(1)
+    session = Session(AGENTS, 0, rng)
+    lengths = []
+    while not session.over:
+        lengths.append(session.prompt(rng))
+        session.heard(lengths[-1], 150)
+    grown = [after - before for before, after in itertools.pairwise(lengths)]
+    assert lengths[0] == 8_000
+    assert all(1_400 <= one <= 1_600 for one in grown)
+    assert len(lengths) == 15
+    assert lengths[-1] <= 30_000
+
+
+def test_clients_are_found_in_the_middle_of_their_sessions():
+    said = [begun(AGENTS, number, random.Random(number)).said for number in range(400)]
+    assert said.count(0) == pytest.approx(400 / 15, rel=0.5)
+    said = [tokens for tokens in said if tokens]
+    assert sum(said) / len(said) == pytest.approx(AGENTS.kept_tokens, rel=0.1)
+
+
+def test_means_of_sessions_are_those_of_their_bounds():
+    assert AGENTS.think_seconds == pytest.approx(33 / math.log(40 / 7))
+    assert AGENTS.mean_turns == 15
+    assert replace(AGENTS, longest=15_000).mean_turns == pytest.approx(1 + 7_000 / 1_500)
+    assert AGENTS.thinking(2.0).think == (14.0, 80.0)
+
+
+def test_a_tier_finds_what_the_pool_evicted_and_its_loading_takes_time():
+    without = run(480_000)
+    tier = run(480_000, server=replace(SERVER, tier_tokens=2e6))
+    slow = run(480_000, server=replace(SERVER, tier_tokens=2e6, tier_token_seconds=STEPS.prompt_token / 2))
+    assert hits(without) < 0.05
+    assert hits(tier) > 0.85
+    assert hits(slow) > 0.8
+    assert without.tokens_per_second < slow.tokens_per_second < tier.tokens_per_second
+    assert hits(run(480_000, server=replace(SERVER, tier_tokens=1e5))) < 0.1
+
+
+def test_a_few_sessions_less_find_most_of_their_contexts_again():
+    assert hits(run(640_000, clients=40)) < 0.5
+    assert hits(run(640_000, clients=26)) > 0.8
+
+
+def test_a_router_that_scatters_sessions_over_replicas_loses_their_contexts():
+    scattered = run(800_000, replace(AGENTS, replicas=4), clients=160)
+    sticky = run(800_000, AGENTS, clients=40)
+    assert hits(scattered) < hits(sticky) - 0.3
+
+
+def test_a_common_beginning_is_found_by_new_sessions_too():
+    assert hits(run(160_000, replace(AGENTS, shared=4_000))) > 0.15
+
+
+def test_without_prefix_caching_nothing_is_found():
+    assert hits(run(2e6, replace(AGENTS, shared=1_000), server=replace(SERVER, reuses=False))) == 0
+
+
+def test_a_cap_at_the_edge_that_refuses_a_turn_ends_its_session():
+    capped = run(2e6, server=replace(SERVER, cap_prompt=12_000.0))
+    assert capped.tokens_per_second > 0
+    assert capped.latencies
