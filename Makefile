@@ -56,6 +56,12 @@ bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rul
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; two hours of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
 
+.PHONY: bench-working-set
+bench-working-set: $(VENV)/.dev ## cures of eviction: predicted, done, measured; half an hour of CPU, goes on where it was stopped
+	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.lab
+	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.curve
+	PYTHONPATH=exporter $(BIN)/python -m bench.working_set --write-docs
+
 .PHONY: bench-cost
 bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.cost --write-docs

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.working_set.curve import CURVES
-from bench.working_set.lab import Ran, known, recording
+from bench.working_set.lab import UNSEEN, Ran, known, recording
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import PipelineSettings
@@ -29,9 +29,6 @@ from kvpressure.simulation.config_changes import ConfigChange, applied, pool, se
 from kvpressure.simulation.consequences import Model, modelled
 from kvpressure.simulation.steps import UnknownError
 
-NEW: Final = "~31"
-NEW_TRACE: Final = "trace-0.45-400000"
-"""Seeds and a share of the trace that nobody looked at before the last change of the prediction; others were."""
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "advice.md"
 BEGIN, END = "<!-- working set -->\n", "<!-- end of working set -->\n"
 NEAR, FAR = 1.5, 3.0
@@ -86,10 +83,16 @@ def main() -> int:
         view = last_view(name)
         of_name = [ran for ran in runs if ran.name == name]
         hits = tuple(PoolHits(float(factor), ratio) for factor, ratio in curves[name].items())
-        found += [predicted(name, view, of_name, ()), predicted(name, view, of_name, hits)]
+        best = max(curves[name].values())
+        found += [predicted(name, view, of_name, some, best) for some in ((), hits)]
         print(name, flush=True)
-    text, missed = summary([one for one in found if one.name.endswith(NEW) or one.name == NEW_TRACE])
-    document = "\n".join([*table(found), "", *text]) + "\n"
+    unseen, others = ([one for one in found if (one.name in UNSEEN) is new] for new in (True, False))
+    text, missed = summary(unseen)
+    document = "\n".join([*table(unseen), "", *text]) + "\n"
+    if others:
+        seen = ["", "Of the regimes that were looked at while this was written:", "", *summary(others)[0]]
+        document += "\n".join(seen) + "\n"
+        print("\n".join(table(others)))
     print(document)
     if options.write_docs:
         before, _, rest = DOCUMENT.read_text().partition(BEGIN)
@@ -108,8 +111,8 @@ def last_view(name: str) -> EngineView:
     return found
 
 
-def predicted(name: str, view: EngineView, runs: Sequence[Ran], hits: tuple[PoolHits, ...]) -> Predicted:
-    """What is predicted of each run."""
+def predicted(name: str, view: EngineView, runs: Sequence[Ran], hits: tuple[PoolHits, ...], best: float) -> Predicted:
+    """What is predicted of each run; `best` are the hits if nothing were evicted."""
     events = bool(hits)
     assert view.observed is not None
     try:
@@ -118,7 +121,7 @@ def predicted(name: str, view: EngineView, runs: Sequence[Ran], hits: tuple[Pool
         rows = tuple(_row(model, ran) for ran in runs)
     except UnknownError as error:
         return Predicted(name, events, f"{error}")
-    return Predicted(name, events, "", rows, eviction_cures.cliff_tokens(model.state), _cliff(runs))
+    return Predicted(name, events, "", rows, eviction_cures.cliff_tokens(model.state), _cliff(runs, best))
 
 
 def _row(model: Model, ran: Ran) -> Row:
@@ -133,10 +136,10 @@ def _row(model: Model, ran: Ran) -> Row:
     return Row(ran, outcome.hit_ratio, model.tokens_factor * outcome.tokens_per_second, outcome.first_token_seconds)
 
 
-def _cliff(runs: Sequence[Ran]) -> float | None:
-    """The pool at which the lab's hits pass half of those of the largest, on a straight line between two runs."""
+def _cliff(runs: Sequence[Ran], best: float) -> float | None:
+    """The pool at which the lab's hits pass half of the best there could be, on a straight line between two runs."""
     pools = sorted((ran.pool, ran.hits) for ran in runs if ran.sessions == 1.0)
-    half = pools[-1][1] / 2
+    half = best / 2
     for (low, below), (high, above) in itertools.pairwise(pools):
         if below < half <= above:
             return low + (high - low) * (half - below) / (above - below)

@@ -1,6 +1,6 @@
 """Hits by pool as a list of every use of every block would have them (Mattson), from the lab's own requests.
 
-`python -m bench.working_set.curve REGIME...`: as KV events tell, without sampling; `curves.json` beside the runs.
+`python -m bench.working_set.curve [REGIME...]`: as KV events tell, without sampling; `curves.json` beside the runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
-from bench.working_set.lab import COUNTED_SECONDS, FOLDER, regime_of, since_seconds
+from bench.working_set.lab import COUNTED_SECONDS, FOLDER, REGIMES, regime_of, since_seconds
 from tests.lab import engine
 from tests.lab.fetch import NEWEST, fetch
 from tests.lab.worker import play, prepare
@@ -59,7 +59,7 @@ def main(names: Sequence[str]) -> int:
     """Make those that are not there yet."""
     clock, add = prepare(fetch(NEWEST)), engine.Engine.add
     curves = json.loads(CURVES.read_text()) if CURVES.exists() else {}
-    for name in names:
+    for name in names or REGIMES:
         if name in curves:
             continue
         made = list[tuple[float, int, Any]]()

@@ -1,6 +1,6 @@
 """Runs of the lab for this benchmark: a regime on its own pool, recorded, on larger ones, and with fewer sessions.
 
-`python -m bench.working_set.lab REGIME...` makes those that are not there yet; each is kept as it ends.
+`python -m bench.working_set.lab [REGIME...]` makes those that are not there yet; each is kept as it ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,29 @@ from tests.lab.record import Played, warm_seconds, write
 from tests.lab.regime import Regime
 from tests.lab.worker import play, prepare
 
+REGIMES: Final = (
+    "workingset-joins",
+    "workingset-busy-060",
+    "workingset-calm-060",
+    "workingset-table",
+    "workingset-joins~21",
+    "workingset-busy-060~21",
+    "workingset-calm-060~21",
+    "workingset-table~21",
+    "workingset-people-030~21",
+    "workingset-joins~22",
+    "workingset-busy-080~22",
+    "workingset-calm-080~22",
+    "trace-0.3-400000",
+    "workingset-joins~31",
+    "workingset-busy-060~31",
+    "workingset-calm-060~31",
+    "workingset-table~31",
+    "workingset-people-030~31",
+    "trace-0.45-400000",
+)
+UNSEEN: Final = frozenset(REGIMES[-6:])
+"""Run after the prediction had been changed for the last time; the others were looked at while it was written."""
 FACTORS: Final = (1.0, 1.25, 1.5, 2.0, 3.0)
 SHARES: Final = (0.75, 0.5)
 """Of the sessions, on the pool as it is."""
@@ -87,7 +110,7 @@ def main(names: Sequence[str]) -> int:
     clock = prepare(fetch(NEWEST))
     FOLDER.mkdir(parents=True, exist_ok=True)
     done = {(ran.name, ran.factor, ran.sessions) for ran in known()}
-    for name, factor, sessions in _wishes(names):
+    for name, factor, sessions in _wishes(names or REGIMES):
         if (name, factor, sessions) in done:
             continue
         regime = regime_of(name)

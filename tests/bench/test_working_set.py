@@ -23,10 +23,9 @@ def test_stack_distances_are_those_of_a_list_of_blocks_by_last_use():
 
 
 def test_the_cliff_is_where_half_of_the_best_hits_is_passed():
-    assert bench._cliff([ran(1.0, 0.1), ran(2.0, 0.7), ran(3.0, 0.8), ran(1.0, 0.9, sessions=0.5)]) == pytest.approx(
-        1500
-    )
-    assert bench._cliff([ran(1.0, 0.7), ran(3.0, 0.8)]) is None
+    runs = [ran(1.0, 0.1), ran(2.0, 0.7), ran(3.0, 0.8), ran(1.0, 0.9, sessions=0.5)]
+    assert bench._cliff(runs, 0.8) == pytest.approx(1500)
+    assert bench._cliff([ran(1.0, 0.7), ran(3.0, 0.8)], 0.8) is None
 
 
 def test_bars_are_missed_where_hits_are_wrong():
