@@ -72,7 +72,7 @@ def _card(target: FakeTarget) -> str:
 def _engines(start: float) -> list[Engine]:
     found = []
     for seed, (namespace, pod, cause, model) in enumerate(FLEET, 1):
-        target = FakeTarget(f"{namespace}/{pod}:8000", namespace, pod, limits=_LIMITS)
+        target = FakeTarget(name=f"{namespace}/{pod}:8000", namespace=namespace, pod=pod, limits=_LIMITS)
         scenario = episode(cause, seed)
         scenario = replace(scenario, engine=replace(scenario.engine, model_name=model))
         found.append(Engine(replace(target, gpus=(_card(target),)), SimulatedServer(scenario, seed, start)))

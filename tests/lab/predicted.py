@@ -81,19 +81,22 @@ class Run(scheduler._Run):
         if isinstance(server.steps, Steps):
             self.server = replace(server, steps=_Bound(self, server.steps))
 
+    def _tokens_now(self, request: Request) -> int:
+        return request.tokens + (self.step - request.since if request.decoding else 0)
+
     def _release(self, request: Request) -> None:
         if request in self._decoding:
             self.read -= self._tokens_now(request)
             self._decoding.remove(request)
         super()._release(request)
 
-    def _advance(self, steps: int, seconds: float, decoding: int) -> None:
-        steps_of_run = self.server.steps
+    def _advance(self, steps: int, seconds: float) -> None:
+        steps_of_run, decoding = self.server.steps, self.decoding
         if isinstance(steps_of_run, _Bound):
             # Contexts grow by a token a step.
             seconds += steps_of_run.found.context * decoding * steps * (steps - 1) / 2
         self.read += steps * decoding
-        super()._advance(steps, seconds, decoding)
+        super()._advance(steps, seconds)
 
     def _prefill(self, budget: float) -> None:
         left, self.pairs = budget, 0.0
@@ -113,15 +116,15 @@ class Run(scheduler._Run):
 def fitted_steps(one: Engine, fit: Fit) -> Iterator[None]:
     """Let calibration take these steps, or, where it looks at the other end, those that the polls leave open."""
 
-    def steps(_observed: object, _intervals: object, per_sequence: float | None) -> StepSeconds:
+    def steps(_intervals: object, _prefill: object, *, per_sequence: float | None = None) -> StepSeconds:
         return with_terms(fit.coefficients if per_sequence is None else _other_end(one, fit))
 
-    kept = scheduler._Run, calibrate._steps
-    scheduler._Run, calibrate._steps = Run, steps
+    kept = scheduler._Run, calibrate.step_seconds
+    scheduler._Run, calibrate.step_seconds = Run, steps
     try:
         yield
     finally:
-        scheduler._Run, calibrate._steps = kept
+        scheduler._Run, calibrate.step_seconds = kept
 
 
 def _other_end(one: Engine, fit: Fit) -> Coefficients:

@@ -148,7 +148,13 @@ def _held(daemon: Daemon) -> Held:
     pipeline = daemon._pipeline
     page = text.render(daemon.snapshot(), openmetrics=False)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
-    kept = (pipeline._engines, pipeline._gpus, pipeline._last_page, pipeline._starts._started, pipeline._starts._seen)
+    kept = (
+        pipeline._engines,
+        pipeline._gpus,
+        pipeline._last_page,
+        pipeline._starts._started,
+        pipeline._starts._restarts,
+    )
     past = daemon._histories
     return Held(
         resident,

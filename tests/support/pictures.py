@@ -28,7 +28,7 @@ from tests.support.browser import DESKTOP, PHONE, browser
 from tests.support.tools import FIXTURES
 
 THRESHOLDS = load_thresholds()
-TARGET = ReplayTarget("chat/vllm-0:8000", "chat", "vllm-0", container="vllm")
+TARGET = ReplayTarget("chat/vllm-0:8000", namespace="chat", pod="vllm-0", container="vllm")
 LOOKS = {"light": (DESKTOP, "light"), "dark": (DESKTOP, "dark"), "phone": (PHONE, "dark")}
 STAGES = {
     Stage.NONE: ("light-load", False),
