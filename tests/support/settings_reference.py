@@ -16,7 +16,7 @@ from kvpressure.daemon.node_sources import settings_model
 _INTRO: Final = f"""\
 # Configuration
 
-<!-- Generated from exporter/kvpressure/settings; `make docs` writes it again. -->
+<!-- Generated from exporter/kvpressure/config/settings; `make docs` writes it again. -->
 
 kvpressure takes its settings from a file, then from the environment, then from flags; the later ones win. With none
 at all it serves a single machine: an engine at `http://localhost:8000` and every GPU it finds.

@@ -30,7 +30,7 @@ _DETAILS = """
 ## Details
 
 The fixed vocabulary of `kvpressure_bottleneck_info`. The detail is empty where nothing tells which kind of its cause
-holds ([decision 0251](decisions/0251-details.md)).
+holds ([decision 0251](internals/decisions/0251-details.md)).
 
 | cause | detail | meaning |
 |---|---|---|
