@@ -11,6 +11,21 @@ from bench.detection.table import Table
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
 LAB_HEADING: Final = "## The scheduler lab"
+WORKING_SET_HEADING: Final = "## The working set"
+
+_WORKING_SET_INTRO: Final = """
+Contexts that are evicted and computed again, on regimes with sessions
+([how](../tests/lab/README.md#the-working-set); [words](alerts.md#the-working-set)): `python -m
+bench.detection.working_set FOLDER ...`, with recordings of `python -m tests.lab --working-set SEED`. **The truth** is
+what vLLM's block pool did: a second is one of eviction where a fifth of the prompt tokens computed in the 20 s around
+it had been evicted, and computing them took a fifth of the time. **Told** are those seconds of which the verdict said
+so, as its detail or beside requests that wait; **false stretches** have no eviction within 15 s. **Jumps** are changes
+of confidence by more than a third from one second to the next. **Age in bounds**: minutes in which the mean age at
+eviction that the block pool has measured lies between `kvpressure_cache_eviction_age_min_seconds` and
+`kvpressure_cache_turnover_seconds`; the last column allows a fifth outside, for means over a while in which the load
+changes.
+
+"""
 
 _LAB_INTRO: Final = """
 `make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock
@@ -103,12 +118,23 @@ first that anybody hears: recall of 95 %, a median delay of 45 s, no false episo
 def with_lab(text: str, tables: Sequence[Table]) -> str:
     """The page with the lab's tables at its end, instead of those that it had."""
     kept = text.split(f"\n{LAB_HEADING}\n", maxsplit=1)[0].rstrip("\n")
-    return f"{kept}\n\n{LAB_HEADING}\n{_LAB_INTRO}" + "\n".join(table.markdown() for table in tables)
+    shown = "\n".join(table.markdown() for table in tables)
+    return f"{kept}\n\n{LAB_HEADING}\n{_LAB_INTRO}{shown}{_after(text, WORKING_SET_HEADING)}"
+
+
+def with_working_set(text: str, table: Table) -> str:
+    """The page with that table at its end, instead of the one that it had."""
+    kept = text.split(f"\n{WORKING_SET_HEADING}\n", maxsplit=1)[0].rstrip("\n")
+    return f"{kept}\n\n{WORKING_SET_HEADING}\n{_WORKING_SET_INTRO}{table.markdown()}"
 
 
 def lab_part(text: str) -> str:
     """The lab's part of a page that was written before; empty without one."""
-    _, heading, part = text.partition(f"\n{LAB_HEADING}\n")
+    return _after(text, LAB_HEADING)
+
+
+def _after(text: str, title: str) -> str:
+    _, heading, part = text.partition(f"\n{title}\n")
     return heading + part
 
 

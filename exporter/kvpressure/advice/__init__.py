@@ -12,7 +12,7 @@ from kvpressure.advice.expectations import explained
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.place import Place
 from kvpressure.advice.shell import placeholders
-from kvpressure.advice.verify import with_open_check
+from kvpressure.advice.verify import VERIFY, with_open_check
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import Limit, Limits
@@ -40,6 +40,27 @@ _BY_DETAIL: Final[dict[str, Callable[[Case], list[Action | None]]]] = {"eviction
 """Details whose cure is another than that of their cause."""
 
 
+def _by_verdict(case: Case) -> list[Action | None]:
+    diagnosis = case.diagnosis
+    if diagnosis.detail in _BY_DETAIL:
+        return _BY_DETAIL[diagnosis.detail](case)
+    actions = _BY_CAUSE[diagnosis.cause](case)
+    beside = diagnosis.cause is Cause.KV_CACHE_PRESSURE and case.symptom("evicting") is True
+    return _both(actions, evicted.evicted(case)) if beside else actions
+
+
+def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
+    """Return all of the first, then those of the others that do something else; what checks all of it comes last."""
+    first, then = ([one for one in some if one is not None] for some in (actions, beside))
+    done = {one.key for one in first}
+    kept = [one for one in first if one.key != VERIFY]
+    return [
+        *kept,
+        *(one for one in then if one.key not in done and one.key != VERIFY),
+        *(one for one in first if one.key == VERIFY),
+    ]
+
+
 def advise(
     diagnosis: Diagnosis,
     derived: Derived,
@@ -59,7 +80,7 @@ def advise(
     takes a second of CPU at most: not for every poll.
     """
     case = Case(diagnosis, derived, limits, place, thresholds, observed, peers)
-    actions = _BY_DETAIL.get(diagnosis.detail, _BY_CAUSE[diagnosis.cause])(case)
+    actions = _by_verdict(case)
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         actions = [*pressure.after_device_oom(case), *actions]
     if silent:

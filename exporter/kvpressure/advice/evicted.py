@@ -7,7 +7,7 @@ from kvpressure.advice.expectations import explained
 from kvpressure.advice.memory import memory_headroom
 from kvpressure.advice.replicas import route
 from kvpressure.advice.shell import apply_flags
-from kvpressure.advice.verify import expected, no_longer
+from kvpressure.advice.verify import VERIFY, expected, no_longer
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
 from kvpressure.simulation.config_changes import KV_DTYPE
@@ -77,7 +77,7 @@ def _offload(case: Case) -> Action | None:
 
 def _verify(case: Case) -> Action:
     return Action(
-        key="verify",
+        key=VERIFY,
         title="Verify recovery",
         why="Only sessions that come back show whether the cache keeps their contexts.",
         checks=no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", _hits(case)),

@@ -12,8 +12,8 @@ from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import replica
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import apply_flags, look_again
+from kvpressure.advice.verify import VERIFY, recovered
 from kvpressure.advice.verify import expected as check
-from kvpressure.advice.verify import recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
 from kvpressure.simulation.config_changes import (
@@ -221,7 +221,7 @@ def _verify(case: Case, choice: Choice) -> Action:
     shared = any(step.change.by > 1 for step in choice.steps)
     together = "" if choice.together is None else " The expected figures are for all steps above together."
     return Action(
-        key="verify",
+        key=VERIFY,
         title="Verify recovery",
         why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{together}",
         checks=recovered(case, None if step is None else int(step.change.value), shared=shared),

@@ -13,7 +13,7 @@ from kvpressure.advice.replicas import route
 from kvpressure.advice.rollout import apply_changes, controlled_restart, host_memory
 from kvpressure.advice.shell import look_again
 from kvpressure.advice.sizing import Caps, Cut, Shape, cut_sequences, fits, share_above, token_caps
-from kvpressure.advice.verify import expected, recovered
+from kvpressure.advice.verify import VERIFY, expected, recovered
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.runtimes.advising import Change
@@ -221,7 +221,7 @@ def _capacity(case: Case) -> str:
 def verify_recovery(case: Case, sequences: int | None = None) -> Action:
     """Return the action that checks the recovery."""
     return Action(
-        key="verify",
+        key=VERIFY,
         title="Verify recovery",
         why="Only traffic shows whether the pressure is gone: an idle server looks recovered.",
         checks=recovered(case, sequences),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.place import Place
@@ -12,6 +13,9 @@ from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 
 Lines = tuple[str, ...]
+
+VERIFY: Final = "verify"
+"""Key of the action that looks whether the others have helped; the last one."""
 
 
 def series(name: str, place: Place, **labels: str) -> str:
