@@ -44,6 +44,15 @@ SOURCES: Final = (
         lambda inputs: "device_oom" in inputs.external_evidence,
     ),
     _Source(
+        "kv_events",
+        Missing(
+            "which blocks were evicted and computed again",
+            "let the engine publish its KV events (--kv-events-config) and kvpressure read them (kv_events of the "
+            "engine in the settings)",
+        ),
+        lambda inputs: inputs.window.eviction.by_events,
+    ),
+    _Source(
         "declared",
         Missing(
             "how many sequences it may run",

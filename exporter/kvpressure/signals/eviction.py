@@ -1,15 +1,20 @@
-"""Prompt tokens that are computed again because the pool did not keep them: hits now against the engine's own past."""
+"""Prompt tokens that are computed again because the pool did not keep them: hits now against those at longer turnovers.
+
+What was found at longer turnovers is known of the engine's own past, else of other replicas of its model.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at
 from kvpressure.signals.lengths import typical_prompt_tokens
-from kvpressure.signals.prefix_cache import free_tokens, written_tokens
+from kvpressure.signals.prefix_cache import computed_rate, free_tokens, missed_tokens, written_tokens
 from kvpressure.signals.windows import EngineWindow
 
 OCTAVES: Final = 24
@@ -33,6 +38,13 @@ class Eviction:
     slowly. `recomputed_ratio` is the share of the computed prompt tokens that were found then, `time_ratio` the same
     as a share of the engine's time. `turnovers` is how often the cache was written over since hits fell: below 1, what
     is missing may have been reset or lost in a restart rather than evicted.
+
+    Where they are known `by_events` (`kv_events`), the ratios are exact but for `error_ratio` of sampling, nothing is
+    compared with the past, and `hit_ratio_by_pool` has the hits of larger pools.
+
+    `by_siblings` says that it is other replicas of the model that had `hit_ratio_before`, `time_by_rate` that the page
+    does not time prompts, so that the time is that at the highest rate at which this engine has computed them.
+    `hit_ratio_elsewhere` are the best hits of other replicas whose cache turns over no more slowly than this one.
     """
 
     turnover_seconds: float | None = None
@@ -41,20 +53,86 @@ class Eviction:
     recomputed_ratio: float | None = None
     time_ratio: float | None = None
     turnovers: float = 0.0
+    by_events: bool = False
+    error_ratio: float = 0.0
+    hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
+    by_siblings: bool = False
+    time_by_rate: bool = False
+    hit_ratio_elsewhere: float | None = None
+
+    @property
+    def evidence(self) -> str:
+        """What this rests on, as a phrase."""
+        if self.by_events:
+            return "KV events"
+        return "other replicas of the model" if self.by_siblings else "this engine's own past"
+
+
+class Octaves:
+    """Hit ratio by cache turnover: means by octave of turnover, the recent past counting most."""
+
+    def __init__(self) -> None:
+        self._means: dict[int, _Mean] = {}
+
+    def remember(self, now: Hits, elapsed: float, half_life_seconds: float) -> None:
+        """Take in what was so for `elapsed` seconds."""
+        if elapsed > 0:
+            self._means.setdefault(_octave(now.turnover_seconds), _Mean()).add(now, elapsed, half_life_seconds)
+
+    def beyond(self, now: Hits, thresholds: Thresholds) -> float | None:
+        """Return the best hits at turnovers that were clearly longer than now; None where too little was seen of any.
+
+        Of each octave and all beyond it the mean: a quiet hour visits many octaves, each for a short while.
+        """
+        best: float | None = None
+        seconds = hits = tokens = 0.0
+        for octave in sorted(self._means, reverse=True):
+            if octave <= _octave(now.turnover_seconds):
+                break
+            mean = self._means[octave]
+            seconds += mean.seconds
+            hits += mean.seconds * mean.ratio
+            tokens += mean.seconds * mean.prompt_tokens
+            comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
+            if seconds >= thresholds.eviction_known_min_seconds and comparable:
+                best = max(best or 0.0, hits / seconds)
+        return best
+
+    def of_others(self, now: Hits, own: Octaves, thresholds: Thresholds) -> float | None:
+        """Return the best hits of the others than `own` at turnovers and prompts no longer than now; None as above."""
+        best: float | None = None
+        for octave, all_of_them in self._means.items():
+            mine = own._means.get(octave, _Mean())
+            seconds = all_of_them.seconds - mine.seconds
+            if octave > _octave(now.turnover_seconds) or seconds < thresholds.eviction_known_min_seconds:
+                continue
+            hits, tokens = (
+                (getattr(all_of_them, name) * all_of_them.seconds - getattr(mine, name) * mine.seconds) / seconds
+                for name in ("ratio", "prompt_tokens")
+            )
+            if tokens <= now.prompt_tokens * _SAME_LENGTH:
+                best = max(best or 0.0, min(1.0, hits))
+        return best
+
+    def means(self, least_seconds: float) -> Mapping[int, float]:
+        """Return the hit ratio of each octave that was seen for so long, by the octave's number."""
+        return {octave: mean.ratio for octave, mean in sorted(self._means.items()) if mean.seconds >= least_seconds}
 
 
 class HitCurve:
-    """Hit ratio by cache turnover, as this engine had it: means by octave of turnover, the recent past counting most.
+    """What is remembered of one engine's hits, and `siblings`: what all replicas of its model had, this one included.
 
-    The curve is what tells eviction from prompts that are new: only where the same engine found more while its cache
-    was turned over more slowly, at prompts that were no longer than now, is it the turnover that costs the hits.
+    Hits at longer turnovers tell eviction from prompts that are new: only where more was found while the cache was
+    turned over more slowly, at prompts that were no longer than now, is it the turnover that costs the hits.
     """
 
-    def __init__(self) -> None:
-        self._octaves: dict[int, _Mean] = {}
+    def __init__(self, siblings: Octaves | None = None) -> None:
+        self.octaves = Octaves()
+        self._siblings = Octaves() if siblings is None else siblings
         self._t: float | None = None
         self._turnovers = 0.0
         self._written: float | None = None
+        self._highest_rate: float | None = None
 
     def restarted(self) -> None:
         """Another process answers, whose cache is empty: hits fall, and nothing was evicted."""
@@ -69,50 +147,51 @@ class HitCurve:
         if now is None:
             # Nothing is written or asked for: that neither ends nor prolongs what was before.
             return Eviction()
-        before = self._before(now, thresholds)
-        recomputed = None if before is None else max(0.0, before - now.ratio) / (1.0 - now.ratio)
+        before = self.octaves.beyond(now, thresholds)
+        elsewhere = self._siblings.beyond(now, thresholds) if before is None else None
+        best = elsewhere if before is None else before
+        recomputed = None if best is None else max(0.0, best - now.ratio) / (1.0 - now.ratio)
         fallen = recomputed is not None and recomputed >= thresholds.eviction_recomputed_min_ratio
         self._turnovers = self._turnovers + turned if fallen else 0.0
-        self._remember(now, elapsed, thresholds)
+        self.octaves.remember(now, elapsed, thresholds.eviction_half_life_seconds)
+        self._siblings.remember(now, elapsed, thresholds.eviction_half_life_seconds)
+        timed = window.rate("prefill_seconds") is not None
         return Eviction(
             turnover_seconds=now.turnover_seconds,
             hit_ratio=now.ratio,
-            hit_ratio_before=before,
+            hit_ratio_before=best,
             recomputed_ratio=recomputed,
-            time_ratio=_time_ratio(window, recomputed),
+            time_ratio=time_ratio(window, recomputed) if timed else self._time_by_rate(window, recomputed),
             turnovers=self._turnovers,
+            by_siblings=elsewhere is not None,
+            time_by_rate=not timed,
+            hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
         )
 
     def _turned(self, window: EngineWindow) -> float:
         """Return how often the cache was written over since the last poll: of means over a window none is so exact."""
-        written, free, last = written_tokens(window.points[-1].counters), free_tokens(window), self._written
+        counters = window.points[-1].counters
+        written = written_tokens(counters)
+        if written is None:
+            written = missed_tokens(counters)
+        free, last = free_tokens(window), self._written
         self._written = written
         return max(0.0, written - last) / free if free and written is not None and last is not None else 0.0
 
-    def _before(self, now: Hits, thresholds: Thresholds) -> float | None:
-        """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.
+    def _time_by_rate(self, window: EngineWindow, recomputed: float | None) -> float | None:
+        """Return the share of time by the highest rate of computed tokens seen while requests waited; None without."""
+        newest = window.latest(_RATE_SECONDS, 2)
+        fastest = computed_rate(newest)
+        if fastest is not None and any(point.gauges.get("waiting") for point in newest):
+            self._highest_rate = max(self._highest_rate or 0.0, fastest)
+        now = computed_rate(window.points)
+        if now is None or recomputed is None or not self._highest_rate:
+            return None
+        return recomputed * min(1.0, now / self._highest_rate)
 
-        Of each octave and all beyond it the mean: a quiet hour visits many octaves, each for a short while.
-        """
-        best: float | None = None
-        seconds = hits = tokens = 0.0
-        for octave in sorted(self._octaves, reverse=True):
-            if octave <= _octave(now.turnover_seconds):
-                break
-            mean = self._octaves[octave]
-            seconds += mean.seconds
-            hits += mean.seconds * mean.ratio
-            tokens += mean.seconds * mean.prompt_tokens
-            comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
-            if seconds >= thresholds.eviction_known_min_seconds and comparable:
-                best = max(best or 0.0, hits / seconds)
-        return best
 
-    def _remember(self, now: Hits, elapsed: float, thresholds: Thresholds) -> None:
-        if elapsed > 0:
-            mean = self._octaves.setdefault(_octave(now.turnover_seconds), _Mean())
-            mean.add(now, elapsed, thresholds.eviction_half_life_seconds)
-
+_RATE_SECONDS: Final = 20.0
+"""An engine computes prompts at its highest rate for so long at least, to be taken at it."""
 
 _SAME_LENGTH: Final = 2.0
 """Sessions that grow have longer prompts every minute, and new ones begin again: a mean may halve between the two."""
@@ -134,14 +213,21 @@ class _Mean:
 
 
 def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
+    """Return turnover, hits and lengths; by what the page has, where it does not count all that this takes.
+
+    Without generated tokens the turnover is an upper bound. Without lengths of prompts it is what a request holds.
+    """
     turnover, ratio = at(derived, "cache_turnover_seconds"), at(derived, "prefix_cache_hit_ratio")
-    prompt = typical_prompt_tokens(window)
+    prompt = typical_prompt_tokens(window) or at(derived, "kv_tokens_per_request")
+    if turnover is None and not window.shows("generation_tokens"):
+        free, computed = free_tokens(window), computed_rate(window.points)
+        turnover = free / computed if free is not None and computed else None
     if not turnover or ratio is None or ratio >= 1.0 or prompt is None:
         return None
     return Hits(turnover, ratio, prompt)
 
 
-def _time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
+def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
     """Return the share of the engine's time that goes into prompt tokens computed again.
 
     While on average n requests are between admission and first token (Little's law), prompts are computed for a share

@@ -20,7 +20,7 @@ from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
-from kvpressure.signals.eviction import HitCurve
+from kvpressure.signals.eviction import HitCurve, Octaves
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.observed import observed
 from kvpressure.signals.points import Point, Tally
@@ -47,17 +47,24 @@ class Features:
 
 
 class EngineHistory:
-    """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
+    """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known.
+
+    `siblings` are the hits of all replicas of its model, which it adds its own to.
+    """
 
     def __init__(
-        self, seconds: float, long_window_seconds: float, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
+        self,
+        seconds: float,
+        long_window_seconds: float,
+        longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS,
+        siblings: Octaves | None = None,
     ) -> None:
         self._seconds, self._long_window_seconds = seconds, long_window_seconds
         self._baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
-        self._hit_curve = HitCurve()
+        self._hit_curve = HitCurve(siblings)
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.family import engine_family
@@ -10,6 +10,7 @@ from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.points import Point, rate
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -75,6 +76,18 @@ def written_tokens(counters: Mapping[str, float]) -> float | None:
     found = None if prompts is None or hits is None else prompts - hits
     computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens", found))
     return None if generated is None or computed is None else computed + generated
+
+
+def missed_tokens(counters: Mapping[str, float]) -> float | None:
+    """Return the prefix tokens looked up and not found so far; None where counters do not tell."""
+    looked_up, found = counters.get("prefix_queries"), counters.get("prefix_hits")
+    return None if looked_up is None or found is None else looked_up - found
+
+
+def computed_rate(points: Sequence[Point]) -> float | None:
+    """Return the prompt tokens computed a second, by what was looked up and not found; None where it is not counted."""
+    queries, hits = rate(points, "prefix_queries"), rate(points, "prefix_hits")
+    return None if queries is None or hits is None else max(0.0, queries - hits)
 
 
 def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hits: float | None) -> float | None:

@@ -66,3 +66,33 @@ def test_what_is_computed_again_now_and_then_is_less_sure():
     judge = Diagnostician()
     judge.diagnose(1.0, evicting())
     assert judge.diagnose(2.0, evicting(recomputed=least / 2)).confidence < judge.diagnose(3.0, evicting()).confidence
+
+
+PROMPTS = {"demand": 0.2, "waiting": 0.0, "waiting_ratio": 0.0}
+PROMPTS |= {"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 2.8}
+
+
+def computing(told: Eviction) -> Inputs:
+    """Polls of steps full of prompts, and what is known of evictions."""
+    found = inputs(**PROMPTS)
+    return replace(found, window=replace(found.window, eviction=told))
+
+
+def test_where_nothing_tells_what_was_here_before_eviction_is_no_verdict_and_what_would_tell_is_named():
+    found = Diagnostician().diagnose(1.0, computing(Eviction(turnover_seconds=9.0, hit_ratio=0.1)))
+    assert (found.cause, found.detail) == (Cause.COMPUTE_BOUND, "prefill")
+    assert "which blocks were evicted and computed again" in [one.what for one in found.missing]
+
+
+def test_a_past_that_shows_no_eviction_leaves_nothing_to_ask():
+    known = Eviction(turnover_seconds=9.0, hit_ratio=0.1, hit_ratio_before=0.1, recomputed_ratio=0.0, time_ratio=0.0)
+    found = Diagnostician().diagnose(1.0, computing(known))
+    assert "which blocks were evicted and computed again" not in [one.what for one in found.missing]
+
+
+def test_sessions_that_other_replicas_find_are_named_as_routing():
+    told = Eviction(turnover_seconds=300.0, hit_ratio=0.1, hit_ratio_elsewhere=0.8)
+    found = Diagnostician().diagnose(1.0, computing(told))
+    assert found.cause is Cause.COMPUTE_BOUND
+    assert "80% at other replicas" in found.grounds
+    assert "routing" in found.grounds

@@ -86,7 +86,7 @@ def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
     return "Requests were preempted, and wait until they fit with their answers."
 
 
-@fact()
+@fact("kv_events")
 def _evicts_still(facts: Facts) -> bool:
     """Return whether half of what begins the verdict is still there: sessions come back in waves."""
     found, thresholds = facts.window.eviction, facts.thresholds
@@ -100,10 +100,11 @@ def _evicts_still(facts: Facts) -> bool:
 def _evicted(facts: Facts) -> str:
     found = facts.window.eviction
     hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
+    at_rate = " at the highest rate seen" if found.time_by_rate else ""
     return (
         f"The cache turns over every {number(found.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and were "
         f"{before:.0%} at a slower turnover: {found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed were "
-        f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time (evidence: this engine's own past)."
+        f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time{at_rate} (evidence: {found.evidence})."
     )
 
 
