@@ -11,14 +11,36 @@ from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
-from kvpressure.model.values import Derived, at
+from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
 from kvpressure.signals.prefix_cache import computed_rate, free_tokens, missed_tokens, written_tokens
 from kvpressure.signals.windows import EngineWindow
 
 OCTAVES: Final = 24
 """Turnovers of a second up to half a year; whatever lies beyond counts as the last."""
+
+
+FAMILIES: Final = (
+    engine_family(
+        "recomputed_prompt_tokens_per_second",
+        "Prompt tokens per second that were computed before and evicted since, by the hits at longer turnovers of the "
+        "cache; absent where none were seen.",
+    ),
+    engine_family("recomputed_time_ratio", "Share of the engine's time that computing these takes."),
+    engine_family(
+        "prefix_cache_hit_ratio_by_turnover",
+        "Prefix hit ratio of this engine while its cache turned over in turnover_seconds or more, up to the next; mean "
+        "with a half-life of four hours.",
+        "turnover_seconds",
+    ),
+)
+
+SHOWN_OCTAVES: Final = 3
+"""So many octaves of the curve are one series, up to `MAX_SHOWN`: the last is of all turnovers beyond."""
+
+MAX_SHOWN: Final = 4
 
 
 @record
@@ -68,6 +90,11 @@ class Eviction:
         return "other replicas of the model" if self.by_siblings else "this engine's own past"
 
 
+def lasts(found: Eviction, thresholds: Thresholds) -> bool:
+    """Return whether the cache was written over since hits fell: what is missing was not reset, nor lost."""
+    return found.turnovers >= thresholds.eviction_turnover_min_count
+
+
 class Octaves:
     """Hit ratio by cache turnover: means by octave of turnover, the recent past counting most."""
 
@@ -114,9 +141,18 @@ class Octaves:
                 best = max(best or 0.0, min(1.0, hits))
         return best
 
-    def means(self, least_seconds: float) -> Mapping[int, float]:
-        """Return the hit ratio of each octave that was seen for so long, by the octave's number."""
-        return {octave: mean.ratio for octave, mean in sorted(self._means.items()) if mean.seconds >= least_seconds}
+    def curve(self, least_seconds: float) -> Mapping[float, float]:
+        """Return the hit ratio by the least turnover (seconds) of a few octaves together that were seen for so long."""
+        together: dict[int, _Mean] = {}
+        for octave, mean in self._means.items():
+            total = together.setdefault(min(octave // SHOWN_OCTAVES, MAX_SHOWN - 1), _Mean())
+            total.seconds += mean.seconds
+            total.ratio += (mean.ratio - total.ratio) * mean.seconds / total.seconds
+        return {
+            2.0 ** (SHOWN_OCTAVES * step): total.ratio
+            for step, total in sorted(together.items())
+            if total.seconds >= least_seconds
+        }
 
 
 class HitCurve:
@@ -166,6 +202,20 @@ class HitCurve:
             by_siblings=elsewhere is not None,
             time_by_rate=not timed,
             hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
+        )
+
+    def families(self, found: Eviction, derived: Derived, thresholds: Thresholds) -> Derived:
+        """Return the series of what was found; of a fall that may be a reset or a restart as yet, the curve alone."""
+        ratio, computed = found.recomputed_ratio, at(derived, "computed_prompt_tokens_per_second")
+        if ratio is None or (ratio >= thresholds.eviction_recomputed_min_ratio and not lasts(found, thresholds)):
+            ratio = None
+        curve = self.octaves.curve(thresholds.eviction_known_min_seconds)
+        return known(
+            {
+                "recomputed_prompt_tokens_per_second": None if ratio is None or computed is None else ratio * computed,
+                "recomputed_time_ratio": None if ratio is None else found.time_ratio,
+                "prefix_cache_hit_ratio_by_turnover": {f"{least:g}": hits for least, hits in curve.items()},
+            }
         )
 
     def _turned(self, window: EngineWindow) -> float:

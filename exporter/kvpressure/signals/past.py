@@ -121,6 +121,7 @@ class EngineHistory:
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
+        derived |= self._hit_curve.families(eviction, derived, thresholds)
         return Features(
             t=self._window.t,
             cache=self._window.cache,

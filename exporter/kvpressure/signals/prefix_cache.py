@@ -19,6 +19,10 @@ FAMILIES: Final = (
     ),
     engine_family("computed_prompt_tokens_per_second", "Prompt tokens per second that no cache held, over the window."),
     engine_family(
+        "computed_prompt_token_ratio",
+        "Share of prompt tokens among the tokens that steps computed, over the window.",
+    ),
+    engine_family(
         "cache_turnover_seconds",
         "Time in which as many tokens are written as the cache has free: no unused block is kept longer, but for hits.",
     ),
@@ -47,6 +51,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     return known(
         {
             **values,
+            "computed_prompt_token_ratio": computed / (computed + generated) if computed + generated > 0 else None,
             "cache_turnover_seconds": _over(free, computed + generated),
             "cache_eviction_age_min_seconds": None if touched is None else _over(spared, touched + generated),
         }
