@@ -6,7 +6,7 @@ What was found at longer turnovers is known of the engine's own past, else of ot
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
@@ -15,7 +15,15 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
-from kvpressure.signals.prefix_cache import computed_rate, free_tokens, missed_tokens, written_tokens
+from kvpressure.signals.points import Point, rate
+from kvpressure.signals.prefix_cache import (
+    computed_prompt_tokens_per_second,
+    computed_rate,
+    free_tokens,
+    hit_ratio,
+    missed_tokens,
+    written_tokens,
+)
 from kvpressure.signals.windows import EngineWindow
 
 OCTAVES: Final = 24
@@ -45,11 +53,15 @@ MAX_SHOWN: Final = 4
 
 @record
 class Hits:
-    """The prefix cache over one window: turnover in seconds, hits 0..1 and the mean length of prompts in tokens."""
+    """The prefix cache over one window: turnover in seconds, hits 0..1 and the mean length of prompts in tokens.
+
+    `computed` are the prompt tokens computed a second.
+    """
 
     turnover_seconds: float
     ratio: float
     prompt_tokens: float
+    computed: float
 
 
 @record
@@ -169,6 +181,8 @@ class HitCurve:
         self._turnovers = 0.0
         self._written: float | None = None
         self._highest_rate: float | None = None
+        self._computed: float | None = None
+        """Prompt tokens computed a second, as of the newest poll."""
 
     def restarted(self) -> None:
         """Another process answers, whose cache is empty: hits fall, and nothing was evicted."""
@@ -177,6 +191,7 @@ class HitCurve:
     def take(self, t: float, window: EngineWindow, derived: Derived, thresholds: Thresholds) -> Eviction:
         """Return what evictions cost at `t` (unix seconds), and remember the hits of the window."""
         now = _hits(window, derived)
+        self._computed = None if now is None else now.computed
         elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
         self._t = t
         turned = self._turned(window)
@@ -204,9 +219,9 @@ class HitCurve:
             hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
         )
 
-    def families(self, found: Eviction, derived: Derived, thresholds: Thresholds) -> Derived:
+    def families(self, found: Eviction, thresholds: Thresholds) -> Derived:
         """Return the series of what was found; of a fall that may be a reset or a restart as yet, the curve alone."""
-        ratio, computed = found.recomputed_ratio, at(derived, "computed_prompt_tokens_per_second")
+        ratio, computed = found.recomputed_ratio, self._computed
         if ratio is None or (ratio >= thresholds.eviction_recomputed_min_ratio and not lasts(found, thresholds)):
             ratio = None
         curve = self.octaves.curve(thresholds.eviction_known_min_seconds)
@@ -224,21 +239,24 @@ class HitCurve:
         written = written_tokens(counters)
         if written is None:
             written = missed_tokens(counters)
-        free, last = free_tokens(window), self._written
+        free, last = free_tokens(_newest(window), window.cache), self._written
         self._written = written
         return max(0.0, written - last) / free if free and written is not None and last is not None else 0.0
 
     def _time_by_rate(self, window: EngineWindow, recomputed: float | None) -> float | None:
         """Return the share of time by the highest rate of computed tokens seen while requests waited; None without."""
-        newest = window.latest(_RATE_SECONDS, 2)
-        fastest = computed_rate(newest)
-        if fastest is not None and any(point.gauges.get("waiting") for point in newest):
-            self._highest_rate = max(self._highest_rate or 0.0, fastest)
-        now = computed_rate(window.points)
+        fast = window.latest(_RATE_SECONDS, 2)
+        highest = computed_rate(fast)
+        if highest is not None and any(point.gauges.get("waiting") for point in fast):
+            self._highest_rate = max(self._highest_rate or 0.0, highest)
+        now = computed_rate(_newest(window))
         if now is None or recomputed is None or not self._highest_rate:
             return None
         return recomputed * min(1.0, now / self._highest_rate)
 
+
+HITS_SECONDS: Final = 60.0
+"""Hits and turnover are means of so long, also where the window is longer because polls are rare."""
 
 _RATE_SECONDS: Final = 20.0
 """An engine computes prompts at its highest rate for so long at least, to be taken at it."""
@@ -262,19 +280,23 @@ class _Mean:
         self.prompt_tokens += (now.prompt_tokens - self.prompt_tokens) * share
 
 
+def _newest(window: EngineWindow) -> Sequence[Point]:
+    return window.points if window.seconds <= HITS_SECONDS else window.latest(HITS_SECONDS, 3)
+
+
 def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
     """Return turnover, hits and lengths; by what the page has, where it does not count all that this takes.
 
     Without generated tokens the turnover is an upper bound. Without lengths of prompts it is what a request holds.
     """
-    turnover, ratio = at(derived, "cache_turnover_seconds"), at(derived, "prefix_cache_hit_ratio")
+    points, cache = _newest(window), window.cache
     prompt = typical_prompt_tokens(window) or at(derived, "kv_tokens_per_request")
-    if turnover is None and not window.shows("generation_tokens"):
-        free, computed = free_tokens(window), computed_rate(window.points)
-        turnover = free / computed if free is not None and computed else None
-    if not turnover or ratio is None or ratio >= 1.0 or prompt is None:
+    generated, ratio = rate(points, "generation_tokens"), hit_ratio(points)
+    computed = computed_rate(points) if generated is None else computed_prompt_tokens_per_second(points, cache)
+    free, written = free_tokens(points, cache), None if computed is None else computed + (generated or 0.0)
+    if cache.prefix_caching is False or not free or not written or ratio is None or ratio >= 1.0 or prompt is None:
         return None
-    return Hits(turnover, ratio, prompt)
+    return Hits(free / written, ratio, prompt, computed or 0.0)
 
 
 def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
@@ -283,7 +305,7 @@ def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
     While on average n requests are between admission and first token (Little's law), prompts are computed for a share
     min(1, n) of the time at most.
     """
-    prefilling = window.rate("prefill_seconds")
+    prefilling = rate(_newest(window), "prefill_seconds")
     return None if prefilling is None or recomputed is None else recomputed * min(1.0, prefilling)
 
 

@@ -13,13 +13,13 @@ from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.observed import Observed
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
-from kvpressure.model.values import Derived
+from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.signals import compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
-from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
+from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
 from kvpressure.signals.eviction import HitCurve, Octaves
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.observed import observed
@@ -121,7 +121,7 @@ class EngineHistory:
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
-        derived |= self._hit_curve.families(eviction, derived, thresholds)
+        derived |= self._hit_curve.families(eviction, thresholds)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
@@ -161,7 +161,7 @@ class EngineHistory:
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value
         newest = features.verdict_window
-        self._cost.update(self._window.points, cause, thresholds, with_room)
+        self._cost.update(self._window.points, cause, thresholds, with_room, _recomputed(features, thresholds))
         self.demand = newest.queue.demand
         self._baseline.update(
             features.t,
@@ -171,6 +171,15 @@ class EngineHistory:
             thresholds,
             healthy=CATALOGUE[cause].serves_all,
         )
+
+
+def _recomputed(features: Features, thresholds: Thresholds) -> Recomputed | None:
+    """Return what is computed again where contexts are evicted; None elsewhere, where it is noise."""
+    found, tokens = features.verdict_window.eviction, at(features.derived, "recomputed_prompt_tokens_per_second")
+    if tokens is None or found.recomputed_ratio is None or found.time_ratio is None:
+        return None
+    enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
+    return Recomputed(tokens, found.time_ratio) if enough else None
 
 
 def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:

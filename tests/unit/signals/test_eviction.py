@@ -29,15 +29,14 @@ class Engine:
 
     def serve(self, seconds: int, *, turnover: float, hits: float) -> Eviction:
         """What is told after so long, at a turnover (seconds) and a hit ratio."""
-        derived = {"cache_turnover_seconds": turnover, "prefix_cache_hit_ratio": hits}
         told = Eviction()
         for _ in range(seconds):
             self._t += 1
             self._written += FREE / turnover
-            told = self.curve.take(self._t, self._past(), derived, THRESHOLDS)
+            told = self.curve.take(self._t, self._past(FREE / turnover, hits), {}, THRESHOLDS)
         return told
 
-    def _past(self) -> EngineWindow:
+    def _past(self, written: float, hits: float) -> EngineWindow:
         return window(
             2,
             lambda _: {"running": 1.0, "kv_usage": 0.5},
@@ -45,8 +44,10 @@ class Engine:
                 "finished_prompt_tokens": PROMPT * t,
                 "finished_prompts": t,
                 "prefill_seconds": BUSY * t,
-                "computed_prompt_tokens": self._written,
+                "computed_prompt_tokens": self._written + written * (t - 1),
                 "generation_tokens": 0.0,
+                "prefix_queries": 1000.0 * t,
+                "prefix_hits": 1000.0 * hits * t,
             },
         )
 

@@ -61,9 +61,8 @@ def says(view: EngineView) -> str:
 @pytest.mark.parametrize("sessions", [24, 32])
 def test_sessions_that_push_each_other_out_are_told(sessions: int):
     told = [says(view) for view in replayed(sessions)]
-    assert any(told)
-    first = told.index(next(filter(None, told)))
-    assert sum(map(bool, told[first:])) >= 0.8 * len(told[first:])
+    # The last six minutes: hits have fallen for good less than a minute before.
+    assert all(told[-12:])
     assert "this engine's own past" in told[-1]
     assert "highest rate seen" in told[-1]
 

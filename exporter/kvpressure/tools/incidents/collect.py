@@ -195,6 +195,8 @@ class Collector:
             stage=open_.stage.value,
             lost_tokens=None if cost is None else cost.lost_tokens,
             lost_seconds=None if cost is None else cost.lost_seconds,
+            recomputed_tokens=None if cost is None else cost.recomputed_tokens,
+            recomputed_seconds=None if cost is None else cost.recomputed_seconds,
             tokens_per_second=None if cost is None else cost.tokens_per_second,
             restarted=cost is not None and cost.restarted,
             peak=open_.peak,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvpressure.model.codec import action_json, evidence_json, limits_json, missing_json
+from kvpressure.model.incident import Price
 from kvpressure.tools.incidents.found import Fired, PastIncident, Picture
 from kvpressure.tools.incidents.names import EngineName
 
@@ -37,6 +38,11 @@ def incident_json(incident: PastIncident) -> Json:
         "stage": incident.stage,
         "lost_tokens": None if incident.lost_tokens is None else round(incident.lost_tokens),
         "lost_seconds": _rounded(incident.lost_seconds, 3),
+        "recomputed_tokens": None if incident.recomputed_tokens is None else round(incident.recomputed_tokens),
+        "recomputed_seconds": _rounded(incident.recomputed_seconds, 3),
+        "recomputed_gpu_seconds": None,
+        "recomputed_money": None,
+        "currency": None,
         "tokens_per_second": _rounded(incident.tokens_per_second, 3),
         "restarted": incident.restarted,
         "peak": {name: _rounded(value, 6) for name, value in incident.peak.items()},
@@ -48,6 +54,23 @@ def incident_json(incident: PastIncident) -> Json:
         "actions": [action_json(action) for action in incident.actions],
         "picture": None if incident.picture is None else _picture_json(incident.picture),
     }
+
+
+def priced(document: Json, gpus: int | None, price: Price | None) -> Json:
+    """Return the document with what was computed again in GPU-seconds, and in money, as far as both are given."""
+    return {**document, "incidents": [_priced(one, gpus, price) for one in document["incidents"]]}
+
+
+def _priced(incident: Json, gpus: int | None, price: Price | None) -> Json:
+    # One of a journal that an older version wrote has no such key.
+    seconds = incident.get("recomputed_seconds")
+    if seconds is None or gpus is None:
+        return incident
+    whole = {**incident, "recomputed_gpu_seconds": round(seconds * gpus, 3)}
+    if price is None:
+        return whole
+    money = round(seconds * gpus / 3600 * price.per_hour, 4)
+    return {**whole, "recomputed_money": money, "currency": price.currency}
 
 
 def fired_json(fired: Fired) -> Json:

@@ -44,7 +44,9 @@ class PastIncident:
     `began` and `ended` are when the verdict named it first and last, so both are late by a few samples; `ended` is None
     where it went on at the end of what was read. `cause` and `detail` held longest, `causes` says for how many seconds
     each did. `confidence` is the mean while it held. `lost_tokens`, and `lost_seconds` of healthy output, are None
-    where nothing tells. `peak` has the highest readings, and the most replicas that were desired in this one's place.
+    where nothing tells; `recomputed_tokens` of prompts, and `recomputed_seconds` of the engine's time for them, where
+    the verdict told of no evictions. `peak` has the highest readings, and the most replicas that were desired in this
+    one's place.
     """
 
     target: str
@@ -65,6 +67,8 @@ class PastIncident:
     stage: str
     lost_tokens: float | None
     lost_seconds: float | None
+    recomputed_tokens: float | None
+    recomputed_seconds: float | None
     tokens_per_second: float | None
     restarted: bool
     peak: Mapping[str, float]
