@@ -28,16 +28,17 @@ preempting = symptom("preempting")
 
 kv_saturated = symptom("kv_saturated")
 
+evicting = symptom("evicting").known_true()
+
 
 @fact("kv_events")
-def evicting(facts: Facts) -> bool | None:
-    """Return whether evictions take much of the time; None where they may, and nothing tells what was here before."""
-    found, thresholds = facts.window.eviction, facts.thresholds
-    if found.recomputed_ratio is not None or found.hit_ratio is None:
-        return facts.symptom("evicting") is True
+def may_evict(facts: Facts) -> bool | None:
+    """Return None where evictions may take much of the time and nothing tells what was here before; False elsewhere."""
+    found, prefilling = facts.window.eviction, facts.window.throughput.prefilling
+    if found.recomputed_ratio is not None or found.hit_ratio is None or prefilling is None:
+        return False
     # At most all that is computed was here before.
-    most = facts.window.throughput.prefilling
-    return None if most is not None and min(1.0, most) >= thresholds.eviction_time_min_ratio else False
+    return None if min(1.0, prefilling) >= facts.thresholds.eviction_time_min_ratio else False
 
 
 frontend_slow = symptom("frontend_slow")

@@ -124,7 +124,7 @@ RULES: Final = (
         "kv.eviction",
         Cause.KV_CACHE_PRESSURE,
         "eviction",
-        symptoms.evicting | _evicts_still,
+        symptoms.evicting | _evicts_still | (symptoms.may_evict & batch.mostly_prefill),
         _evicted,
         EVICTION_EXPECTS,
     ),
