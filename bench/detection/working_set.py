@@ -193,14 +193,22 @@ def _evicting(caches: Mapping[int, Mapping[str, Any]], token_seconds: float) -> 
 def _ages(
     caches: Mapping[int, Mapping[str, Any]], views: Mapping[int, EngineView]
 ) -> Iterator[tuple[float, float, float]]:
-    """Yield least age, mean measured age and most age of each minute that has all three, in seconds."""
+    """Yield least age, measured age and most age of each minute that has all three, in seconds: means over blocks."""
     for end in sorted(views)[MINUTE::MINUTE]:
-        seconds = [caches[t] for t in range(end - MINUTE + 1, end + 1) if "age" in caches.get(t, {})]
-        blocks = sum(one["evicted"] for one in seconds)
-        derived = views[end].derived
-        least, most = at(derived, "cache_eviction_age_min_seconds"), at(derived, "cache_turnover_seconds")
-        if blocks >= LEAST_AGES and least is not None and most is not None:
-            yield least, sum(one["age"][0] * one["evicted"] for one in seconds) / blocks, most
+        found = [_age(caches[t], views[t]) for t in range(end - MINUTE + 1, end + 1) if t in views and t in caches]
+        ages = [one for one in found if one is not None]
+        blocks = sum(weight for weight, *_ in ages)
+        if blocks >= LEAST_AGES:
+            least, age, most = (sum(one[0] * one[place] for one in ages) / blocks for place in (1, 2, 3))
+            yield least, age, most
+
+
+def _age(cache: Mapping[str, Any], view: EngineView) -> tuple[float, float, float, float] | None:
+    """Blocks evicted in a second, and the bounds around their mean age; None where there are none."""
+    least, most = (at(view.derived, name) for name in ("cache_eviction_age_min_seconds", "cache_turnover_seconds"))
+    if least is None or most is None or "age" not in cache:
+        return None
+    return float(cache["evicted"]), least, cache["age"][0], most
 
 
 def _stretches(told: Iterable[int]) -> list[tuple[int, int]]:

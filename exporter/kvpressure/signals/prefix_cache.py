@@ -47,15 +47,12 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     free, generated = free_tokens(points, cache), window.rate("generation_tokens")
     if cache.prefix_caching is False or free is None or computed is None or generated is None:
         return known(found)
-    # Between two polls one more prompt may take its blocks.
-    spared = max(0.0, free - (typical_prompt_tokens(window) or 0.0))
-    touched = _touched_prompt_tokens_per_second(window, computed, hits)
     return known(
         {
             **found,
             "computed_prompt_token_ratio": computed / (computed + generated) if computed + generated > 0 else None,
             "cache_turnover_seconds": _over(free, computed + generated),
-            "cache_eviction_age_min_seconds": None if touched is None else _over(spared, touched + generated),
+            "cache_eviction_age_min_seconds": _eviction_age_min_seconds(window, computed, hits),
         }
     )
 
@@ -111,6 +108,25 @@ def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
     if not usage or capacity is None:
         return None
     return max(0.0, (1.0 - mean(usage)) * capacity - kept_tokens(cache))
+
+
+def _eviction_age_min_seconds(window: EngineWindow, computed: float, hits: float | None) -> float | None:
+    """Return how long ago the cache had seen as many tokens less as are free now, if no two were of the same block.
+
+    By what was counted since, not by a mean: load changes while a block waits for its end.
+    """
+    touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.rate("prompt_tokens")
+    free = free_tokens([window.points[-1]], window.cache)
+    if touched is None or not prompts or free is None:
+        return None
+    factor = touched / prompts
+
+    def count(point: Point) -> float | None:
+        prompt, generated = (point.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+        return None if prompt is None or generated is None else prompt * factor + generated
+
+    # Between two polls one more prompt may take its blocks.
+    return window.seconds_since(max(0.0, free - (typical_prompt_tokens(window) or 0.0)), count)
 
 
 def _over(tokens: float, tokens_per_second: float) -> float | None:
