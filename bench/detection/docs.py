@@ -15,7 +15,7 @@ WORKING_SET_HEADING: Final = "## The working set"
 
 _WORKING_SET_INTRO: Final = """
 Contexts that are evicted and computed again, on regimes with sessions
-([how](../tests/lab/README.md#the-working-set); [words](alerts.md#the-working-set)): `python -m
+([how](../tests/lab/README.md#the-working-set); [words](working-set.md)): `python -m
 bench.detection.working_set FOLDER ...`, with recordings of `python -m tests.lab --working-set SEED`. **The truth** is
 what vLLM's block pool did: a second is one of eviction where a fifth of the prompt tokens computed in the 20 s around
 it had been evicted, and computing them took a fifth of the time. **Told** are those seconds of which the verdict said
