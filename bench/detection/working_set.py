@@ -6,6 +6,9 @@ pool, and computing them took a fifth of the time. It is told where the verdict 
 `eviction`, or that has the symptom `evicting` beside requests that wait. A stretch that is told is false where no
 second within `EDGE_SECONDS` of any of it is one of eviction.
 
+With `--beside 200` every recording whose family has one with that share of the working set in the same folder is
+polled together with it, as another replica of its model: what an engine without a past is measured against.
+
 The bounds of the age at eviction are compared minute by minute with the ages that the block pool has measured.
 `--write-docs` writes the table to docs/detection.md.
 """
@@ -79,16 +82,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, default=[FOLDER], help="of recordings, by version")
     parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--beside", metavar="SHARE", help="judge only what has a replica at that share, such as 200")
     parser.add_argument("--write-docs", action="store_true", help="write the table to docs/detection.md")
     options = parser.parse_args()
     paths = [path for folder in options.folders for path in recordings(folder)]
     if not paths:
         print("no recordings: `python -m tests.lab --working-set SEED` makes them")
         return 1
+    pairs = [(path, None) for path in paths] if options.beside is None else list(_beside(paths, options.beside))
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
-        found = table_of(list(pool.map(scored, paths)))
+        found = table_of([*pool.map(scored, *zip(*pairs, strict=True))])
     print(found.text())
-    if options.write_docs:
+    if options.write_docs and options.beside is None:
         DOCUMENT.write_text(with_working_set(DOCUMENT.read_text(), found))
     return 0
 
@@ -130,8 +135,18 @@ def _row(name: str, scores: Sequence[Score]) -> tuple[str, ...]:
     )
 
 
-def scored(path: Path) -> Score:
-    """Return the score of one recording."""
+def _beside(paths: Sequence[Path], share: str) -> Iterator[tuple[Path, Path]]:
+    """Recordings of smaller pools than that share, each with the one of the same clients and seed at that share."""
+    for path in paths:
+        family, dash, rest = path.name.rpartition("-")
+        own, mark, seed = rest.partition(MARK)
+        other = path.with_name(f"{family}{dash}{share}{mark}{seed}")
+        if own.isdigit() and int(own) < int(share) and other.exists():
+            yield path, other
+
+
+def scored(path: Path, beside: Path | None = None) -> Score:
+    """Return the score of one recording, polled together with that of another replica where there is one."""
     name = next(records(path))["regime"]["name"]
     regime = find(name)
     if regime is None:
@@ -139,7 +154,10 @@ def scored(path: Path) -> Score:
     caches: dict[int, Mapping[str, Any]] = {}
     views: dict[int, EngineView] = {}
     reader, pipeline = PageReader(), Pipeline(PipelineSettings(), load_thresholds())
+    others = iter(()) if beside is None else records(beside)
     for record in records(path):
+        if (other := next(others, None)) is not None:
+            pipeline.on_page(_Target("beside"), reader.read(other["page"].encode(), other["t"]))
         t = round(record["t"])
         caches[t] = record["truth"].get("cache") or {}
         for view in pipeline.on_page(_Target(), reader.read(record["page"].encode(), record["t"])):

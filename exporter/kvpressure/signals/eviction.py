@@ -118,15 +118,16 @@ class Octaves:
         if elapsed > 0:
             self._means.setdefault(_octave(now.turnover_seconds), _Mean()).add(now, elapsed, half_life_seconds)
 
-    def beyond(self, now: Hits, thresholds: Thresholds) -> float | None:
-        """Return the best hits at turnovers that were clearly longer than now; None where too little was seen of any.
+    def beyond(self, now: Hits, thresholds: Thresholds, known: int = 0) -> float | None:
+        """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.
 
-        Of each octave and all beyond it the mean: a quiet hour visits many octaves, each for a short while.
+        Longer than now, and than the octave `known`. Of each octave and all beyond it the mean: a quiet hour visits
+        many octaves, each for a short while.
         """
         best: float | None = None
         seconds = hits = tokens = 0.0
         for octave in sorted(self._means, reverse=True):
-            if octave <= _octave(now.turnover_seconds):
+            if octave <= max(known, _octave(now.turnover_seconds)):
                 break
             mean = self._means[octave]
             seconds += mean.seconds
@@ -136,6 +137,15 @@ class Octaves:
             if seconds >= thresholds.eviction_known_min_seconds and comparable:
                 best = max(best or 0.0, hits / seconds)
         return best
+
+    def longest(self, thresholds: Thresholds) -> int:
+        """Return the highest octave from which on enough was seen; 0 where it was of none."""
+        seconds = 0.0
+        for octave in sorted(self._means, reverse=True):
+            seconds += self._means[octave].seconds
+            if seconds >= thresholds.eviction_known_min_seconds:
+                return octave
+        return 0
 
     def of_others(self, now: Hits, own: Octaves, thresholds: Thresholds) -> float | None:
         """Return the best hits of the others than `own` at turnovers and prompts no longer than now; None as above."""
@@ -199,8 +209,10 @@ class HitCurve:
             # Nothing is written or asked for: that neither ends nor prolongs what was before.
             return Eviction()
         before = self.octaves.beyond(now, thresholds)
-        elsewhere = self._siblings.beyond(now, thresholds) if before is None else None
-        best = elsewhere if before is None else before
+        # At turnovers that it has had itself, its own past counts: others may have other prompts.
+        elsewhere = self._siblings.beyond(now, thresholds, self.octaves.longest(thresholds))
+        by_siblings = elsewhere is not None and (before is None or elsewhere > before)
+        best = elsewhere if by_siblings else before
         recomputed = None if best is None else max(0.0, best - now.ratio) / (1.0 - now.ratio)
         fallen = recomputed is not None and recomputed >= thresholds.eviction_recomputed_min_ratio
         self._turnovers = self._turnovers + turned if fallen else 0.0
@@ -214,7 +226,7 @@ class HitCurve:
             recomputed_ratio=recomputed,
             time_ratio=time_ratio(window, recomputed) if timed else self._time_by_rate(window, recomputed),
             turnovers=self._turnovers,
-            by_siblings=elsewhere is not None,
+            by_siblings=by_siblings,
             time_by_rate=not timed,
             hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
         )

@@ -107,6 +107,16 @@ def test_other_replicas_at_a_slower_turnover_stand_for_a_past():
     assert told.evidence == "other replicas of the model"
 
 
+def test_a_past_at_turnovers_that_were_short_too_does_not_hide_what_others_found():
+    model = Octaves()
+    Engine(model).serve(120, turnover=2_000.0, hits=0.8)
+    engine = Engine(model)
+    engine.serve(60, turnover=40.0, hits=0.1)
+    told = engine.serve(90, turnover=10.0, hits=0.1)
+    assert told.hit_ratio_before == pytest.approx(0.8)
+    assert told.by_siblings
+
+
 def test_the_own_past_goes_before_that_of_others():
     model = Octaves()
     Engine(model).serve(600, turnover=200.0, hits=0.9)
