@@ -52,6 +52,7 @@ MISSING = {
     "request_max_tokens",
     "lost_tokens_total",
     "prefix_cache_hit_ratio",
+    "prefix_cache_hit_ratio_by_turnover",
     "cache_eviction_age_min_seconds",
 }
 """Families that this runtime's pages say nothing for, not in so short a time, or not before a prefix was found."""

@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.advice import others, pressure
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
-from kvpressure.advice.rollout import with_open_check
+from kvpressure.advice.rollout import VERIFY, with_open_check
 from kvpressure.advice.shell import placeholders
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
@@ -45,7 +45,7 @@ _CHANGE_NOTHING: Final = frozenset(
         "save_evidence",
         "see_what_is_waited_for",
         "see_whether_it_runs",
-        "verify",
+        VERIFY,
         "would_not_help",
     }
 )
@@ -62,6 +62,30 @@ _UNPREDICTED_CAUSE: Final = {
     Cause.HEALTHY: "nothing is lost yet that could be won back",
 }
 _ELSE: Final = "too little is known of the traffic"
+
+
+def _by_verdict(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions, and why they could not be predicted; where evictions stand beside, the cures of both."""
+    diagnosis = case.diagnosis
+    if diagnosis.detail in _BY_DETAIL:
+        return _BY_DETAIL[diagnosis.detail](case)
+    actions, reason = _BY_CAUSE[diagnosis.cause](case)
+    if diagnosis.cause is Cause.KV_CACHE_PRESSURE and case.symptom("evicting") is True:
+        beside, why = pressure.evicted(case)
+        return _both(actions, beside), reason or why
+    return actions, reason
+
+
+def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
+    """Return all of the first, then those of the others that do something else; what checks all of it comes last."""
+    first, then = ([one for one in some if one is not None] for some in (actions, beside))
+    done = {one.key for one in first}
+    kept = [one for one in first if one.key != VERIFY]
+    return [
+        *kept,
+        *(one for one in then if one.key not in done and one.key != VERIFY),
+        *(one for one in first if one.key == VERIFY),
+    ]
 
 
 def advise(
@@ -83,7 +107,7 @@ def advise(
     takes a second of CPU at most: not for every poll.
     """
     case = Case(diagnosis, derived, limits, place, thresholds, observed, peers)
-    actions, reason = _BY_DETAIL.get(diagnosis.detail, _BY_CAUSE[diagnosis.cause])(case)
+    actions, reason = _by_verdict(case)
     first: list[Action | None] = [others.silent(case)] if silent else []
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         first += pressure.after_device_oom(case)

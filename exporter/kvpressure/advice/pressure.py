@@ -129,7 +129,7 @@ def _hits_check(case: Case) -> str:
 
 def _verify_hits(case: Case, hits: str) -> Action:
     return Action(
-        key="verify",
+        key=rollout.VERIFY,
         title="Verify recovery",
         why="Only sessions that come back show whether the cache keeps their contexts.",
         checks=rollout.no_longer(case, "kv_cache_pressure", "10 minutes of the usual traffic", hits),

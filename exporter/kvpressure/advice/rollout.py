@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.shell import Lines, apply_flags, flag_words, last_words, look_again, more_host_memory, restart
@@ -15,6 +16,9 @@ from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 from kvpressure.model.view import CALM, TROUBLE
 from kvpressure.runtimes.runtime import Change
+
+VERIFY: Final = "verify"
+"""Key of the action that looks whether the others have helped; the last one."""
 
 
 def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None:
@@ -93,7 +97,7 @@ def verify_recovery(
     """Return the action that checks the recovery from KV pressure; `together` is what all steps before it do."""
     more = "" if together is None else " The expected figures are for all steps above together."
     return Action(
-        key="verify",
+        key=VERIFY,
         title="Verify recovery",
         why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{more}",
         checks=recovered(case, sequences, shared=shared),
@@ -105,7 +109,7 @@ def verify_recovery(
 def watch(case: Case, cause: str, within: str) -> Action:
     """Return the action that checks that a cause is gone."""
     return Action(
-        key="verify",
+        key=VERIFY,
         title="Verify recovery",
         why="Only traffic shows whether it helped.",
         checks=no_longer(case, cause, within),

@@ -20,6 +20,7 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
+from kvpressure.model.view import Price
 from kvpressure.tools.incidents import html, markdown
 from kvpressure.tools.incidents.journal import Journal
 from kvpressure.tools.incidents.look import look_back
@@ -44,6 +45,9 @@ MAX_WORKERS = 4
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to tell of.")
 @click.option("--thresholds", type=EXISTING_FILE, help=_THRESHOLDS)
 @click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: say how the incidents would differ.")
+@click.option("--gpus-per-engine", type=click.IntRange(1), help="For GPU-seconds, which no series of engines tells.")
+@click.option("--price-per-hour", type=click.FloatRange(0), help="Of one GPU: what computing prompts again has cost.")
+@click.option("--currency", default="USD", show_default=True, help="What the price is in.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
@@ -90,6 +94,11 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     _write(options["html"], html.report, document)
     _write(options["markdown"], markdown.report, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
+
+
+def _price(options: dict[str, Any]) -> Price | None:
+    per_hour = options["price_per_hour"]
+    return None if per_hour is None else Price(per_hour, options["currency"])
 
 
 def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:

@@ -50,7 +50,7 @@ class Diagnostician:
             cause=rule.cause,
             confidence=confidence(rule, facts),
             score=scoring.score(inputs),
-            stage=scoring.stage(inputs, rule.cause, symptoms),
+            stage=scoring.stage(inputs, rule, symptoms),
             symptoms=symptoms,
             detail=rule.detail,
             grounds=self._grounds,

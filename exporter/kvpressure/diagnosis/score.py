@@ -10,7 +10,7 @@ from kvpressure.diagnosis.rule import Rule
 from kvpressure.diagnosis.symptoms import Symptoms
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import ramp
-from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.verdict import Stage
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
@@ -23,12 +23,11 @@ def score(inputs: Inputs) -> float | None:
     queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
     blocked_full = thresholds.score_blocked_full_factor * thresholds.admission_blocked_min_ratio
     preempted_full = thresholds.score_preempted_full_factor * thresholds.preempting_min_ratio
-    evicted_full = thresholds.score_evicted_full_factor * thresholds.eviction_time_min_ratio
     preempted = preemption.request_ratio if preemption.burst_count else 0.0
     core = [
         _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
         _known(preempted, 0.0, preempted_full, thresholds.score_preempted_weight_ratio),
-        _known(_evicted(inputs), 0.0, evicted_full, thresholds.score_evicted_weight_ratio),
+        _known(_evicted(inputs), 0.0, _evicted_full(inputs), thresholds.score_evicted_weight_ratio),
         _saturation(inputs),
     ]
     if all(value is None for value in core):
@@ -45,8 +44,12 @@ def score(inputs: Inputs) -> float | None:
     return noisy_or(core) * ((1.0 - share) + share * noisy_or(cost))
 
 
-def stage(inputs: Inputs, cause: Cause, symptoms: Symptoms) -> Stage:
-    """How far KV pressure has gone: building while it is only predicted or costs nothing yet."""
+def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
+    """How far KV pressure has gone: building while it is only predicted or costs nothing yet.
+
+    Of eviction it is the time that it takes: answers may be late of it or not, as the load is.
+    """
+    cause = rule.cause
     if not CATALOGUE[cause].of_cache:
         usage = inputs.value("kv_cache_usage_ratio")
         grown = usage is not None and usage >= inputs.thresholds.alert_exhaustion_min_usage_ratio
@@ -54,6 +57,8 @@ def stage(inputs: Inputs, cause: Cause, symptoms: Symptoms) -> Stage:
         return Stage.BUILDING if building else Stage.NONE
     if any(symptoms[name].state for name in ("device_oom", "allocation_errors", "host_oom", "restarting")):
         return Stage.FAILING
+    if EVICTION_SHOWS in rule.expects:
+        return Stage.COLLAPSED if (_evicted(inputs) or 0.0) >= _evicted_full(inputs) else Stage.BUILDING
     lost = any(
         symptoms[name].state for name in ("batch_collapse", "throughput_plateau", "preempting", "latency_inflated")
     )
@@ -64,6 +69,11 @@ def _evicted(inputs: Inputs) -> float | None:
     """Return the share of time that eviction takes, once it lasts; little of it is noise of who is active."""
     found, least = inputs.window.eviction, inputs.thresholds.eviction_turnover_min_count
     return found.time_ratio if found.turnovers >= least else None
+
+
+def _evicted_full(inputs: Inputs) -> float:
+    """Return the share of time from which on eviction counts in full."""
+    return inputs.thresholds.score_evicted_full_factor * inputs.thresholds.eviction_time_min_ratio
 
 
 def _saturation(inputs: Inputs) -> float | None:
@@ -89,6 +99,9 @@ def noisy_or(values: Iterable[float | None]) -> float:
 KV_SHOWS: Final = "kv_shows"
 """Any one of these is how KV pressure shows; that the others do not is no evidence against it."""
 
+EVICTION_SHOWS: Final = "eviction_shows"
+"""As much of it as keeps a verdict that says so: sessions come back in waves, and its confidence does not."""
+
 _KV: Final = ("admission_blocked", "preempting", "kv_saturated", "evicting")
 
 
@@ -104,10 +117,23 @@ def confidence(rule: Rule, facts: Facts) -> float:
 def _agreement(rule: Rule, facts: Facts) -> float:
     unknown, agree, counted = facts.thresholds.confidence_unknown_weight_ratio, 0.0, 0.0
     for name, expected in rule.expects.items():
+        if name == EVICTION_SHOWS:
+            agree += facts.thresholds.confidence_core_weight_factor * _eviction_shows(facts)
+            counted += facts.thresholds.confidence_core_weight_factor
+            continue
         state, weight = _weighed(name, facts)
         agree += weight if state is expected else 0.0
         counted += unknown * min(weight, 1.0) if state is None else weight
     return agree / counted if counted else 0.0  # nothing is known, and an operator let that count nothing
+
+
+def _eviction_shows(facts: Facts) -> float:
+    """Return how much of what keeps a verdict of eviction is there, 0..1."""
+    found, thresholds = facts.window.eviction, facts.thresholds
+    return min(
+        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction_stays_min_ratio),
+        ramp(found.recomputed_ratio or 0.0, 0.0, thresholds.eviction_recomputed_min_ratio),
+    )
 
 
 def _weighed(name: str, facts: Facts) -> tuple[bool | None, float]:

@@ -20,6 +20,7 @@ from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
 from kvpressure.signals.canary import CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.signals.context import GpuWindow
+from kvpressure.signals.eviction import Octaves
 from kvpressure.signals.evidence import Restarts, Starts
 from kvpressure.signals.gpu import gpus_of
 
@@ -38,6 +39,8 @@ class Pipeline:
         self.caps_reached: Counter[str] = Counter()
         self.rejected: dict[str, Counter[str]] = {}
         self._engines: dict[EngineKey, EngineState] = {}
+        self._hits: dict[tuple[str, str], Octaves] = {}
+        """Prefix hits by turnover of the replicas of a model, by its name and their namespace."""
         self._last_page: dict[str, float] = {}
         self._starts = Starts()
         self._gpus: dict[str, GpuWindow] = {}
@@ -103,7 +106,7 @@ class Pipeline:
             canary_times=self._canary_times,
         )
         views = [
-            self._engine(target.name, sample).step(page, sample, environment, self.settings, self.thresholds)
+            self._engine(target, sample).step(page, sample, environment, self.settings, self.thresholds)
             for sample in page.engines
         ]
         return [view for view in views if view is not None]
@@ -186,14 +189,22 @@ class Pipeline:
         """Whether a reading of a GPU may still be shown."""
         return abs(now - t) <= self.settings.staleness_seconds
 
-    def _engine(self, target: str, sample: EngineSample) -> EngineState:
-        key = EngineKey(target, sample.model_name, sample.engine)
+    def _engine(self, target: Target, sample: EngineSample) -> EngineState:
+        key = EngineKey(target.name, sample.model_name, sample.engine)
         engine = self._engines.get(key)
         if engine is None:
             if len(self._engines) >= self.settings.max_engines:
-                self._make_room(target)
-            engine = self._engines[key] = EngineState(self.settings)
+                self._make_room(target.name)
+            engine = self._engines[key] = EngineState(self.settings, self._hits_of(sample.model_name, target.namespace))
         return engine
+
+    def _hits_of(self, model: str, namespace: str) -> Octaves:
+        """Return what replicas of the model have found, those that are gone included; of as many models as engines."""
+        found = self._hits.pop((model, namespace), None) or Octaves()
+        while len(self._hits) >= self.settings.max_engines:
+            del self._hits[next(iter(self._hits))]
+        self._hits[model, namespace] = found
+        return found
 
     def _make_room(self, target: str) -> None:
         """Drop the longest unread engine of the target that has most: one target must not starve the others."""

@@ -25,6 +25,7 @@ from kvpressure.signals.baseline import BATCH, STEP_TOKENS
 from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
+from kvpressure.signals.eviction import Octaves
 from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
 from kvpressure.signals.gpu import whole_gpus
 from kvpressure.signals.past import EngineHistory, Features
@@ -81,11 +82,11 @@ class EngineEnvironment:
 
 
 class EngineState:
-    """One engine. `view` is its newest."""
+    """One engine. `view` is its newest; `siblings` are the prefix hits of all replicas of its model."""
 
-    def __init__(self, settings: PipelineSettings) -> None:
+    def __init__(self, settings: PipelineSettings, siblings: Octaves | None = None) -> None:
         self.past = EngineHistory(
-            settings.window_seconds, settings.shape_window_seconds, settings.longest_interval_seconds
+            settings.window_seconds, settings.shape_window_seconds, settings.longest_interval_seconds, siblings
         )
         self.canary = CanaryWatch()
         self.view: EngineView | None = None

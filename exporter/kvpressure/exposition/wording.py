@@ -128,9 +128,10 @@ def incident_text(incident: Incident | None, now: float) -> str:
     if incident is None or (incident.ended is not None and now - incident.ended > SHOWN_SECONDS):
         return ""
     if incident.ended is None:
-        return f"This incident: {duration(incident.seconds)}{_lost(incident)}."
+        return f"This incident: {duration(incident.seconds)}{_lost(incident)}{_again(incident)}."
     span = f"{clock(incident.began)} to {clock(incident.ended)}"
-    head = f"Last incident: {CATALOGUE[incident.cause].label}, {span}, {duration(incident.seconds)}{_lost(incident)}."
+    head = f"Last incident: {CATALOGUE[incident.cause].label}, {span}, {duration(incident.seconds)}"
+    head += f"{_lost(incident)}{_again(incident)}."
     return f"{head} {earned}" if (earned := _earned(incident)) else head
 
 
@@ -160,7 +161,10 @@ def incident_json(incident: Incident | None) -> Mapping[str, object] | None:
         "tokens_per_second": round(incident.tokens_per_second, 3),
         "lost_tokens": None if incident.lost_tokens is None else round(incident.lost_tokens),
         "lost_seconds": None if incident.lost_seconds is None else round(incident.lost_seconds, 3),
-        "lost_money": None if incident.money is None else round(incident.money, 4),
+        "lost_money": _rounded(incident.money, 4),
+        "recomputed_tokens": None if incident.recomputed_tokens is None else round(incident.recomputed_tokens),
+        "recomputed_seconds": _rounded(incident.recomputed_seconds, 3),
+        "recomputed_money": _rounded(incident.recomputed_money, 4),
         "currency": incident.price.currency if incident.price else None,
         "restarted": incident.restarted,
         "since": since and {"seconds": round(since.seconds, 3), "tokens_per_second": round(since.tokens_per_second, 3)},
@@ -177,6 +181,20 @@ def _lost(incident: Incident) -> str:
     money, price = incident.money, incident.price
     paid = "" if money is None or price is None else f": {money:,.2f} {price.currency}"
     return f", about {rough(tokens)} tokens lost ({seconds(time)} of healthy output){paid}"
+
+
+def _again(incident: Incident) -> str:
+    """Say what was computed again; "" where nothing was."""
+    tokens, time = incident.recomputed_tokens, incident.recomputed_seconds
+    if tokens is None or time is None:
+        return ""
+    money, price = incident.recomputed_money, incident.price
+    paid = "" if money is None or price is None else f": {money:,.2f} {price.currency}"
+    return f", about {rough(tokens)} prompt tokens computed again ({seconds(time)} of its time){paid}"
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _earned(incident: Incident) -> str:

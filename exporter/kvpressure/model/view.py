@@ -39,8 +39,10 @@ class Incident:
 
     `cause` held longest of the `seconds` in which it lost tokens. `lost_tokens` are generated tokens that are missing
     against what the engine would do for the same demand, None where nothing tells; `lost_seconds` is how long it would
-    have taken it to make them; `gpus` are the whole GPUs that serve it, None where not known. `restarted`
-    says that another process has answered since it began.
+    have taken it to make them; `recomputed_tokens` are prompt tokens that were computed again because they had been
+    evicted, `recomputed_seconds` how long the engine computed them, None where no verdict told of evictions; `gpus` are
+    the whole GPUs that serve it, None where not known. `restarted` says that another process has answered since it
+    began.
     """
 
     cause: Cause
@@ -49,6 +51,8 @@ class Incident:
     tokens_per_second: float
     lost_tokens: float | None = None
     lost_seconds: float | None = None
+    recomputed_tokens: float | None = None
+    recomputed_seconds: float | None = None
     ended: float | None = None
     restarted: bool = False
     since: Since | None = None
@@ -58,9 +62,17 @@ class Incident:
     @property
     def money(self) -> float | None:
         """The cost of the lost tokens: their share of GPU time at its price; None where either is not known."""
-        if self.lost_seconds is None or self.price is None or not self.gpus:
+        return self._paid(self.lost_seconds)
+
+    @property
+    def recomputed_money(self) -> float | None:
+        """The cost of the time in which prompts were computed again; None where that or the price is not known."""
+        return self._paid(self.recomputed_seconds)
+
+    def _paid(self, seconds: float | None) -> float | None:
+        if seconds is None or self.price is None or not self.gpus:
             return None
-        return self.lost_seconds / 3600 * self.gpus * self.price.per_hour
+        return seconds / 3600 * self.gpus * self.price.per_hour
 
     @property
     def earned_tokens_per_second(self) -> float | None:

@@ -98,6 +98,13 @@ class HealthyRate:
         return self._points
 
 
+class Recomputed(NamedTuple):
+    """Prompt tokens that are computed again a second, and the share of the engine's time that this takes."""
+
+    tokens: float
+    seconds: float
+
+
 class _Interval(NamedTuple):
     """Between two polls: unix seconds of the later one, seconds, requests running and waiting, tokens generated."""
 
@@ -133,6 +140,8 @@ class _Trouble:
     owed: float | None = None
     owed_seconds: float = 0.0
     lost: float = 0.0
+    recomputed: Recomputed | None = None
+    """The tokens, and the seconds that computing them took."""
     restarted: bool = False
     after: _Sum = field(default_factory=_Sum)
 
@@ -159,11 +168,17 @@ class Cost:
             self._trouble.restarted = True
 
     def update(
-        self, points: Sequence[Point], cause: Cause, thresholds: Thresholds, with_room: float | None = None
+        self,
+        points: Sequence[Point],
+        cause: Cause,
+        thresholds: Thresholds,
+        with_room: float | None = None,
+        recomputed: Recomputed | None = None,
     ) -> None:
         """Take in the newest of the polls and the verdict on it; nothing that was taken in before.
 
-        `with_room` is how many tokens a second those who ask now would get if the pool had room for all.
+        `with_room` is how many tokens a second those who ask now would get if the pool had room for all, `recomputed`
+        what is computed again where contexts are evicted.
         """
         one = _newest(points, self._longest_interval_seconds)
         if one is not None and stepped_back(self._t, one.t):
@@ -180,6 +195,11 @@ class Cost:
             self._lost = 0.0
         if cause in LOSING:
             self._lose(one, cause, self._expected(one, cause, thresholds, with_room), thresholds)
+            if recomputed is not None and self._trouble is not None:
+                tokens, seconds = self._trouble.recomputed or (0.0, 0.0)
+                self._trouble.recomputed = Recomputed(
+                    tokens + recomputed.tokens * one.seconds, seconds + recomputed.seconds * one.seconds
+                )
         elif self._trouble is not None and cause is not Cause.UNKNOWN:
             self._trouble.after.add(one)
 
@@ -234,6 +254,8 @@ class Cost:
             tokens_per_second=trouble.total.rate,
             lost_tokens=trouble.lost if known else None,
             lost_seconds=trouble.owed_seconds if known else None,
+            recomputed_tokens=None if trouble.recomputed is None else trouble.recomputed.tokens,
+            recomputed_seconds=None if trouble.recomputed is None else trouble.recomputed.seconds,
             ended=trouble.last if over else None,
             restarted=trouble.restarted,
             since=Since(trouble.after.seconds, trouble.after.rate) if long else None,

@@ -1,30 +1,67 @@
-"""Prompt tokens that are computed again because the pool did not keep them: hits now against the engine's own past."""
+"""Prompt tokens that are computed again because the pool did not keep them: hits now against those at longer turnovers.
+
+What was found at longer turnovers is known of the engine's own past, else of other replicas of its model.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
-from kvpressure.model.values import Derived, at
+from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
-from kvpressure.signals.prefix_cache import free_tokens, written_tokens
+from kvpressure.signals.points import Point, rate
+from kvpressure.signals.prefix_cache import (
+    computed_prompt_tokens_per_second,
+    computed_rate,
+    free_tokens,
+    hit_ratio,
+    missed_tokens,
+    written_tokens,
+)
 from kvpressure.signals.windows import EngineWindow
 
 OCTAVES: Final = 24
 """Turnovers of a second up to half a year; whatever lies beyond counts as the last."""
 
 
+FAMILIES: Final = (
+    engine_family(
+        "recomputed_prompt_tokens_per_second",
+        "Prompt tokens per second that were computed before and evicted since, by the hits at longer turnovers of the "
+        "cache; absent where none were seen.",
+    ),
+    engine_family("recomputed_time_ratio", "Share of the engine's time that computing these takes."),
+    engine_family(
+        "prefix_cache_hit_ratio_by_turnover",
+        "Prefix hit ratio of this engine while its cache turned over in turnover_seconds or more, up to the next; mean "
+        "with a half-life of four hours.",
+        "turnover_seconds",
+    ),
+)
+
+SHOWN_OCTAVES: Final = 3
+"""So many octaves of the curve are one series, up to `MAX_SHOWN`: the last is of all turnovers beyond."""
+
+MAX_SHOWN: Final = 4
+
+
 @record
 class Hits:
-    """The prefix cache over one window: turnover in seconds, hits 0..1 and the mean length of prompts in tokens."""
+    """The prefix cache over one window: turnover in seconds, hits 0..1 and the mean length of prompts in tokens.
+
+    `computed` are the prompt tokens computed a second.
+    """
 
     turnover_seconds: float
     ratio: float
     prompt_tokens: float
+    computed: float
 
 
 @record
@@ -38,6 +75,10 @@ class Eviction:
 
     Where they are known `by_events` (`kv_events`), the ratios are exact but for `error_ratio` of sampling, nothing is
     compared with the past, and `hit_ratio_by_pool` has the hits of larger pools.
+
+    `by_siblings` says that it is other replicas of the model that had `hit_ratio_before`, `time_by_rate` that the page
+    does not time prompts, so that the time is that at the highest rate at which this engine has computed them.
+    `hit_ratio_elsewhere` are the best hits of other replicas whose cache turns over no more slowly than this one.
     """
 
     turnover_seconds: float | None = None
@@ -49,24 +90,116 @@ class Eviction:
     by_events: bool = False
     error_ratio: float = 0.0
     hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
+    by_siblings: bool = False
+    time_by_rate: bool = False
+    hit_ratio_elsewhere: float | None = None
+
+    @property
+    def evidence(self) -> str:
+        """What this rests on, as a phrase."""
+        if self.by_events:
+            return "KV events"
+        return "other replicas of the model" if self.by_siblings else "this engine's own past"
+
+
+def lasts(found: Eviction, thresholds: Thresholds) -> bool:
+    """Return whether the cache was written over since hits fell: what is missing was not reset, nor lost."""
+    return found.turnovers >= thresholds.eviction_turnover_min_count
+
+
+class Octaves:
+    """Hit ratio by cache turnover: means by octave of turnover, the recent past counting most."""
+
+    def __init__(self) -> None:
+        self._means: dict[int, _Mean] = {}
+
+    def remember(self, now: Hits, elapsed: float, half_life_seconds: float) -> None:
+        """Take in what was so for `elapsed` seconds."""
+        if elapsed > 0:
+            self._means.setdefault(_octave(now.turnover_seconds), _Mean()).add(now, elapsed, half_life_seconds)
+
+    def beyond(self, now: Hits, thresholds: Thresholds, known: int = 0) -> tuple[float, float] | None:
+        """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.
+
+        And how many times longer these were, at least.
+
+        Longer than now, and than the octave `known`. Of each octave and all beyond it the mean: a quiet hour visits
+        many octaves, each for a short while.
+        """
+        best: tuple[float, float] | None = None
+        seconds = hits = tokens = 0.0
+        for octave in sorted(self._means, reverse=True):
+            if octave <= max(known, _octave(now.turnover_seconds)):
+                break
+            mean = self._means[octave]
+            seconds += mean.seconds
+            hits += mean.seconds * mean.ratio
+            tokens += mean.seconds * mean.prompt_tokens
+            comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
+            enough = seconds >= thresholds.eviction_known_min_seconds and comparable
+            if enough and (best is None or hits / seconds > best[0]):
+                best = hits / seconds, 2.0**octave / now.turnover_seconds
+        return best
+
+    def longest(self, thresholds: Thresholds) -> int:
+        """Return the highest octave from which on enough was seen; 0 where it was of none."""
+        seconds = 0.0
+        for octave in sorted(self._means, reverse=True):
+            seconds += self._means[octave].seconds
+            if seconds >= thresholds.eviction_known_min_seconds:
+                return octave
+        return 0
+
+    def of_others(self, now: Hits, own: Octaves, thresholds: Thresholds) -> float | None:
+        """Return the best hits of the others than `own` at turnovers and prompts no longer than now; None as above."""
+        best: float | None = None
+        for octave, all_of_them in self._means.items():
+            mine = own._means.get(octave, _Mean())
+            seconds = all_of_them.seconds - mine.seconds
+            if octave > _octave(now.turnover_seconds) or seconds < thresholds.eviction_known_min_seconds:
+                continue
+            hits, tokens = (
+                (getattr(all_of_them, name) * all_of_them.seconds - getattr(mine, name) * mine.seconds) / seconds
+                for name in ("ratio", "prompt_tokens")
+            )
+            if tokens <= now.prompt_tokens * _SAME_LENGTH:
+                best = max(best or 0.0, min(1.0, hits))
+        return best
+
+    def curve(self, least_seconds: float) -> Mapping[float, float]:
+        """Return the hit ratio by the least turnover (seconds) of a few octaves together that were seen for so long."""
+        together: dict[int, _Mean] = {}
+        for octave, mean in self._means.items():
+            total = together.setdefault(min(octave // SHOWN_OCTAVES, MAX_SHOWN - 1), _Mean())
+            total.seconds += mean.seconds
+            total.ratio += (mean.ratio - total.ratio) * mean.seconds / total.seconds
+        return {
+            2.0 ** (SHOWN_OCTAVES * step): total.ratio
+            for step, total in sorted(together.items())
+            if total.seconds >= least_seconds
+        }
 
 
 class HitCurve:
-    """Hit ratio by cache turnover, as this engine had it: means by octave of turnover, the recent past counting most.
+    """What is remembered of one engine's hits, and `siblings`: what all replicas of its model had, this one included.
 
-    The curve is what tells eviction from prompts that are new: only where the same engine found more while its cache
-    was turned over more slowly, at prompts that were no longer than now, is it the turnover that costs the hits.
+    Hits at longer turnovers tell eviction from prompts that are new: only where more was found while the cache was
+    turned over more slowly, at prompts that were no longer than now, is it the turnover that costs the hits.
     """
 
-    def __init__(self) -> None:
-        self._octaves: dict[int, _Mean] = {}
-        self._t: float | None = None
-        self._turnovers = 0.0
-        self._written: float | None = None
+    def __init__(self, siblings: Octaves | None = None) -> None:
+        self.octaves = Octaves()
+        self._siblings = Octaves() if siblings is None else siblings
         self.before: float | None = None
         """Hits of the engine while its cache turned over more slowly than it did last; None where not known."""
         self.before_factor: float | None = None
         """How many times more slowly that was, at least."""
+        self._t: float | None = None
+        self._turnovers = 0.0
+        self._written: float | None = None
+        self._highest_rate: float | None = None
+        self._computed: float | None = None
+        """Prompt tokens computed a second, as of the newest poll."""
 
     def restarted(self) -> None:
         """Another process answers, whose cache is empty: hits fall, and nothing was evicted."""
@@ -75,58 +208,78 @@ class HitCurve:
     def take(self, t: float, window: EngineWindow, derived: Derived, thresholds: Thresholds) -> Eviction:
         """Return what evictions cost at `t` (unix seconds), and remember the hits of the window."""
         now = _hits(window, derived)
+        self._computed = None if now is None else now.computed
         elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
         self._t = t
         turned = self._turned(window)
         if now is None:
             # Nothing is written or asked for: that neither ends nor prolongs what was before.
             return Eviction()
-        before = self.before = self._before(now, thresholds)
-        recomputed = None if before is None else max(0.0, before - now.ratio) / (1.0 - now.ratio)
+        before, self.before_factor = self.octaves.beyond(now, thresholds) or (None, None)
+        self.before = before
+        # At turnovers that it has had itself, its own past counts: others may have other prompts.
+        elsewhere, _ = self._siblings.beyond(now, thresholds, self.octaves.longest(thresholds)) or (None, None)
+        by_siblings = elsewhere is not None and (before is None or elsewhere > before)
+        best = elsewhere if by_siblings else before
+        recomputed = None if best is None else max(0.0, best - now.ratio) / (1.0 - now.ratio)
         fallen = recomputed is not None and recomputed >= thresholds.eviction_recomputed_min_ratio
         self._turnovers = self._turnovers + turned if fallen else 0.0
-        self._remember(now, elapsed, thresholds)
+        self.octaves.remember(now, elapsed, thresholds.eviction_half_life_seconds)
+        self._siblings.remember(now, elapsed, thresholds.eviction_half_life_seconds)
+        timed = window.rate("prefill_seconds") is not None
         return Eviction(
             turnover_seconds=now.turnover_seconds,
             hit_ratio=now.ratio,
-            hit_ratio_before=before,
+            hit_ratio_before=best,
             recomputed_ratio=recomputed,
-            time_ratio=time_ratio(window, recomputed),
+            time_ratio=time_ratio(window, recomputed) if timed else self._time_by_rate(window, recomputed),
             turnovers=self._turnovers,
+            by_siblings=by_siblings,
+            time_by_rate=not timed,
+            hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
+        )
+
+    def families(self, found: Eviction, thresholds: Thresholds) -> Derived:
+        """Return the series of what was found; of a fall that may be a reset or a restart as yet, the curve alone."""
+        ratio, computed = found.recomputed_ratio, self._computed
+        if ratio is None or (ratio >= thresholds.eviction_recomputed_min_ratio and not lasts(found, thresholds)):
+            ratio = None
+        curve = self.octaves.curve(thresholds.eviction_known_min_seconds)
+        return known(
+            {
+                "recomputed_prompt_tokens_per_second": None if ratio is None or computed is None else ratio * computed,
+                "recomputed_time_ratio": None if ratio is None else found.time_ratio,
+                "prefix_cache_hit_ratio_by_turnover": {f"{least:g}": hits for least, hits in curve.items()},
+            }
         )
 
     def _turned(self, window: EngineWindow) -> float:
         """Return how often the cache was written over since the last poll: of means over a window none is so exact."""
-        written, free, last = written_tokens(window.points[-1].counters), free_tokens(window), self._written
+        counters = window.points[-1].counters
+        written = written_tokens(counters)
+        if written is None:
+            written = missed_tokens(counters)
+        free, last = free_tokens(_newest(window), window.cache), self._written
         self._written = written
         return max(0.0, written - last) / free if free and written is not None and last is not None else 0.0
 
-    def _before(self, now: Hits, thresholds: Thresholds) -> float | None:
-        """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.
+    def _time_by_rate(self, window: EngineWindow, recomputed: float | None) -> float | None:
+        """Return the share of time by the highest rate of computed tokens seen while requests waited; None without."""
+        fast = window.latest(_RATE_SECONDS, 2)
+        highest = computed_rate(fast)
+        if highest is not None and any(point.gauges.get("waiting") for point in fast):
+            self._highest_rate = max(self._highest_rate or 0.0, highest)
+        now = computed_rate(_newest(window))
+        if now is None or recomputed is None or not self._highest_rate:
+            return None
+        return recomputed * min(1.0, now / self._highest_rate)
 
-        Of each octave and all beyond it the mean: a quiet hour visits many octaves, each for a short while.
-        """
-        best: float | None = None
-        self.before_factor = None
-        seconds = hits = tokens = 0.0
-        for octave in sorted(self._octaves, reverse=True):
-            if octave <= _octave(now.turnover_seconds):
-                break
-            mean = self._octaves[octave]
-            seconds += mean.seconds
-            hits += mean.seconds * mean.ratio
-            tokens += mean.seconds * mean.prompt_tokens
-            comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
-            enough = seconds >= thresholds.eviction_known_min_seconds and comparable
-            if enough and (best is None or hits / seconds > best):
-                best, self.before_factor = hits / seconds, 2.0**octave / now.turnover_seconds
-        return best
 
-    def _remember(self, now: Hits, elapsed: float, thresholds: Thresholds) -> None:
-        if elapsed > 0:
-            mean = self._octaves.setdefault(_octave(now.turnover_seconds), _Mean())
-            mean.add(now, elapsed, thresholds.eviction_half_life_seconds)
+HITS_SECONDS: Final = 60.0
+"""Hits and turnover are means of so long, also where the window is longer because polls are rare."""
 
+_RATE_SECONDS: Final = 20.0
+"""An engine computes prompts at its highest rate for so long at least, to be taken at it."""
 
 _SAME_LENGTH: Final = 2.0
 """Sessions that grow have longer prompts every minute, and new ones begin again: a mean may halve between the two."""
@@ -147,12 +300,23 @@ class _Mean:
         self.prompt_tokens += (now.prompt_tokens - self.prompt_tokens) * share
 
 
+def _newest(window: EngineWindow) -> Sequence[Point]:
+    return window.points if window.seconds <= HITS_SECONDS else window.latest(HITS_SECONDS, 3)
+
+
 def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
-    turnover, ratio = at(derived, "cache_turnover_seconds"), at(derived, "prefix_cache_hit_ratio")
-    prompt = typical_prompt_tokens(window)
-    if not turnover or ratio is None or ratio >= 1.0 or prompt is None:
+    """Return turnover, hits and lengths; by what the page has, where it does not count all that this takes.
+
+    Without generated tokens the turnover is an upper bound. Without lengths of prompts it is what a request holds.
+    """
+    points, cache = _newest(window), window.cache
+    prompt = typical_prompt_tokens(window) or at(derived, "kv_tokens_per_request")
+    generated, ratio = rate(points, "generation_tokens"), hit_ratio(points)
+    computed = computed_rate(points) if generated is None else computed_prompt_tokens_per_second(points, cache)
+    free, written = free_tokens(points, cache), None if computed is None else computed + (generated or 0.0)
+    if cache.prefix_caching is False or not free or not written or ratio is None or ratio >= 1.0 or prompt is None:
         return None
-    return Hits(turnover, ratio, prompt)
+    return Hits(free / written, ratio, prompt, computed or 0.0)
 
 
 def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
@@ -161,7 +325,7 @@ def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
     While on average n requests are between admission and first token (Little's law), prompts are computed for a share
     min(1, n) of the time at most.
     """
-    prefilling = window.rate("prefill_seconds")
+    prefilling = rate(_newest(window), "prefill_seconds")
     return None if prefilling is None or recomputed is None else recomputed * min(1.0, prefilling)
 
 

@@ -12,15 +12,15 @@ from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
-from kvpressure.model.values import Derived
+from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import Incident, Observed, PoolHits
 from kvpressure.signals import compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
-from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost
-from kvpressure.signals.eviction import HitCurve
+from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
+from kvpressure.signals.eviction import HitCurve, Octaves
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.minutes import LongMeans
@@ -49,17 +49,24 @@ class Features:
 
 
 class EngineHistory:
-    """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known."""
+    """What is remembered of one engine. `demand` is what it had to serve when it last answered, None if not known.
+
+    `siblings` are the hits of all replicas of its model, which it adds its own to.
+    """
 
     def __init__(
-        self, seconds: float, long_window_seconds: float, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
+        self,
+        seconds: float,
+        long_window_seconds: float,
+        longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS,
+        siblings: Octaves | None = None,
     ) -> None:
         self._seconds, self._long_window_seconds = seconds, long_window_seconds
         self._baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
-        self._hit_curve = HitCurve()
+        self._hit_curve = HitCurve(siblings)
         self._events = EventWindow(seconds)
         self._hits_by_pool: tuple[PoolHits, ...] = ()
         self._means = LongMeans()
@@ -125,7 +132,7 @@ class EngineHistory:
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
         misses = self._events.misses(self._window, derived)
         eviction = with_events(eviction, misses, self._window, derived, thresholds)
-        derived |= self._events.families(misses)
+        derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
         self._hits_by_pool = tuple(PoolHits(*one) for one in sorted(eviction.hit_ratio_by_pool.items()))
         return Features(
             t=self._window.t,
@@ -173,7 +180,7 @@ class EngineHistory:
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value
         newest = features.verdict_window
-        self._cost.update(self._window.points, cause, thresholds, with_room)
+        self._cost.update(self._window.points, cause, thresholds, with_room, _recomputed(features, thresholds))
         self.demand = newest.queue.demand
         self._baseline.update(
             features.t,
@@ -183,6 +190,15 @@ class EngineHistory:
             thresholds,
             healthy=CATALOGUE[cause].serves_all,
         )
+
+
+def _recomputed(features: Features, thresholds: Thresholds) -> Recomputed | None:
+    """Return what is computed again where contexts are evicted; None elsewhere, where it is noise."""
+    found, tokens = features.verdict_window.eviction, at(features.derived, "recomputed_prompt_tokens_per_second")
+    if tokens is None or found.recomputed_ratio is None or found.time_ratio is None:
+        return None
+    enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
+    return Recomputed(tokens, found.time_ratio) if enough else None
 
 
 def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:

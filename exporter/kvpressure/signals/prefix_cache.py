@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.family import engine_family
+from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -17,6 +19,10 @@ FAMILIES: Final = (
         "prefix_cache_hit_ratio", "Share of the prefix tokens looked up that the cache held, over the window."
     ),
     engine_family("computed_prompt_tokens_per_second", "Prompt tokens per second that no cache held, over the window."),
+    engine_family(
+        "computed_prompt_token_ratio",
+        "Share of prompt tokens among the tokens that steps computed, over the window.",
+    ),
     engine_family(
         "cache_turnover_seconds",
         "Time in which as many tokens are written as the cache has free: no unused block is kept longer, but for hits.",
@@ -35,36 +41,35 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     freed block goes first, every hit frees its blocks anew, and nobody tells how many of them are the same ones. Both
     are absent while nothing is written, and where caching is switched off.
     """
-    hits, computed = hit_ratio(window), computed_prompt_tokens_per_second(window)
-    values = {"prefix_cache_hit_ratio": hits, "computed_prompt_tokens_per_second": computed}
-    free, generated = free_tokens(window), window.rate("generation_tokens")
-    if window.cache.prefix_caching is False or free is None or computed is None or generated is None:
-        return known(values)
-    # Between two polls one more prompt may take its blocks.
-    spared = max(0.0, free - (typical_prompt_tokens(window) or 0.0))
-    touched = _touched_prompt_tokens_per_second(window, computed, hits)
+    points, cache = window.points, window.cache
+    hits, computed = hit_ratio(points), computed_prompt_tokens_per_second(points, cache)
+    found = {"prefix_cache_hit_ratio": hits, "computed_prompt_tokens_per_second": computed}
+    free, generated = free_tokens(points, cache), window.rate("generation_tokens")
+    if cache.prefix_caching is False or free is None or computed is None or generated is None:
+        return known(found)
     return known(
         {
-            **values,
+            **found,
+            "computed_prompt_token_ratio": computed / (computed + generated) if computed + generated > 0 else None,
             "cache_turnover_seconds": _over(free, computed + generated),
-            "cache_eviction_age_min_seconds": None if touched is None else _over(spared, touched + generated),
+            "cache_eviction_age_min_seconds": _eviction_age_min_seconds(window, computed, hits),
         }
     )
 
 
-def hit_ratio(window: EngineWindow) -> float | None:
-    """Return prefix hits over lookups in the window, 0..1; None without a lookup."""
-    queries, hits = window.delta("prefix_queries"), window.delta("prefix_hits")
+def hit_ratio(points: Sequence[Point]) -> float | None:
+    """Return prefix hits over lookups in the polls, 0..1; None without a lookup."""
+    queries, hits = growth(points, "prefix_queries"), growth(points, "prefix_hits")
     return None if not queries or hits is None else min(1.0, hits / queries)
 
 
-def computed_prompt_tokens_per_second(window: EngineWindow) -> float | None:
+def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfig) -> float | None:
     """Return prompt tokens per second that had to be computed; from the hits where the page does not count them."""
     for counter in ("computed_prompt_tokens", "prefill_tokens"):
-        if (counted := window.rate(counter)) is not None:
+        if (counted := rate(points, counter)) is not None:
             return counted
-    prompts, hits = window.rate("prompt_tokens"), hit_ratio(window)
-    if window.cache.prefix_caching is False:
+    prompts, hits = rate(points, "prompt_tokens"), hit_ratio(points)
+    if cache.prefix_caching is False:
         return prompts
     return None if prompts is None or hits is None else prompts * (1.0 - hits)
 
@@ -77,6 +82,18 @@ def written_tokens(counters: Mapping[str, float]) -> float | None:
     return None if generated is None or computed is None else computed + generated
 
 
+def missed_tokens(counters: Mapping[str, float]) -> float | None:
+    """Return the prefix tokens looked up and not found so far; None where counters do not tell."""
+    looked_up, found = counters.get("prefix_queries"), counters.get("prefix_hits")
+    return None if looked_up is None or found is None else looked_up - found
+
+
+def computed_rate(points: Sequence[Point]) -> float | None:
+    """Return the prompt tokens computed a second, by what was looked up and not found; None where it is not counted."""
+    queries, hits = rate(points, "prefix_queries"), rate(points, "prefix_hits")
+    return None if queries is None or hits is None else max(0.0, queries - hits)
+
+
 def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hits: float | None) -> float | None:
     """Return the prompt tokens computed or found; runtimes differ in which of them they count as processed."""
     prompts = window.rate("prompt_tokens")
@@ -85,12 +102,31 @@ def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hit
     return max(prompts, computed / (1.0 - hits)) if hits < 1.0 else prompts
 
 
-def free_tokens(window: EngineWindow) -> float | None:
-    """Return the tokens that no request held, mean over the window, less those that are kept free."""
-    usage, capacity = window.mean("kv_usage"), window.cache.capacity_tokens
-    if usage is None or capacity is None:
+def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
+    """Return the tokens that no request held, mean over the polls, less those that are kept free."""
+    usage, capacity = values(points, "kv_usage"), cache.capacity_tokens
+    if not usage or capacity is None:
         return None
-    return max(0.0, (1.0 - usage) * capacity - kept_tokens(window.cache))
+    return max(0.0, (1.0 - mean(usage)) * capacity - kept_tokens(cache))
+
+
+def _eviction_age_min_seconds(window: EngineWindow, computed: float, hits: float | None) -> float | None:
+    """Return how long ago the cache had seen as many tokens less as are free now, if no two were of the same block.
+
+    By what was counted since, not by a mean: load changes while a block waits for its end.
+    """
+    touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.rate("prompt_tokens")
+    free = free_tokens([window.points[-1]], window.cache)
+    if touched is None or not prompts or free is None:
+        return None
+    factor = touched / prompts
+
+    def count(point: Point) -> float | None:
+        prompt, generated = (point.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+        return None if prompt is None or generated is None else prompt * factor + generated
+
+    # Between two polls one more prompt may take its blocks.
+    return window.seconds_since(max(0.0, free - (typical_prompt_tokens(window) or 0.0)), count)
 
 
 def _over(tokens: float, tokens_per_second: float) -> float | None:

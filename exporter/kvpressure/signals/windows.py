@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
@@ -226,6 +226,41 @@ class EngineWindow:
             if count >= least and newest.t - point.t >= seconds:
                 break
         return found
+
+    def seconds_since(self, amount: float, count: Callable[[Point], float | None]) -> float | None:
+        """Return how long ago `count`, which never falls, was less by `amount`; None where it does not grow.
+
+        Beyond the oldest poll that is known it is by the rate since then.
+        """
+        newest = self.points[-1] if self.points else None
+        now = None if newest is None else count(newest)
+        if newest is None or now is None:
+            return None
+        later = newest.t, now
+        for point in self._before(now - amount, count):
+            if (counted := count(point)) is None:
+                continue
+            if counted <= now - amount:
+                share = (counted - (now - amount)) / (counted - later[1]) if counted < later[1] else 0.0
+                return newest.t - (point.t + share * (later[0] - point.t))
+            later = point.t, counted
+        grown = now - later[1]
+        return (newest.t - later[0]) * amount / grown if grown > 0 else None
+
+    def _before(self, least: float, count: Callable[[Point], float | None]) -> Iterator[Point]:
+        """Yield polls, newest first, without those that are sure to have counted more than `least`."""
+        points = self.points
+        low, high = 0, len(points) - 1
+        while low < high:
+            middle = (low + high) // 2
+            counted = count(points[middle])
+            if counted is None:
+                low, high = 0, len(points) - 1
+                break
+            low, high = (low, middle) if counted > least else (middle + 1, high)
+        for place in range(min(high, len(points) - 1), -1, -1):
+            yield points[place]
+        yield from reversed(self._older)
 
     def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.

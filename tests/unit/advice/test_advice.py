@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kvpressure.advice import Limit, Limits, known_limits
+from kvpressure.advice import Limit, Limits, advise, known_limits
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import CacheConfig
-from kvpressure.model.verdict import Cause, Stage
-from tests.support.advice_cases import SHAPE, advice, diagnosis, kv, limits
+from kvpressure.model.verdict import Cause, Evidence, Stage
+from tests.support.advice_cases import LIMITS, PRODUCTION, SHAPE, THRESHOLDS, advice, diagnosis, kv, limits
 
 
 def keys(*args, **given):
@@ -299,3 +301,15 @@ def test_limits_come_from_what_was_declared_then_the_page_then_the_running_batch
 
 def test_under_kv_pressure_the_running_batch_says_nothing_of_max_num_seqs():
     assert known_limits(diagnosis(Cause.KV_CACHE_PRESSURE), SHAPE).max_num_seqs is None
+
+
+def test_what_is_evicted_beside_requests_that_wait_is_cured_too_and_each_change_is_told_once():
+    found = diagnosis(Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED, admission_blocked=True, kv_saturated=True)
+    evicting = Evidence("evicting", True, "share of the time", 0.4, 0.2, "ratio")
+    both = replace(found, symptoms={**found.symptoms, "evicting": evicting})
+    told = [action.key for action in advise(both, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)]
+    assert {"cap_tokens", "fewer_sessions", "kv_cache_dtype", "kv_offloading"} <= set(told)
+    assert len(told) == len(set(told))
+    assert told[-1] == "verify"
+    alone = [action.key for action in advise(found, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)]
+    assert "fewer_sessions" not in alone

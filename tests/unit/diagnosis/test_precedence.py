@@ -151,7 +151,7 @@ def test_every_rule_has_one_place_and_the_last_always_holds():
 @pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.id)
 def test_a_rule_speaks_the_vocabulary(rule):
     assert rule.detail in {"", *DETAILS[rule.cause]}
-    assert set(rule.expects) <= {*NAMES, "load_shed", "canary_unanswered", "kv_shows"}
+    assert set(rule.expects) <= {*NAMES, "load_shed", "canary_unanswered", "kv_shows", "eviction_shows"}
 
 
 def test_every_detail_has_a_rule():

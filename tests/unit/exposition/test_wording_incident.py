@@ -34,6 +34,19 @@ def test_what_is_not_known_is_said(tokens, said):
     assert said in incident_text(replace(OPEN, lost_tokens=tokens), 840.0)
 
 
+def test_what_was_evicted_and_computed_again_is_counted_beside_what_is_lost():
+    again = replace(OPEN, lost_tokens=0.0, recomputed_tokens=1_234_567.0, recomputed_seconds=180.0)
+    assert incident_text(again, 840.0) == (
+        "This incident: 14 min 0 s, no tokens lost, about 1.2 M prompt tokens computed again (180 s of its time)."
+    )
+    priced = replace(again, price=Price(2.5, "EUR"), gpus=8)
+    assert priced.recomputed_money == pytest.approx(1.0)
+    assert incident_text(priced, 840.0).endswith("(180 s of its time): 1.00 EUR.")
+    told = incident_json(priced)
+    assert told is not None
+    assert (told["recomputed_tokens"], told["recomputed_seconds"], told["recomputed_money"]) == (1234567, 180.0, 1.0)
+
+
 def test_the_last_one_says_what_came_after():
     assert incident_text(OVER, 1000.0) == (
         "Last incident: KV cache pressure, 00:00:00 UTC to 00:14:00 UTC, 14 min 0 s, about 410 k tokens lost (450 s "
@@ -60,6 +73,9 @@ def test_for_programs():
         "lost_tokens": 412345,
         "lost_seconds": 450.0,
         "lost_money": 2.5,
+        "recomputed_tokens": None,
+        "recomputed_seconds": None,
+        "recomputed_money": None,
         "currency": "EUR",
         "restarted": False,
         "since": {"seconds": 180.0, "tokens_per_second": 92.0},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.eviction import Eviction, HitCurve
+from kvpressure.signals.eviction import Eviction, HitCurve, Octaves
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
 from tests.support.tools import FIXTURES
@@ -24,20 +24,19 @@ FREE = 0.5 * CACHE.capacity_tokens
 class Engine:
     """An engine that serves prompts of `PROMPT` tokens, one a second, and what is told of its cache."""
 
-    def __init__(self) -> None:
-        self.curve, self._t, self._written = HitCurve(), 0, 0.0
+    def __init__(self, siblings: Octaves | None = None) -> None:
+        self.curve, self._t, self._written = HitCurve(siblings), 0, 0.0
 
     def serve(self, seconds: int, *, turnover: float, hits: float) -> Eviction:
         """What is told after so long, at a turnover (seconds) and a hit ratio."""
-        derived = {"cache_turnover_seconds": turnover, "prefix_cache_hit_ratio": hits}
         told = Eviction()
         for _ in range(seconds):
             self._t += 1
             self._written += FREE / turnover
-            told = self.curve.take(self._t, self._past(), derived, THRESHOLDS)
+            told = self.curve.take(self._t, self._past(FREE / turnover, hits), {}, THRESHOLDS)
         return told
 
-    def _past(self) -> EngineWindow:
+    def _past(self, written: float, hits: float) -> EngineWindow:
         return window(
             2,
             lambda _: {"running": 1.0, "kv_usage": 0.5},
@@ -45,8 +44,10 @@ class Engine:
                 "finished_prompt_tokens": PROMPT * t,
                 "finished_prompts": t,
                 "prefill_seconds": BUSY * t,
-                "computed_prompt_tokens": self._written,
+                "computed_prompt_tokens": self._written + written * (t - 1),
                 "generation_tokens": 0.0,
+                "prefix_queries": 1000.0 * t,
+                "prefix_hits": 1000.0 * hits * t,
             },
         )
 
@@ -95,6 +96,49 @@ def test_a_quiet_hour_is_remembered_over_many_octaves():
     for visit in range(8):
         engine.serve(10, turnover=2.0 ** (5 + visit) * 1.5, hits=0.8)
     assert engine.serve(60, turnover=10.0, hits=0.2).hit_ratio_before == pytest.approx(0.8)
+
+
+def test_other_replicas_at_a_slower_turnover_stand_for_a_past():
+    model = Octaves()
+    Engine(model).serve(120, turnover=200.0, hits=0.8)
+    told = Engine(model).serve(90, turnover=10.0, hits=0.2)
+    assert told.hit_ratio_before == pytest.approx(0.8)
+    assert told.by_siblings
+    assert told.evidence == "other replicas of the model"
+
+
+def test_a_past_at_turnovers_that_were_short_too_does_not_hide_what_others_found():
+    model = Octaves()
+    Engine(model).serve(120, turnover=2_000.0, hits=0.8)
+    engine = Engine(model)
+    engine.serve(60, turnover=40.0, hits=0.1)
+    told = engine.serve(90, turnover=10.0, hits=0.1)
+    assert told.hit_ratio_before == pytest.approx(0.8)
+    assert told.by_siblings
+
+
+def test_the_own_past_goes_before_that_of_others():
+    model = Octaves()
+    Engine(model).serve(600, turnover=200.0, hits=0.9)
+    engine = Engine(model)
+    engine.serve(120, turnover=200.0, hits=0.5)
+    told = engine.serve(60, turnover=10.0, hits=0.2)
+    assert told.hit_ratio_before == pytest.approx(0.5)
+    assert not told.by_siblings
+
+
+def test_replicas_that_find_more_although_their_cache_lives_no_longer_are_told_and_are_no_eviction():
+    model = Octaves()
+    Engine(model).serve(120, turnover=10.0, hits=0.8)
+    told = Engine(model).serve(90, turnover=200.0, hits=0.2)
+    assert told.hit_ratio_elsewhere == pytest.approx(0.8)
+    assert told.recomputed_ratio is None
+
+
+def test_an_engine_is_no_other_replica_of_itself():
+    engine = Engine(Octaves())
+    engine.serve(120, turnover=10.0, hits=0.8)
+    assert engine.serve(90, turnover=200.0, hits=0.2).hit_ratio_elsewhere is None
 
 
 def eviction_seconds(path: Path) -> tuple[set[int], set[int]]:

@@ -338,3 +338,24 @@ def test_utilization_is_the_mean_of_the_drivers_samples_in_the_window(reads: lis
             mean = statistics.fmean(lately) if utilization else None
             assert window.utilization_since(since) == (None if mean is None else pytest.approx(mean))
         assert len(window._totals) == len(window.samples), "no more is kept than the window holds"
+
+
+def tokens(point: Point) -> float | None:
+    return point.counters.get("tokens")
+
+
+def test_how_long_ago_a_count_was_less_is_found_between_polls_and_beyond_them():
+    steady = window_of(*({"tokens": 10.0 * t} for t in range(100)))
+    assert steady.seconds_since(25.0, tokens) == pytest.approx(2.5)
+    assert steady.seconds_since(0.0, tokens) == 0.0
+    assert steady.seconds_since(590.0, tokens) == pytest.approx(59.0)
+    assert steady.seconds_since(5_000.0, tokens) == pytest.approx(500.0)
+    busier = window_of(*({"tokens": float(min(t, 50) + 100 * max(0, t - 50))} for t in range(60)))
+    assert busier.seconds_since(900.0, tokens) == pytest.approx(9.0)
+    assert busier.seconds_since(930.0, tokens) == pytest.approx(39.0)
+
+
+def test_a_count_that_stands_still_or_is_not_there_was_never_less():
+    still = window_of(*({"tokens": 5.0} for _ in range(60)))
+    assert still.seconds_since(1.0, tokens) is None
+    assert still.seconds_since(1.0, lambda _: None) is None

@@ -30,6 +30,17 @@ kv_saturated = symptom("kv_saturated")
 
 evicting = symptom("evicting").known_true()
 
+
+@fact("timed_evictions", "kv_events")
+def may_evict(facts: Facts) -> bool | None:
+    """Return None where evictions may take much of the time and nothing tells what was here before; False elsewhere."""
+    found, prefilling = facts.window.eviction, facts.window.throughput.prefilling
+    if found.recomputed_ratio is not None or found.hit_ratio is None or prefilling is None:
+        return False
+    # At most all that is computed was here before.
+    return None if min(1.0, prefilling) >= facts.thresholds.eviction_time_min_ratio else False
+
+
 frontend_slow = symptom("frontend_slow")
 
 cpu_pressed = symptom("cpu_pressed", "cpu")

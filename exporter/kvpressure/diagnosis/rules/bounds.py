@@ -67,6 +67,24 @@ def _prefill_share(facts: Facts) -> str:
     return "" if ratio is None else f"{ratio:.0%} of the tokens computed are of prompts{estimated_work(facts.inputs)}."
 
 
+def _prompts(facts: Facts) -> str:
+    return " ".join(filter(None, (_prefill_share(facts), _scattered(facts))))
+
+
+def _scattered(facts: Facts) -> str:
+    """Say that other replicas find what this one does not, although its cache is no shorter-lived; else ""."""
+    found = facts.window.eviction
+    hits, elsewhere = found.hit_ratio, found.hit_ratio_elsewhere
+    if hits is None or elsewhere is None or hits >= 1.0:
+        return ""
+    if (elsewhere - hits) / (1.0 - hits) < facts.thresholds.eviction_recomputed_min_ratio:
+        return ""
+    return (
+        f"Prefix hits are {hits:.0%} here and {elsewhere:.0%} at other replicas of the model whose cache turns over no "
+        "more slowly: this may be the routing, which should send a session to the same replica each time."
+    )
+
+
 RULES: Final = (
     *rules_of(
         Cause.CONCURRENCY_BOUND,
@@ -85,8 +103,8 @@ RULES: Final = (
         Cause.COMPUTE_BOUND,
         "compute",
         {**_NO_CACHE, "gpu_compute_low": False, "latency_inflated": True},
-        ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prefill_share),
-        ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prefill_share),
+        ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prompts),
+        ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prompts),
         ("decode", "decode", batch.compute_limits & batch.mostly_decode, _prefill_share),
         ("mixed", "", batch.compute_limits, _prefill_share),
     ),

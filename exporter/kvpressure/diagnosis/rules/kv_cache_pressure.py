@@ -3,7 +3,7 @@
 Admission is blocked, requests are preempted, or the cache is full. A full cache counts only where the fit test cannot
 speak, or the batch breathes with the pool: at a fixed cap, with room for the next prompt, it is the cap that makes
 requests wait. Where nobody waits, it is what the pool cannot keep for those who come back: contexts are
-evicted and computed again.
+evicted and computed again. Where both are so, both are said.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.kleene import Predicate, Shared, fact
 from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
 from kvpressure.diagnosis.rule import Rule, cache_in_use, nothing_to_say, waiting
-from kvpressure.diagnosis.score import KV_SHOWS
+from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.eviction import Eviction
@@ -28,6 +28,9 @@ EXPECTS: Final[Mapping[str, bool]] = {
     "gpu_memory_high": True,
     KV_SHOWS: True,
 }
+
+EVICTION_EXPECTS: Final[Mapping[str, bool]] = {EVICTION_SHOWS: True, "gpu_compute_low": False}
+"""Nobody has to wait, and steps full of prompts keep a GPU busy; whether answers are late depends on the load."""
 
 
 @fact()
@@ -49,7 +52,19 @@ _POOLS_SAID: Final = (1.5, 2.0, 4.0)
 
 
 def _kv(name: str, detail: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
-    return Rule(f"kv.{name}", Cause.KV_CACHE_PRESSURE, detail, when, grounds, EXPECTS)
+    return Rule(f"kv.{name}", Cause.KV_CACHE_PRESSURE, detail, when, _with_evictions(grounds), EXPECTS)
+
+
+def _with_evictions(grounds: Callable[[Facts], str]) -> Callable[[Facts], str]:
+    """Return the same grounds, and what is evicted besides: its cures are others."""
+
+    def both(facts: Facts) -> str:
+        said = grounds(facts)
+        if facts.symptom("evicting") is not True:
+            return said
+        return " ".join(filter(None, (said, f"Contexts are evicted too: {_evicted(facts)}")))
+
+    return both
 
 
 def _seen(symptom: str) -> Callable[[Facts], str]:
@@ -92,10 +107,11 @@ def _evicted(facts: Facts) -> str:
     hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
     if found.by_events:
         return _evicted_by_events(found)
+    at_rate = " at the highest rate seen" if found.time_by_rate else ""
     return (
         f"The cache turns over every {number(found.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and were "
         f"{before:.0%} at a slower turnover: {found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed were "
-        f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time (evidence: this engine's own past)."
+        f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time{at_rate} (evidence: {found.evidence})."
     )
 
 
@@ -127,7 +143,14 @@ RULES: Final = (
     _kv("stays_preempted", "preemption", _limits & _stays & room.preempted, _preempted),
     _kv("stays", "", _limits & _stays, nothing_to_say),
     # Whether anybody waits or not: steps are filled with prompts that the pool did not keep.
-    _kv("eviction", "eviction", symptoms.evicting | _evicts_still, _evicted),
+    Rule(
+        "kv.eviction",
+        Cause.KV_CACHE_PRESSURE,
+        "eviction",
+        symptoms.evicting | _evicts_still | (symptoms.may_evict & batch.mostly_prefill),
+        _evicted,
+        EVICTION_EXPECTS,
+    ),
     # No cap holds the batch, and those that wait are known to do so for a place in it.
     _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),
     _kv("preempted", "preemption", queue.queued & queue.queued_always & room.preempted_without_room, _preempted),

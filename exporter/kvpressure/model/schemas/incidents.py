@@ -80,6 +80,15 @@ _INCIDENT: Final = keys(
     stage=STAGE,
     lost_tokens=or_null(number("Tokens that were not generated; null where nothing tells.", minimum=0)),
     lost_seconds=or_null(number("What they take the engine healthy.", minimum=0)),
+    recomputed_tokens=or_null(
+        number("Prompt tokens evicted and computed again; null without such a verdict.", minimum=0)
+    ),
+    recomputed_seconds=or_null(number("What computing them took of the engine's time.", minimum=0)),
+    recomputed_gpu_seconds=or_null(
+        number("The same times the GPUs of an engine; null where they were not given.", minimum=0)
+    ),
+    recomputed_money=or_null(number("What these cost, in `currency`; null where no price was given.", minimum=0)),
+    currency=or_null(string("Of `recomputed_money`; null without a price.")),
     tokens_per_second=or_null(number("Generated tokens a second during it.")),
     restarted=boolean("Whether another process answered after it began."),
     peak=mapping({"type": ["number", "null"]}, "Highest readings by name."),

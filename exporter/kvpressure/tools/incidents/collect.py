@@ -18,7 +18,7 @@ from kvpressure.model.codec import evidence_json, limits_json, missing_json
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
-from kvpressure.model.view import LOSING, EngineView, Incident
+from kvpressure.model.view import LOSING, EngineView, Incident, Price
 from kvpressure.tools.incidents.judged_alerts import Alarm, Fired, ours
 from kvpressure.tools.incidents.names import Json
 
@@ -195,6 +195,11 @@ class Collector:
             "stage": open_.stage.value,
             "lost_tokens": None if lost is None else round(lost),
             "lost_seconds": None if cost is None else _rounded(cost.lost_seconds, 3),
+            "recomputed_tokens": None if cost is None else _rounded(cost.recomputed_tokens, 0),
+            "recomputed_seconds": None if cost is None else _rounded(cost.recomputed_seconds, 3),
+            "recomputed_gpu_seconds": None,
+            "recomputed_money": None,
+            "currency": None,
             "tokens_per_second": None if cost is None else _rounded(cost.tokens_per_second, 3),
             "restarted": cost is not None and cost.restarted,
             "peak": {name: _rounded(value, 6) for name, value in open_.peak.items()},
@@ -225,3 +230,20 @@ def _picture(points: list[_Point]) -> Json:
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
+
+
+def priced(document: Json, gpus: int | None, price: Price | None) -> Json:
+    """Return the document with what was computed again in GPU-seconds, and in money, as far as both are given."""
+    return {**document, "incidents": [_priced(one, gpus, price) for one in document["incidents"]]}
+
+
+def _priced(incident: Json, gpus: int | None, price: Price | None) -> Json:
+    # One of a journal that an older version wrote has no such key.
+    seconds = incident.get("recomputed_seconds")
+    if seconds is None or gpus is None:
+        return incident
+    whole = {**incident, "recomputed_gpu_seconds": round(seconds * gpus, 3)}
+    if price is None:
+        return whole
+    money = round(seconds * gpus / 3600 * price.per_hour, 4)
+    return {**whole, "recomputed_money": money, "currency": price.currency}

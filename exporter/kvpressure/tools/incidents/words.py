@@ -40,10 +40,27 @@ def when(incident: Json) -> str:
 
 def lost(incident: Json) -> str:
     """Return what it cost."""
+    return f"{_lost(incident)}{_again(incident)}"
+
+
+def _lost(incident: Json) -> str:
     tokens, time = incident["lost_tokens"], incident["lost_seconds"]
     if tokens is None or time is None:
         return "not known (nothing tells what it would have done without)"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
+
+
+def _again(incident: Json) -> str:
+    """Say what had been evicted and was computed again; "" where nothing was, or an older version has looked."""
+    tokens, time = incident.get("recomputed_tokens"), incident.get("recomputed_seconds")
+    if tokens is None or time is None:
+        return ""
+    took = [f"{seconds(time)} of its time"]
+    if (whole := incident.get("recomputed_gpu_seconds")) is not None:
+        took.append(f"{whole:,.0f} GPU-seconds")
+    if (money := incident.get("recomputed_money")) is not None:
+        took.append(f"{money:,.2f} {incident['currency']}")
+    return f"; about {rough(tokens)} prompt tokens computed again ({', '.join(took)})"
 
 
 def fired(incident: Json) -> Iterator[str]:
