@@ -11,7 +11,7 @@ from kvpressure.simulation.consequences import Model, modelled
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server
-from tests.unit.simulation.test_sessions import AGENTS, STEPS
+from tests.support.lab_sessions import AGENTS, STEPS
 
 THRESHOLDS = load_thresholds()
 BYTES = 100_000.0

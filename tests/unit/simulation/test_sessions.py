@@ -11,14 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.simulation.scheduler import Outcome, simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.server import Demand, RequestShape, Server
 from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, begun
+from tests.support.lab_sessions import AGENTS, STEPS
 
-STEPS = StepSeconds(0.03, 0.0002 + 1e-7 * 19_000, 1 / 16_000)
-AGENTS = Sessions((7.0, 40.0), (8_000, 8_000), (1_250, 1_450), (100, 200), (15, 15), longest=30_000)
-"""Those of the lab's table (tests/lab/README.md), whose pool and step times are these too.
-
-In the middle of the cliff chance decides much."""
 LAB = {
     160_000: (0.002, 72.7, 48.8),
     320_000: (0.003, 84.2, 24.2),
@@ -27,6 +23,7 @@ LAB = {
     800_000: (0.884, 194.3, 0.29),
     960_000: (0.905, 199.3, 0.241),
 }
+"""Of AGENTS by pool: hits, tokens/s and mean TTFT. In the middle of the cliff chance decides much."""
 
 
 SERVER = Server(0.0, STEPS)

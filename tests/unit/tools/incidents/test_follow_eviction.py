@@ -10,7 +10,6 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition.wording import incident_json
 from kvpressure.model.view import Price
 from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.discover import Seen
@@ -35,7 +34,7 @@ def looked_back(step: float) -> tuple[list[dict[str, Any]], dict[float, float]]:
                 due = row["t"] + 0.99 * step
                 follower.page(reader.read(row["page"].encode(), row["t"]))
     follower.stretch_ends(last=True)
-    return [incident_json(one) for one in follower.incidents()], again
+    return list(follower.incidents()), again
 
 
 @pytest.mark.parametrize("step", [15.0, 30.0])
