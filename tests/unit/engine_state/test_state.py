@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
 from kvpressure.model.environment import DeclaredLimit, Environment, LogReport
+from kvpressure.model.kv_events import BOUNDS, KvEvents
 from kvpressure.model.limits import DECLARED, Limit
-from kvpressure.model.samples import EnginePage, EngineSample
+from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.view import EngineView
 from tests.support.engines import histogram
 from tests.support.snapshots import FakeTarget
@@ -64,3 +69,33 @@ def test_what_log_and_start_tell_of_the_cache_is_that_of_its_environment():
     poll(state, 101.0, EngineEnvironment(TARGET, environment, (DeclaredLimit("max_num_seqs", 7.0, "its start"),)))
     assert state.view.derived["kv_capacity_tokens"] == 8160
     assert state.view.limits.max_num_seqs == Limit(7.0, DECLARED)
+
+
+def test_hits_of_larger_pools_by_kv_events_are_what_predictions_start_from():
+    """A thousand prompt tokens a second are computed, four hundred of which a tenth more pool would have kept."""
+    settings = replace(SETTINGS, always_observed=True)
+    state = EngineState(settings)
+    cache = CacheConfig(capacity_tokens=16_000, block_size=16)
+    more = next(index for index, bound in enumerate(BOUNDS) if bound >= 100)
+    for t in range(120):
+        counters = {"generation_tokens": 10.0 * t, "prefill_seconds": 0.5 * t, "computed_prompt_tokens": 1000.0 * t}
+        counters |= {"prefix_queries": 1250.0 * t, "prefix_hits": 250.0 * t, "prompt_tokens": 1250.0 * t}
+        gauges = {"running": 1.0, "waiting": 0.0, "kv_usage": 0.5}
+        sample = EngineSample("m", "0", gauges, counters, {}, cache)
+        missed = tuple(400.0 * t if index == more else 0.0 for index in range(len(BOUNDS) + 1))
+        evicted = 100 * t
+        report = KvEvents(
+            float(t),
+            missed_tokens=400.0 * t,
+            missed_by_blocks=missed,
+            reach=9000 + evicted,
+            evicted_blocks=evicted,
+            since=0.0,
+        )
+        environment = EngineEnvironment(TARGET, Environment(kv_events={TARGET.name: (report,)}))
+        view = state.step(EnginePage(float(t), (sample,)), sample, environment, settings, THRESHOLDS)
+    assert view is not None
+    assert view.observed is not None
+    found = {one.factor: one.ratio for one in view.observed.hits_by_pool}
+    assert found[2.0] == pytest.approx(0.2 + 0.8 * 0.4, abs=0.02)
+    assert found == {float(pool): ratio for pool, ratio in view.derived["prefix_cache_hit_ratio_by_pool"].items()}
