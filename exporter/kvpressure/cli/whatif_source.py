@@ -24,10 +24,9 @@ from kvpressure.model.record import SourceError
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.calibrate import STEP_TOKENS
 from kvpressure.simulation.consequences import Model, model_of, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
-from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
 
 MAX_ERRORS = 3
 """Lines of a recording that are told one by one."""
