@@ -64,6 +64,8 @@ class Known:
     prompts: LengthDistribution
     outputs: LengthDistribution
     measured: Measured
+    knee_requests: float = math.inf
+    """Running requests from which on more give few more tokens a second (`Steps.knee_requests`), where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ def known(
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
-    return _fitted(Known(server, demand, prompts, outputs, measured), most_error, pool_limits=held is None)
+    found = Known(server, demand, prompts, outputs, measured, steps.knee_requests)
+    return _fitted(found, most_error, pool_limits=held is None)
 
 
 def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:

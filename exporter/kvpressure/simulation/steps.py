@@ -21,6 +21,8 @@ from kvpressure.simulation.server import STEP_TOKENS, StepSeconds
 LEAST_INTERVALS: Final = 10
 BUSY_RUNNING: Final = 2.0
 """Fewer requests than this at either poll may have left the engine without a step for a while."""
+KNEE_GAIN: Final = 1.05
+"""Of tokens a second by a tenth more requests: with less, more of them only make everybody slower."""
 DRAFTED_RATIO: Final = 1.15
 """Tokens a sequence gets in a step, from which on it is no accident: drafts are accepted."""
 SHARED_RATIO: Final = 0.05
@@ -83,6 +85,16 @@ class Steps:
     def likeliest(self) -> StepSeconds:
         """Return the step times that explain the polls best."""
         return _step_seconds(self.fit.values)
+
+    @property
+    def knee_requests(self) -> float:
+        """Return how many have to run that a tenth more of them give less than 5 % more tokens a second."""
+        fixed, sequence, context, prompt, pair = self.fit.values
+        batch = self.batch
+        prefill = batch.own_tokens * (prompt + batch.preceding_tokens * pair) / batch.output_tokens
+        # n / (fixed + n x each) grows by (fixed + n x each) / (fixed / 1.1 + n x each) where n grows by a tenth.
+        each = sequence + batch.context_tokens * context + prefill
+        return (1.1 - KNEE_GAIN) / (1.1 * (KNEE_GAIN - 1)) * fixed / each
 
     def end(self, deviations: float) -> StepSeconds:
         """Return the likeliest step times with which more requests give so many deviations more than expected."""

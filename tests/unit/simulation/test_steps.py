@@ -125,3 +125,15 @@ def test_too_few_intervals_tell_nothing():
         found([made(8, 0)] * 5)
     with pytest.raises(UnknownError):
         found([Interval(1.0, 0.0, 5.0, 0.9, steps=0.0, generated=0.0)] * 60)
+
+
+def test_beyond_the_knee_a_tenth_more_give_less_than_a_twentieth_more():
+    steps = steps_of(observed([made(32, 14_400)] * 60), POOL)
+    times = steps.knee_requests / steps.batch.running
+
+    def more(at: float) -> float:
+        values = steps.fit.values
+        return steps.batch.tokens_per_second(values, 1.1 * at) / steps.batch.tokens_per_second(values, at)
+
+    assert more(times) == pytest.approx(1.05)
+    assert more(1.2 * times) < 1.05 < more(0.8 * times)
